@@ -8,15 +8,18 @@ Rules:
 3. ``--yes`` never asks. ``--dry-run`` only shows.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headgate.cli.context import CommandContext
 from headgate.errors import HeadgateError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from headgate import Admin
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask. Needed where no terminal can be asked.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would go.")
@@ -34,3 +37,31 @@ def ask_first(question: str, unchanged: str) -> None:
     """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes."""
     if not click.confirm(question, err=True):
         raise HeadgateError(f"{unchanged}, because the answer was not y")
+
+
+def destroy(
+    context: CommandContext,
+    report: dict[str, Any],
+    what: str,
+    contents: Callable[[], Mapping[str, Any]],
+    request: Callable[[Admin], Awaitable[object]],
+    *,
+    question: str,
+    done: str = "deleted",
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
+
+    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    report |= {done: not dry_run}
+    if not yes or dry_run:
+        report |= contents()
+    if not (yes or dry_run):
+        ask_first(question, f"{what} was not {done}")
+    if not dry_run:
+        context.ask(request)
+    if not context.printed_as_json(report):
+        click.echo(f"dry run: {what} was not {done}" if dry_run else f"{what} {done}", err=True)

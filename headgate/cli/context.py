@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headgate.cli.terminal.output import JSON_HELP, examples
+from headgate.cli.terminal.output import JSON_HELP, examples, print_json
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.process.parent_death_signal import with_parent_death_signal
 
@@ -44,6 +44,8 @@ class CommandContext:
     """``--config``: the client configuration."""
     debug: bool = False
     """``--debug``."""
+    as_json: bool = False
+    """``--json``."""
     timeout_seconds: float | None = None
     """``--timeout``; None: `BROKER_TIMEOUT_SECONDS` for the broker, and ``reply_timeout_seconds`` for a reply."""
     reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS
@@ -116,6 +118,12 @@ class CommandContext:
         """Return the file descriptor of standard input."""
         return sys.stdin.fileno()
 
+    def printed_as_json(self, result: object) -> bool:
+        """Print ``result`` as JSON if the command has the option ``--json``; return whether it has."""
+        if self.as_json:
+            print_json(result)
+        return self.as_json
+
     async def write_output(self, data: bytes) -> None:
         """Write ``data`` to standard output without blocking the event loop. Raises OSError."""
         from headgate.cli.terminal.async_stdio import write_all  # noqa: PLC0415
@@ -152,12 +160,10 @@ class CommandContext:
         question: Callable[[Admin], Awaitable[Result]],
         show: Callable[[Result], None],
         interval_seconds: float,
-        *,
-        as_json: bool,
     ) -> None:
         """Ask again and again until Ctrl-C, which is no failure.
 
-        On a terminal each answer replaces the one before. With ``as_json`` each is one line, and ``show`` is not used.
+        On a terminal each answer replaces the one before. With ``--json`` each is one line, and ``show`` is not used.
         """
         import signal  # noqa: PLC0415
 
@@ -179,7 +185,7 @@ class CommandContext:
                         click.echo(f"no answer: {error}", err=True)
                     else:
                         answered = True
-                        if as_json:
+                        if self.as_json:
                             click.echo(msgspec.json.encode(found))
                         else:
                             click.clear()
@@ -235,7 +241,13 @@ def _set_timeout(context: click.Context, _: click.Parameter, value: float | None
         context.ensure_object(CommandContext).timeout_seconds = value
 
 
-_JSON_OPTION: Final = click.Option(["--json", "as_json"], is_flag=True, help=JSON_HELP)
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.ensure_object(CommandContext).as_json = value
+
+
+_JSON_OPTION: Final = click.Option(
+    ["--json", "as_json"], is_flag=True, expose_value=False, callback=_set_json, help=JSON_HELP
+)
 _CLUSTER_OPTIONS: Final = (
     click.Option(
         ["--config"],
@@ -266,7 +278,7 @@ def command(
         shown: examples for the end of its help.
         group: the group that it belongs to; None: it is added to one later.
         name: its name; None: that of the function.
-        prints_json: whether it has the option --json, and the function the argument ``as_json``.
+        prints_json: whether it has the option --json, see `CommandContext.printed_as_json`.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:

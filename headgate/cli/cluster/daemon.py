@@ -8,7 +8,7 @@ import click
 
 from headgate.cli.completion import complete_daemon
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 
 if TYPE_CHECKING:
     from headgate import ClusterInfo
@@ -26,7 +26,7 @@ def daemon() -> None:
 
 
 @command("headgate daemon list", "headgate daemon list --json", group=daemon, name="list")
-def list_(context: CommandContext, as_json: bool) -> None:
+def list_(context: CommandContext) -> None:
     """List the live daemons, with the shards that each leads.
 
     "settled": it gets its share of the shards; "settling": it has not been live for long enough; "maintenance" and
@@ -34,8 +34,7 @@ def list_(context: CommandContext, as_json: bool) -> None:
     broker, or cannot write to the store.
     """
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True))
-    if as_json:
-        print_json(found.daemons)
+    if context.printed_as_json(found.daemons):
         return
     print_table(
         ("daemon", "state", "spread", "version", "shards"),
@@ -54,7 +53,7 @@ def _shards_of(name: str, found: ClusterInfo) -> str:
 @command("headgate daemon drain headgate-b", "headgate daemon drain headgate-b --off", group=daemon, name="drain")
 @click.argument("name", metavar="DAEMON", shell_complete=complete_daemon)
 @click.option("--off", is_flag=True, help="End the maintenance: the daemon gets shards again.")
-def drain(context: CommandContext, name: str, off: bool, as_json: bool) -> None:
+def drain(context: CommandContext, name: str, off: bool) -> None:
     """Empty DAEMON before its maintenance: it transfers its shards, and gets none until --off.
 
     The command returns once this is stored; `headgate daemon list` shows when the daemon leads nothing. It outlasts
@@ -62,9 +61,9 @@ def drain(context: CommandContext, name: str, off: bool, as_json: bool) -> None:
     for all topics.
     """
     context.ask(lambda admin: admin.set_maintenance(name, on=not off))
-    if as_json:
-        print_json({"daemon": name, "maintenance": not off})
-    elif off:
+    if context.printed_as_json({"daemon": name, "maintenance": not off}):
+        return
+    if off:
         click.echo(f"the maintenance of daemon {name} has ended", err=True)
     else:
         click.echo(f"daemon {name} is in maintenance; it transfers its shards", err=True)

@@ -12,7 +12,6 @@ import click
 from headgate.cli.commands import daemon_checks
 from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
-from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
     help="Also check what a daemon with these settings needs on this machine: Java, Spark, ZooKeeper, the broker, "
     "put-if-absent of the store, folders, certificates and space.",
 )
-def doctor(context: CommandContext, daemon_config: Path | None, as_json: bool) -> None:
+def doctor(context: CommandContext, daemon_config: Path | None) -> None:
     """Check configuration, broker, leaders, daemons, versions, store and clocks; say what to do.
 
     Each line is "ok", a "warning" or a "problem", and the next one is its remedy. Exit code 1 if there is a problem.
@@ -47,9 +46,7 @@ def doctor(context: CommandContext, daemon_config: Path | None, as_json: bool) -
     found = context.run(client_findings(context))
     if checks is not None and daemon_config is not None:
         found += context.run(checks(daemon_config, context.wait_seconds()))
-    if as_json:
-        print_json(found)
-    else:
+    if not context.printed_as_json(found):
         for line in finding_lines(found):
             click.echo(line)
         if checks is None:

@@ -4,7 +4,7 @@ import click
 
 from headgate.cli.completion import complete_daemon
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 
 
 @click.group(
@@ -21,11 +21,10 @@ def shard() -> None:
 
 
 @command("headgate shard list", "headgate shard list --json", group=shard, name="list")
-def list_(context: CommandContext, as_json: bool) -> None:
+def list_(context: CommandContext) -> None:
     """List the shards of the cluster, with the daemon that leads each. "-": no daemon is known to."""
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True)).shards
-    if as_json:
-        print_json(found)
+    if context.printed_as_json(found):
         return
     print_table(
         ("shard", "term", "leader"),
@@ -39,7 +38,7 @@ def list_(context: CommandContext, as_json: bool) -> None:
 )
 @click.argument("number", metavar="SHARD", type=click.IntRange(min=0))
 @click.argument("daemon", metavar="DAEMON", shell_complete=complete_daemon)
-def transfer(context: CommandContext, number: int, daemon: str, as_json: bool) -> None:
+def transfer(context: CommandContext, number: int, daemon: str) -> None:
     """Make DAEMON the leader of SHARD, without a pause for its clients.
 
     DAEMON reads the ledger before the present leader stops. The shard then stays there as long as DAEMON lives and is
@@ -47,7 +46,5 @@ def transfer(context: CommandContext, number: int, daemon: str, as_json: bool) -
     the role administrator for all topics.
     """
     context.ask(lambda admin: admin.transfer_shard(number, daemon))
-    if as_json:
-        print_json({"shard": number, "daemon": daemon})
-    else:
+    if not context.printed_as_json({"shard": number, "daemon": daemon}):
         click.echo(f"daemon {daemon} leads shard {number}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import print_json, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.seconds_type import Seconds
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHORTEST_INTERVAL_SECONDS: Final = 0.5
     metavar="[SECONDS]",
     help="Show it again after each pause of SECONDS (2) until Ctrl-C.",
 )
-def status(context: CommandContext, interval_seconds: float | None, as_json: bool) -> None:
+def status(context: CommandContext, interval_seconds: float | None) -> None:
     """Show daemons, leaders, what is degraded, and the subscriptions.
 
     One daemon answers for the cluster and asks the others; "unreachable" are those that do not answer it.
@@ -45,12 +45,10 @@ def status(context: CommandContext, interval_seconds: float | None, as_json: boo
     """
     context.reply_timeout_seconds = TIMEOUT_SECONDS
     if interval_seconds is not None:
-        context.watch(lambda admin: admin.describe_cluster(), _print_with_time, interval_seconds, as_json=as_json)
+        context.watch(lambda admin: admin.describe_cluster(), _print_with_time, interval_seconds)
         return
     found = context.ask(lambda admin: admin.describe_cluster())
-    if as_json:
-        print_json(found)
-    else:
+    if not context.printed_as_json(found):
         _print(found)
 
 

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,6 @@ from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
 from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
-from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError
 from headgate.model.headers import Headers
 from headgate.protocol.messages import MAX_RECORD_BYTES
@@ -99,14 +98,13 @@ class LineImport:
         self._progress = ProgressLine(self.counts.progress, self._total_bytes(), sys.stderr)
         self._sender = RecordSender(topic, self.counts, self._progress, ends_at_failure=name is not None)
 
-    def run_command(self, *, as_json: bool) -> None:
+    def run_command(self) -> None:
         """Run it, and print the summary; raises Exit with code 1 if a record was not stored."""
         try:
             self._context.run(self.run())
         finally:
             if self.began:
-                if as_json:
-                    print_json(self.counts.as_dict())
+                self._context.printed_as_json(asdict(self.counts))
                 click.echo(self.counts.summary(), err=True)
         if self.counts.failed:
             raise click.exceptions.Exit(1)

@@ -36,7 +36,6 @@ def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[st
     "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
     "headgate produce orders --key-field id --header content-type=application/json events.ndjson",
     "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
-    prints_json=False,
 )
 @topic_argument
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
@@ -76,7 +75,6 @@ def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[st
     metavar="NAME",
     help="Producer name. The next run with this name and file starts after the last stored record.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document.")
 def produce(
     context: CommandContext,
     *,
@@ -93,7 +91,6 @@ def produce(
     timestamp_unit: TimeUnit,
     skip_bad_lines: bool,
     name: str | None,
-    as_json: bool,
 ) -> None:
     """Write lines from FILEs, or standard input, to TOPIC: newline-delimited JSON, CSV, or any text.
 
@@ -130,4 +127,4 @@ def produce(
     else:
         parser = LineParser(partial(lines.keyed_record, form=form), headers=headers)
     command = LineImport(context, topic, sources, parser=parser, skip_bad_lines=skip_bad_lines, name=name)
-    command.run_command(as_json=as_json)
+    command.run_command()

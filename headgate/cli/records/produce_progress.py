@@ -32,10 +32,6 @@ class OutcomeCounts:
     byte_order_marks: int = 0
     """Marks before the first line of a source, which are no part of it."""
 
-    def as_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
     def progress(self) -> str:
         """Return the text beside the progress bar."""
         return f"{self.accepted} accepted, {self.stored} stored"

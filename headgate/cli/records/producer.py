@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.completion import complete_producer
-from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.confirmation import destroy, dry_run_option, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import unfinished_segments
 from headgate.cli.records.ndjson import decode_position
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.model.time_text import utc_day, utc_minute
 
 if TYPE_CHECKING:
@@ -36,11 +36,10 @@ def producer() -> None:
 
 
 @command("headgate producer list", "headgate producer list --json", group=producer, name="list")
-def list_(context: CommandContext, as_json: bool) -> None:
+def list_(context: CommandContext) -> None:
     """List the named producers of all shards."""
     found = context.ask(lambda admin: admin.list_producers())
-    if as_json:
-        print_json(found)
+    if context.printed_as_json(found):
         return
     if not found:
         click.echo("no named producers; this creates one: headgate produce --name NAME", err=True)
@@ -60,15 +59,13 @@ def list_(context: CommandContext, as_json: bool) -> None:
     "headgate producer describe import-1", "headgate producer describe import-1 --json", group=producer, name="describe"
 )
 @click.argument("name", shell_complete=complete_producer)
-def describe(context: CommandContext, name: str, as_json: bool) -> None:
+def describe(context: CommandContext, name: str) -> None:
     """Show the identity of the producer NAME on each shard, and its position in each topic that it has written to.
 
     With --json, a position is the bytes that it has stored, as base64.
     """
     found = context.ask(lambda admin: admin.describe_producer(name))
-    if as_json:
-        print_json(found)
-    else:
+    if not context.printed_as_json(found):
         _print_producer(found)
 
 
@@ -106,27 +103,29 @@ def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
 @click.argument("name", shell_complete=complete_producer)
 @dry_run_option
 @yes_option
-def delete(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
     """Delete the producer NAME with its positions on all shards. This cannot be undone.
 
     A program that uses it is stopped. The next one of this name reads its source from the beginning. On a terminal,
     the command shows what would go and asks first. Elsewhere it needs --yes.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
-    deletion: dict[str, Any] = {"producer": name, "deleted": not dry_run}
-    if not yes or dry_run:
+
+    def contents() -> dict[str, Any]:
         found = context.ask(lambda admin: admin.describe_producer(name))
-        deletion["shards"] = [each.shard for each in found]
-        if not as_json:
+        if not context.as_json:
             _print_producer(found, err=not dry_run)
-    if not (yes or dry_run):
-        ask_first(f"Delete producer {name} with these positions?", f"producer {name} was not deleted")
-    if not dry_run:
-        context.ask(lambda admin: admin.delete_producer(name))
-    if as_json:
-        print_json(deletion)
-    else:
-        click.echo(f"dry run: producer {name} was not deleted" if dry_run else f"producer {name} deleted", err=True)
+        return {"shards": [each.shard for each in found]}
+
+    destroy(
+        context,
+        {"producer": name},
+        f"producer {name}",
+        contents,
+        lambda admin: admin.delete_producer(name),
+        question=f"Delete producer {name} with these positions?",
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def _positions(producer: ProducerInfo) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from headgate.cli.arguments import optional_subscription_argument, optional_topi
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.errors import ConfigError, HeadgateError
 from headgate.process.child_command import python_module
 
@@ -58,9 +58,7 @@ def backlog() -> None:
 @optional_subscription_argument
 @click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
 @click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
-def show(
-    context: CommandContext, topic: str | None, name: str | None, by_segment: bool, watch: bool, as_json: bool
-) -> None:
+def show(context: CommandContext, topic: str | None, name: str | None, by_segment: bool, watch: bool) -> None:
     """Show the backlog of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
 
     "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
@@ -77,13 +75,12 @@ def show(
             lambda admin: admin.backlog(topic, name),
             lambda found: _print(found, by_segment=by_segment, history=history),
             context.watch_interval_seconds,
-            as_json=as_json,
         )
         return
     found = context.ask(lambda admin: admin.backlog(topic, name))
-    if as_json:
-        print_json(found)
-    elif found:
+    if context.printed_as_json(found):
+        return
+    if found:
         _print(found, by_segment=by_segment)
     else:
         click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
@@ -139,7 +136,6 @@ def verify(
     master: str,
     conf: tuple[str, ...],
     reader: str,
-    as_json: bool,
 ) -> None:
     """Count the whole ledger again, and compare the result with the incremental count.
 
@@ -164,7 +160,7 @@ def verify(
             click.echo(f"external topics, whose tables are not read: {names}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
-    command += ["--ledger", counted, *(["--json"] if as_json else [])]
+    command += ["--ledger", counted, *(["--json"] if context.as_json else [])]
     sys.stdout.flush()
     code, jvm_output = context.run_recount(command)
     if code not in {0, 1}:

@@ -13,10 +13,10 @@ from headgate.cli.arguments import (
     subscription_argument,
     topic_argument,
 )
-from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.confirmation import destroy, dry_run_option, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.errors import HeadgateError
 from headgate.model.time_text import utc_minute
 
@@ -50,7 +50,7 @@ def consumer() -> None:
 @optional_topic_argument
 @optional_subscription_argument
 @click.option("--verbose", "-v", is_flag=True, help="Add where each runs, since when, and when it was heard last.")
-def list_(context: CommandContext, topic: str | None, name: str | None, verbose: bool, as_json: bool) -> None:
+def list_(context: CommandContext, topic: str | None, name: str | None, verbose: bool) -> None:
     """List the consumers of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
 
     "disconnected": its heartbeats are missing, and it keeps its segments until its grace period ends. Host and version
@@ -63,10 +63,9 @@ def list_(context: CommandContext, topic: str | None, name: str | None, verbose:
         return await admin.list_subscriptions(topic)
 
     members = [(each, member) for each in context.ask(found) for member in each.consumers]
-    if as_json:
-        print_json(
-            [{"topic": each.topic, "subscription": each.subscription, **_fields(member)} for each, member in members]
-        )
+    if context.printed_as_json(
+        [{"topic": each.topic, "subscription": each.subscription, **_fields(member)} for each, member in members]
+    ):
         return
     if not members:
         click.echo("no consumers; see: headgate consume --help", err=True)
@@ -120,33 +119,33 @@ def _holdings(member: ConsumerInfo) -> str:
 @consumer_argument
 @dry_run_option
 @yes_option
-def evict(
-    context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool) -> None:
     """Remove CONSUMER from SUBSCRIPTION of TOPIC; the other consumers get its segments.
 
     Use it for a program that hangs and still sends heartbeats. What it has not acknowledged is delivered again. The
     program ends with an error and does not join again; one that is started afterwards may use the name. On a
     terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
     what = f"consumer {consumer} of subscription {name} of {topic}"
-    eviction: dict[str, Any] = {"topic": topic, "subscription": name, "consumer": consumer, "evicted": not dry_run}
-    if not yes or dry_run:
-        described = context.ask(lambda admin: admin.describe_subscription(topic, name))
-        member = _find(described, consumer)
-        eviction |= {"segments": member.segments, "connected": member.connected, "host": member.host}
-        if not as_json:
+
+    def contents() -> dict[str, Any]:
+        member = _find(context.ask(lambda admin: admin.describe_subscription(topic, name)), consumer)
+        if not context.as_json:
             host = f" on {member.host}" if member.host else ""
             click.echo(f"{what}: {_state(member)}{host}; segments: {_holdings(member)}", err=not dry_run)
-    if not (yes or dry_run):
-        ask_first(f"Evict {what}?", f"{what} was not evicted")
-    if not dry_run:
-        context.ask(lambda admin: admin.evict_consumer(topic, name, consumer))
-    if as_json:
-        print_json(eviction)
-    else:
-        click.echo(f"dry run: {what} was not evicted" if dry_run else f"{what} evicted", err=True)
+        return {"segments": member.segments, "connected": member.connected, "host": member.host}
+
+    destroy(
+        context,
+        {"topic": topic, "subscription": name, "consumer": consumer},
+        what,
+        contents,
+        lambda admin: admin.evict_consumer(topic, name, consumer),
+        question=f"Evict {what}?",
+        done="evicted",
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def _find(described: SubscriptionInfo, name: str) -> ConsumerInfo:

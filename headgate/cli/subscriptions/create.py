@@ -9,7 +9,6 @@ import click
 from headgate.cli.arguments import subscription_type_option, topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
-from headgate.cli.terminal.output import print_json
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.backlog import records_text
 
@@ -41,7 +40,6 @@ def create(
     kind: SubscriptionType,
     start: str | int,
     if_not_exists: bool,
-    as_json: bool,
 ) -> None:
     """Create SUBSCRIPTION of TOPIC before its first consumer.
 
@@ -52,9 +50,7 @@ def create(
     described = context.ask(
         lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )
-    if as_json:
-        print_json(described)
-    else:
+    if not context.printed_as_json(described):
         click.echo(_summary(described), err=True)
 
 

@@ -22,7 +22,7 @@ from headgate.cli.confirmation import ask_first, dry_run_option, require_consent
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.exported import put_text
 from headgate.cli.records.record_format import printable
-from headgate.cli.terminal.output import print_json, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.cli.topics.transfer import TopicCopy
 from headgate.errors import HeadgateError
 from headgate.model.dead_letter import Origin, origin_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @yes_option
 def dead_letters(
-    context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool, dry_run: bool, yes: bool, as_json: bool
+    context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool, dry_run: bool, yes: bool
 ) -> None:
     """List the dead letters of SUBSCRIPTION of TOPIC that were neither sent back nor dropped, oldest first.
 
@@ -62,11 +62,10 @@ def dead_letters(
         require_consent(context, yes=yes, dry_run=dry_run)
     found = context.run(find_open(context, topic, name))
     count, action = len(found.letters), "sent_back" if replay else "dropped"
-    if not as_json:
+    if not context.as_json:
         _print(found, err=replay or drop)
-    elif not (replay or drop):
-        print_json(found.letters)
     if not (replay or drop):
+        context.printed_as_json(found.letters)
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
     if drop and count and not (yes or dry_run):
@@ -75,8 +74,7 @@ def dead_letters(
         count = context.run(replay_open(context, found))
     elif count and not dry_run:
         context.ask(found.close)
-    if as_json:
-        print_json({action: 0 if dry_run else count, "dead_letters": found.letters})
+    context.printed_as_json({action: 0 if dry_run else count, "dead_letters": found.letters})
     click.echo(f"{'dry run: would be ' if dry_run else ''}{action.replace('_', ' ')}: {count}", err=True)
 
 

@@ -5,7 +5,6 @@ import click
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import print_json
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.model.entries import DeliveryPolicy
 
@@ -27,7 +26,6 @@ def set_(
     max_deliveries: int | None,
     ack_timeout: float | None,
     dead_letter: str | None,
-    as_json: bool,
 ) -> None:
     """Set what SUBSCRIPTION of TOPIC, a queue, does with records that are not acknowledged. Consumers may run."""
     described = context.ask(
@@ -39,9 +37,7 @@ def set_(
             dead_letter_topic=dead_letter,
         )
     )
-    if as_json:
-        print_json(described)
-    else:
+    if not context.printed_as_json(described):
         click.echo(f"subscription {name} of {topic}: {policy_text(described.policy)}", err=True)
 
 

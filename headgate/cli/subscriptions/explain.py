@@ -9,7 +9,7 @@ import click
 from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.completion import complete_consumer
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import print_json, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.identifiers import SegmentId
 
@@ -34,7 +34,6 @@ def explain(
     name: str,
     segment: SegmentId | None,
     consumer: str | None,
-    as_json: bool,
 ) -> None:
     """Explain why consumers of TOPIC have their segments, or have none.
 
@@ -42,8 +41,7 @@ def explain(
     handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
     explained = context.ask(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer))
-    if as_json:
-        print_json(explained)
+    if context.printed_as_json(explained):
         return
     for line in explained.summary:
         click.echo(line)
@@ -76,7 +74,6 @@ def plan(
     merges: tuple[str, ...],
     joins: tuple[str, ...],
     leaves: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Show which segments a change to TOPIC or its consumers would move. Changes nothing.
 
@@ -86,8 +83,7 @@ def plan(
     planned = context.ask(
         lambda admin: admin.plan(topic, name, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves)
     )
-    if as_json:
-        print_json(planned)
+    if context.printed_as_json(planned):
         return
     if planned.created:
         click.echo("Segments that would be created:")

@@ -58,9 +58,7 @@ def export(context: CommandContext, topic: str, name: str) -> None:
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @yes_option
-def import_(
-    context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool) -> None:
     """Move SUBSCRIPTION of TOPIC to exported positions.
 
     It moves as with `seek`, while its consumers run. FILE (standard input by default) is the output of `headgate
@@ -77,4 +75,4 @@ def import_(
         positions = positions_to_restore(saved, described, subscription)
     except PositionFileError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
-    move_subscription(context, topic, name, {"positions": positions}, dry_run=dry_run, yes=yes, as_json=as_json)
+    move_subscription(context, topic, name, {"positions": positions}, dry_run=dry_run, yes=yes)

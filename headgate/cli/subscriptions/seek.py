@@ -11,7 +11,7 @@ from headgate.cli.arguments import subscription_argument, topic_argument
 from headgate.cli.confirmation import ask_first, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.terminal.output import print_json, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def seek(
     pairs: tuple[tuple[SegmentId, Offset], ...],
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     """Move SUBSCRIPTION of TOPIC. Records after the new positions are delivered in order, again if necessary.
 
@@ -60,7 +59,7 @@ def seek(
 
     require_consent(context, yes=yes, dry_run=dry_run)
     target = {"positions": positions} if to is None else place_arguments(to, "to")
-    move_subscription(context, topic, name, target, dry_run=dry_run, yes=yes, as_json=as_json)
+    move_subscription(context, topic, name, target, dry_run=dry_run, yes=yes)
 
 
 def move_subscription(
@@ -71,7 +70,6 @@ def move_subscription(
     *,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     """Seek to ``target``, arguments of `Admin.seek`; without ``yes``, show what would move and ask first."""
 
@@ -85,8 +83,7 @@ def move_subscription(
         if any(move.from_offset != move.to_offset for move in proposed.moves):
             ask_first(f"Move {what}?", f"{what} was not moved")
     answer = request(dry_run=dry_run)
-    if as_json:
-        print_json({"seek_generation": answer.seek_generation, "moves": answer.moves})
+    if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return
     _print_moves(answer)
     if dry_run:
@@ -124,15 +121,14 @@ def describe_move(move: SegmentSeek) -> str:
 @topic_argument
 @subscription_argument
 @click.argument("order", type=click.Choice(["strict", "none"]))
-def set_order(context: CommandContext, topic: str, name: str, order: Order, as_json: bool) -> None:
+def set_order(context: CommandContext, topic: str, name: str, order: Order) -> None:
     """Set whether the children of a split wait for their ancestors in SUBSCRIPTION of TOPIC.
 
     strict (the default of STREAM): a child is read only when every ancestor is drained, so each key stays in order.
     none: children do not wait. The order can be changed at any time, while consumers run.
     """
     described = context.ask(lambda admin: admin.set_order(topic, name, order))
-    if as_json:
-        print_json(described)
+    if context.printed_as_json(described):
         return
     blocked = sum(segment.status == "blocked" for segment in described.segments)
     waiting = f"; {blocked} of {len(described.segments)} segments wait for their ancestors" if blocked else ""

@@ -8,14 +8,14 @@ import click
 from msgspec.structs import replace
 
 from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
-from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.confirmation import destroy, dry_run_option, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.create import create
 from headgate.cli.subscriptions.dead_letters import dead_letters
 from headgate.cli.subscriptions.delivery import policy_text, set_
 from headgate.cli.subscriptions.positions import export, import_
 from headgate.cli.subscriptions.seek import seek, set_order
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.protocol.backlog import records_text
 
@@ -70,12 +70,11 @@ def _type(described: SubscriptionInfo) -> str:
 
 @command("headgate subscription list", "headgate subscription list orders --json", group=subscription, name="list")
 @optional_topic_argument
-def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
+def list_(context: CommandContext, topic: str | None) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
     subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
     found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
-    if as_json:
-        print_json(found)
+    if context.printed_as_json(found):
         return
     if not found:
         click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
@@ -133,15 +132,14 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
 )
 @topic_argument
 @subscription_argument
-def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
+def describe(context: CommandContext, topic: str, name: str) -> None:
     """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
 
     "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
     (CHECKPOINT), or what only the source of an external topic knows.
     """
     described = context.ask(lambda admin: admin.describe_subscription(topic, name))
-    if as_json:
-        print_json(described)
+    if context.printed_as_json(described):
         return
     by_load = described.balance == "load"
     click.echo(
@@ -205,28 +203,28 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option
-def delete(
-    context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
 
     On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
     what = f"subscription {name} of {topic}"
-    deletion: dict[str, Any] = {"topic": topic, "subscription": name, "deleted": not dry_run}
-    if not yes or dry_run:
+
+    def contents() -> dict[str, Any]:
         described = context.ask(lambda admin: admin.describe_subscription(topic, name))
         connected = sum(consumer.connected for consumer in described.consumers)
-        deletion |= {"segments": len(described.segments), "connected_consumers": connected}
-        if not as_json:
+        if not context.as_json:
             needs = f"; {connected} consumers are connected, so it needs --force" if connected else ""
             click.echo(f"{what}: {_type(described)}, positions in {len(described.segments)} segments{needs}", err=True)
-    if not (yes or dry_run):
-        ask_first(f"Delete {what}?", f"{what} was not deleted")
-    if not dry_run:
-        context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
-    if as_json:
-        print_json(deletion)
-    else:
-        click.echo(f"dry run: {what} was not deleted" if dry_run else f"{what} deleted", err=True)
+        return {"segments": len(described.segments), "connected_consumers": connected}
+
+    destroy(
+        context,
+        {"topic": topic, "subscription": name},
+        what,
+        contents,
+        lambda admin: admin.delete_subscription(topic, name, force=force),
+        question=f"Delete {what}?",
+        dry_run=dry_run,
+        yes=yes,
+    )

@@ -1,12 +1,10 @@
 """Print results: one JSON document, or a table."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, TextIO, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, TextIO
 
 import click
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 JSON_HELP: Final = "Print the result as one JSON document."
 json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import print_json, print_table
+from headgate.cli.terminal.output import print_table
 
 if TYPE_CHECKING:
     from headgate.reading.topic_files import TopicFile
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @command("headgate topic files orders", "headgate topic files orders --json > orders.json")
 @topic_argument
-def files(context: CommandContext, topic: str, as_json: bool) -> None:
+def files(context: CommandContext, topic: str) -> None:
     """List the Parquet files that hold the records of TOPIC, each record once.
 
     A compacted file holds only records of one segment of TOPIC. A chunk also has other rows: select fact "record", the
@@ -24,8 +24,7 @@ def files(context: CommandContext, topic: str, as_json: bool) -> None:
     """
     description, found = context.run(_files(context, topic))
     listed = listing(description, found, context.client_config().ledger_url)
-    if as_json:
-        print_json(listed)
+    if context.printed_as_json(listed):
         return
     print_table(
         ("kind", "chunks", "segment", "offsets", "location"),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 import click
 
 from headgate.cli.completion import complete_topic
-from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.confirmation import ask_first, destroy, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import examples, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, switch
@@ -40,20 +40,18 @@ topic.add_command(files)
 topic.add_command(import_records)
 
 
-def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
+def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]]) -> None:
     described = context.ask(request)
-    if as_json:
-        print_json(described)
-    else:
+    if not context.printed_as_json(described):
         click.echo("\n".join(draw_topic(described)))
 
 
 @command("headgate topic create orders", "headgate topic create orders --segments 4", group=topic)
 @click.argument("name", metavar="TOPIC")
 @click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of segments.")
-def create(context: CommandContext, name: str, segments: int, as_json: bool) -> None:
+def create(context: CommandContext, name: str, segments: int) -> None:
     """Create TOPIC."""
-    _print_topic(context, lambda admin: admin.create_topic(name, segments=segments), as_json)
+    _print_topic(context, lambda admin: admin.create_topic(name, segments=segments))
 
 
 @command(
@@ -75,9 +73,7 @@ def create(context: CommandContext, name: str, segments: int, as_json: bool) -> 
 )
 @click.option("--partial", is_flag=True, help="FILE lists only changed segments; all others stay unchanged.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-def import_(
-    context: CommandContext, name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, as_json: bool
-) -> None:
+def import_(context: CommandContext, name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool) -> None:
     """Create or update the external topic TOPIC from a listing of its segments.
 
     headgate does not store the records of an external topic. FILE (- for standard input) lists the segments at the
@@ -89,8 +85,7 @@ def import_(
     layout = read_layout(data) if form == "headgate" else read_list_shards(data)
 
     answer = context.ask(lambda admin: admin.import_topic(name, layout, complete=not partial, dry_run=dry_run))
-    if as_json:
-        print_json(answer)
+    if context.printed_as_json(answer):
         return
     click.echo("\n".join(draw_topic(answer.topic)))
     for line in import_lines(answer, dry_run=dry_run):
@@ -98,11 +93,10 @@ def import_(
 
 
 @command("headgate topic list", "headgate topic list --json", group=topic, name="list")
-def list_(context: CommandContext, as_json: bool) -> None:
+def list_(context: CommandContext) -> None:
     """List all topics."""
     topics = sorted(context.ask(lambda admin: admin.list_topics()), key=lambda found: found.topic)
-    if as_json:
-        print_json(topics)
+    if context.printed_as_json(topics):
         return
     if not topics:
         click.echo("no topics; create one: headgate topic create NAME", err=True)
@@ -136,32 +130,32 @@ def _amounts(found: TopicInfo) -> tuple[str, str]:
 
 @command("headgate topic describe orders", "headgate topic describe orders --json", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
-def describe(context: CommandContext, name: str, as_json: bool) -> None:
+def describe(context: CommandContext, name: str) -> None:
     """Show the segments of TOPIC as a tree, with their key-hash ranges, records and sizes.
 
     The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
-    _print_topic(context, lambda admin: admin.describe_topic(name), as_json)
+    _print_topic(context, lambda admin: admin.describe_topic(name))
 
 
 @command("headgate topic split orders 2", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("segment", type=click.IntRange(min=0))
-def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool) -> None:
+def split(context: CommandContext, name: str, segment: SegmentId) -> None:
     """Split SEGMENT of TOPIC in the middle of its key-hash range.
 
     Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
     """
-    _print_topic(context, lambda admin: admin.split(name, segment), as_json)
+    _print_topic(context, lambda admin: admin.split(name, segment))
 
 
 @command("headgate topic merge orders 3 4", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @click.argument("first", type=click.IntRange(min=0))
 @click.argument("second", type=click.IntRange(min=0))
-def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
+def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId) -> None:
     """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
-    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json)
+    _print_topic(context, lambda admin: admin.merge(name, first, second))
 
 
 @command(
@@ -197,7 +191,7 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
     metavar="on|off|default",
     help="Delete also records that subscriptions have not acknowledged; what each loses is counted.",
 )
-def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> None:
+def set_(context: CommandContext, name: str, **given: Any) -> None:
     """Override the cluster's scaling and retention settings for TOPIC.
 
     Options that are not given stay unchanged. "default" returns to the cluster's sections [scaling] and [retention].
@@ -207,14 +201,14 @@ def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> Non
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values))
 
 
 @command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
 @dry_run_option
 @yes_option
-def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def prune(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
@@ -226,9 +220,9 @@ def prune(context: CommandContext, name: str, dry_run: bool, yes: bool, as_json:
         if proposed.segments:
             ask_first(f"Prune {len(proposed.segments)} segments of topic {name}?", f"topic {name} was not pruned")
     pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
-    if as_json:
-        print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
-    else:
+    if not context.printed_as_json(
+        {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
+    ):
         _print_pruned(pruned, dry_run=dry_run)
 
 
@@ -260,30 +254,31 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @dry_run_option
 @yes_option
-def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool) -> None:
     """Delete TOPIC with its records and subscriptions. This cannot be undone.
 
     On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
-    deletion: dict[str, Any] = {"topic": name, "deleted": not dry_run}
-    if not yes or dry_run:
 
-        async def contents(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
-            return await admin.describe_topic(name), await admin.list_subscriptions(name)
+    async def described(admin: Admin) -> tuple[TopicInfo, list[SubscriptionInfo]]:
+        return await admin.describe_topic(name), await admin.list_subscriptions(name)
 
-        described, subscriptions = context.ask(contents)
-        deletion |= topic_contents(described, subscriptions)
-        if not as_json:
-            click.echo(_contents_line(name, deletion), err=True)
-    if not (yes or dry_run):
-        ask_first(f"Delete topic {name}?", f"topic {name} was not deleted")
-    if not dry_run:
-        context.ask(lambda admin: admin.delete_topic(name, force=force))
-    if as_json:
-        print_json(deletion)
-    else:
-        click.echo(f"dry run: topic {name} was not deleted" if dry_run else f"topic {name} deleted", err=True)
+    def contents() -> dict[str, Any]:
+        found = topic_contents(*context.ask(described))
+        if not context.as_json:
+            click.echo(_contents_line(name, found), err=True)
+        return found
+
+    destroy(
+        context,
+        {"topic": name},
+        f"topic {name}",
+        contents,
+        lambda admin: admin.delete_topic(name, force=force),
+        question=f"Delete topic {name}?",
+        dry_run=dry_run,
+        yes=yes,
+    )
 
 
 def topic_contents(described: TopicInfo, subscriptions: list[SubscriptionInfo]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -28,7 +29,6 @@ from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_e
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
-from headgate.cli.terminal.output import print_json
 from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ append_option = click.option("--append", is_flag=True, help="Add the records to 
 @click.option(
     "--name", metavar="NAME", help="Producer name, which keeps how far the copy is. [default: copy-SOURCE-TARGET]"
 )
-def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None, as_json: bool) -> None:
+def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None) -> None:
     """Copy the records of topic SOURCE to topic TARGET.
 
     Keys, headers and timestamps stay, and each key in order. TARGET must exist, and may have other segments. The copy
@@ -67,8 +67,8 @@ def copy(context: CommandContext, source: str, target: str, append: bool, name: 
         context.run(command.run())
     finally:
         if command.began:
-            if as_json:
-                print_json({"source": source, "target": target, "producer": producer, **command.counts.as_dict()})
+            names = {"source": source, "target": target, "producer": producer}
+            context.printed_as_json(names | asdict(command.counts))
             click.echo(command.counts.summary(), err=True)
 
 
@@ -224,9 +224,7 @@ def _progress_stream() -> TextIO:
 @click.argument("file", default="-", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 @append_option
 @click.option("--name", metavar="NAME", help="Producer name. The next run with this name and FILE continues this one.")
-def import_records(
-    context: CommandContext, topic: str, file: Path, append: bool, name: str | None, as_json: bool
-) -> None:
+def import_records(context: CommandContext, topic: str, file: Path, append: bool, name: str | None) -> None:
     """Write exported records to TOPIC.
 
     FILE (standard input by default) is the output of `headgate topic export`. Keys, values, headers and timestamps are
@@ -238,4 +236,4 @@ def import_records(
     parser = LineParser(parse_exported, MAX_LINE_BYTES, advice="correct the line, or export again", copies=True)
     command = LineImport(context, topic, [file], parser=parser, skip_bad_lines=False, name=name)
     context.run(_require_target(context, topic, name=name, append=append))
-    command.run_command(as_json=as_json)
+    command.run_command()
