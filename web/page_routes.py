@@ -3,8 +3,12 @@
 Pages are rendered in a worker thread from the documents of the API.
 """
 
+from __future__ import annotations
+
 import asyncio
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -20,7 +24,32 @@ from web.page.markup import element
 from web.page.overview import TOPIC_ROWS, overview_page, topics_page
 from web.page.shell import Page, Surroundings, whole_page
 from web.page.tables import part
-from web.static_files import StaticFiles
+
+FOLDER: Final = Path(__file__).parent / "page" / "static"
+NAMES: Final = ("favicon.svg", "idiomorph.min.js", "page.css", "page.js")
+IMMUTABLE: Final = "private, max-age=31536000, immutable"
+"""Private: the files need the token, too."""
+
+
+class StaticFiles:
+    """All files."""
+
+    def __init__(self) -> None:
+        self.urls = {name: f"/static/{name}?v={_digest(name)}" for name in NAMES}
+        """File → its URL, with its digest: a browser may keep it permanently."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``/static/{name}``."""
+        name = request.match_info["name"]
+        if name not in self.urls:
+            raise web.HTTPNotFound
+        caching = IMMUTABLE if request.path_qs == self.urls[name] else "private, no-cache"
+        return web.FileResponse(FOLDER / name, headers={"Cache-Control": caching})
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256((FOLDER / name).read_bytes()).hexdigest()[:16]
+
 
 MAX_PATH: Final = 1000
 PATHS: Final = ("/", "/topics", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")

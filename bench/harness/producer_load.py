@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.harness.cluster import TOPIC
 from headgate import Producer
-from headgate.client.producing.batch_content import RECORD_OVERHEAD_BYTES
+from headgate.client.producing.record_batch import RECORD_OVERHEAD_BYTES
 
 BATCH_BYTES = 50 * 1024
 RECORDS_A_BATCH = 50

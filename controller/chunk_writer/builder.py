@@ -18,9 +18,8 @@ from arro3.io import write_parquet
 
 from controller.chunk_writer.arrow_columns import PaddedColumns, nullable
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader
+from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns
 from headgate.ledger.facts import facts_of
-from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.headers import header_bytes
 from headgate.model.layout import Layout

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from controller.context.leader_context import OnDurable, OnRecords, TraceCommits
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 from headgate.model.headers import Headers
 
 MAX_LINKS: Final = 128

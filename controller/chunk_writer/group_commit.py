@@ -16,7 +16,7 @@ from controller.context.leader_context import LeaderContext
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event
 from headgate.errors import HeadgateError, StoreUnavailableError
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState

@@ -7,7 +7,7 @@
 
 from typing import Final
 
-from headgate.model.duration import duration
+from headgate.model.time_text import duration
 from metrics.label_values import DrainState
 
 REMINDER_SECONDS: Final = 60.0

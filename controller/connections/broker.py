@@ -19,11 +19,11 @@ from controller.leadership.session_secret import SessionSecret
 from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
 from headgate.protocol import messages as m
-from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.label_values import BrokerConnectionKind

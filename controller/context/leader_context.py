@@ -11,8 +11,8 @@ from controller.context.step_driver import TurnBudget
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import BacklogResponse, DrainedResponse, DrainQuery, ExternalBacklogQuery
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.record_columns import RecordColumns
 from headgate.transport.port import Transport
 from metrics import events
 from web.api.overview import Overview

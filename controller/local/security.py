@@ -23,7 +23,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import AccessSettings
 from controller.settings.write import client_toml
 from headgate.errors import ConfigError
-from headgate.files.secret_file import read_secret
+from headgate.files.named_file import read_secret
 from headgate.settings.config import ClientConfig
 from headgate.transport.loopback import IPV4, IPV6
 from shard.access.broker_rules import BrokerFormat, export

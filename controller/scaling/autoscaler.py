@@ -23,7 +23,7 @@ from controller.scaling.policy import (
     undrained_generations,
 )
 from controller.settings.sections import ScalingSettings
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from metrics import events
 from metrics.label_values import LayoutChangeKind, LayoutChangeReason

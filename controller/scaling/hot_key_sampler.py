@@ -12,7 +12,7 @@ Splitting cannot separate records of one hash. Samples start empty in each term.
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 from headgate.model.hashing import segment_hash
 
 MAX_SAMPLES_PER_CHUNK = 2

@@ -12,7 +12,7 @@ from msgspec import Meta
 from controller.access.file import read_access_file
 from drain.spark.master import DEFAULT_MASTER
 from headgate.errors import ConfigError
-from headgate.files.secret_file import read_secret
+from headgate.files.named_file import read_secret
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES

@@ -1,9 +1,73 @@
-"""What several commands take: names in one order (TOPIC SUBSCRIPTION CONSUMER), and the type of a subscription."""
+"""What several commands take: names in one order (TOPIC SUBSCRIPTION CONSUMER), types, and consent.
+
+Rules of a command that destroys something:
+
+1. On a terminal the command shows what would go, and asks. Every answer but "y" changes nothing, and the exit code
+   is 1.
+2. Elsewhere it needs ``--yes``. Without it, it is wrong usage (exit code 2), found before a connection is opened.
+3. ``--yes`` never asks. ``--dry-run`` only shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headgate.cli.completion import complete_consumer, complete_subscription, complete_topic
+from headgate.cli.context import CommandContext
+from headgate.errors import HeadgateError
 from headgate.model.entries import SubscriptionType
+
+if TYPE_CHECKING:
+    from headgate import Admin
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask. Needed where no terminal can be asked.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would go.")
+
+
+def require_consent(context: CommandContext, *, yes: bool, dry_run: bool) -> None:
+    """Raise UsageError if the command would have to ask, and cannot."""
+    if not (yes or dry_run or context.can_ask()):
+        raise click.UsageError(
+            "this destroys something, and there is no terminal to ask: add --yes, or --dry-run to see what would go"
+        )
+
+
+def ask_first(question: str, unchanged: str) -> None:
+    """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes."""
+    if not click.confirm(question, err=True):
+        raise HeadgateError(f"{unchanged}, because the answer was not y")
+
+
+def destroy(
+    context: CommandContext,
+    report: dict[str, Any],
+    what: str,
+    contents: Callable[[], Mapping[str, Any]],
+    request: Callable[[Admin], Awaitable[object]],
+    *,
+    question: str,
+    done: str = "deleted",
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
+
+    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    report |= {done: not dry_run}
+    if not yes or dry_run:
+        report |= contents()
+    if not (yes or dry_run):
+        ask_first(question, f"{what} was not {done}")
+    if not dry_run:
+        context.ask(request)
+    if not context.printed_as_json(report):
+        click.echo(f"dry run: {what} was not {done}" if dry_run else f"{what} {done}", err=True)
+
 
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 subscription_argument = click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)

@@ -4,21 +4,23 @@ A command is repeated until the leader of its topic's shard replies. A change ca
 in every attempt, so it is made once, and a deadline, so it is not made after this has failed.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, get_args
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Self, TypeVar, get_args
 
 import msgspec
 
 from headgate.client.client_lease import ClientLease
-from headgate.client.cluster.requests import ClusterRequests
+from headgate.client.cluster_query import describe_cluster
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consuming.consumer_requests import subscription_type
-from headgate.client.delivery_policy import check_dead_letter_topic
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
-from headgate.errors import ConfigError, RequestRejectedError
+from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.hashing import shard_of
@@ -30,6 +32,7 @@ from headgate.settings.arguments import require_choice, require_seconds
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
+from headgate.views.cluster import ClusterInfo
 from headgate.views.explanations import Explanation, Plan
 from headgate.views.producers import ProducerInfo
 from headgate.views.subscriptions import SeekResult, SubscriptionInfo
@@ -39,8 +42,11 @@ ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
 ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.DescribeBacklog)
 
+_NAMES: Final = ("topic", "subscription", "consumer", "producer", "daemon")
+"""Fields of requests that are names of what they say."""
 
-class Admin(ClusterRequests):
+
+class Admin:
     """Manages topics, named producers and subscriptions. Use it as an async context manager.
 
     Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the
@@ -59,9 +65,54 @@ class Admin(ClusterRequests):
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
         self._timeout_seconds = self._lease.timeout_seconds
 
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            NoLeaderError: the cluster cannot be reached in time.
+            TransportError: the broker and this program refuse each other: a password, a certificate or a name is wrong.
+        """
+        await self._lease.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._lease.close()
+
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""
         return (await self._client.description(self._timeout_seconds)).ledger_url
+
+    async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
+        """Return daemons, leaders, totals and subscriptions of the whole cluster, as one daemon sees it.
+
+        ``blocked``: only the subscriptions that have blocked segments. Any leader answers, so this works while other
+        shards have none. A daemon that the answering one cannot reach is ``unreachable``.
+        """
+        return await describe_cluster(self._client, self._all_shards(), self._timeout_seconds, blocked=blocked)
+
+    async def transfer_shard(self, shard: int, daemon: str) -> None:
+        """Make ``daemon`` the leader of ``shard``, and return once it leads.
+
+        It reads the ledger before the present leader stops. The shard stays with it while it lives, until it is in
+        maintenance. Raises RequestRejectedError if that daemon cannot take the shard, and ConfigError if there is no
+        such shard.
+        """
+        if not 0 <= shard < self._all_shards():
+            raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
+        request = m.TransferShard(daemon=daemon, token=self._client.new_token())
+        await self._request(shard, request, m.Done)
+
+    async def set_maintenance(self, daemon: str, *, on: bool) -> None:
+        """Begin or end the maintenance of ``daemon``. A daemon in maintenance leads nothing if another one can.
+
+        Returns once it is stored. The transfers follow within seconds. Raises RequestRejectedError if no such daemon
+        is live.
+        """
+        request = m.SetMaintenance(daemon=daemon, on=on, token=self._client.new_token())
+        led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
+        if not led:
+            raise NoLeaderError("no shard has a leader that could store it; it was not stored")
+        await self._request(led[0], request, m.Done)
 
     # Topics
 
@@ -98,7 +149,7 @@ class Admin(ClusterRequests):
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return (await self._request(self._shard(topic), request, m.TopicImportReply)).result
+        return (await self._ask(topic, request, m.TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
@@ -108,7 +159,7 @@ class Admin(ClusterRequests):
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return (await self._request(self._shard(topic), m.DescribeTopic(topic=topic), m.TopicReply)).topic
+        return (await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""
@@ -176,12 +227,12 @@ class Admin(ClusterRequests):
         Returns what was deleted, and why each other sealed segment was not.
         """
         request = m.PruneTopic(topic=topic, token=self._client.new_token(), dry_run=dry_run)
-        return (await self._request(self._shard(topic), request, m.PruneReply)).result
+        return (await self._ask(topic, request, m.PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
         request = m.DeleteTopic(topic=topic, force=force, token=self._client.new_token())
-        await self._request(self._shard(topic), request, m.Done)
+        await self._ask(topic, request, m.Done)
 
     # Producers
 
@@ -193,7 +244,7 @@ class Admin(ClusterRequests):
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
-        request = m.DescribeProducer(producer=m.require_name("producer", name))
+        request = m.DescribeProducer(producer=name)
         replies = await self._request_known(name, request, m.ProducerReply)
         return [reply.producer for reply in replies]
 
@@ -203,7 +254,7 @@ class Admin(ClusterRequests):
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
         """
-        request = m.DeleteProducer(producer=m.require_name("producer", name), token=self._client.new_token())
+        request = m.DeleteProducer(producer=name, token=self._client.new_token())
         await self._request_known(name, request, m.Done)
 
     # Subscriptions
@@ -217,8 +268,6 @@ class Admin(ClusterRequests):
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
         """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
-        if subscription is not None:
-            m.require_name("subscription", subscription)
         request = m.DescribeBacklog(topic=topic, subscription=subscription)
         pages = await self._list(self._shards_of(topic), request, m.BacklogReply)
         found = [each for page in pages for each in page.backlogs]
@@ -226,21 +275,15 @@ class Admin(ClusterRequests):
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
-        request = m.DescribeSubscription(topic=topic, subscription=m.require_name("subscription", subscription))
-        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return reply.subscription
+        request = m.DescribeSubscription(topic=topic, subscription=subscription)
+        return await self._subscription(topic, request)
 
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
     ) -> Explanation:
         """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
-        if consumer is not None:
-            m.require_name("consumer", consumer)
-        request = m.ExplainSubscription(
-            topic=topic, subscription=m.require_name("subscription", subscription), segment=segment, consumer=consumer
-        )
-        reply = await self._request(self._shard(topic), request, m.ExplanationReply)
-        return reply.explanation
+        request = m.ExplainSubscription(topic=topic, subscription=subscription, segment=segment, consumer=consumer)
+        return (await self._ask(topic, request, m.ExplanationReply)).explanation
 
     async def plan(
         self,
@@ -257,13 +300,13 @@ class Admin(ClusterRequests):
             m.require_name("consumer", name)
         request = m.PlanChanges(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             splits=list(splits),
             merges=list(merges),
             add_consumers=list(add_consumers),
             remove_consumers=list(remove_consumers),
         )
-        return (await self._request(self._shard(topic), request, m.PlanReply)).plan
+        return (await self._ask(topic, request, m.PlanReply)).plan
 
     async def create_subscription(
         self,
@@ -297,25 +340,24 @@ class Admin(ClusterRequests):
             positions = sorted((await self._positions_at(topic, timestamp_ms, "create_subscription")).items())
         request = m.CreateSubscription(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             subscription_type=subscription_type(type),
             token=self._client.new_token(),
             start=start,
             positions=positions,
             if_absent=if_absent,
         )
-        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return reply.subscription
+        return await self._subscription(topic, request)
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
         request = m.DeleteSubscription(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             force=force,
             token=self._client.new_token(),
         )
-        await self._request(self._shard(topic), request, m.Done)
+        await self._ask(topic, request, m.Done)
 
     async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer; its segments go to the others.
@@ -325,11 +367,11 @@ class Admin(ClusterRequests):
         """
         request = m.EvictConsumer(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
-            consumer=m.require_name("consumer", consumer),
+            subscription=subscription,
+            consumer=consumer,
             token=self._client.new_token(),
         )
-        await self._request(self._shard(topic), request, m.Done)
+        await self._ask(topic, request, m.Done)
 
     async def seek(
         self,
@@ -369,25 +411,24 @@ class Admin(ClusterRequests):
             pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             token=self._client.new_token(),
             to=to,
             positions=pairs,
             dry_run=dry_run,
         )
-        return (await self._request(self._shard(topic), request, m.SeekReply)).result
+        return (await self._ask(topic, request, m.SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
         require_choice("order", order, get_args(Order))
         request = m.SetSubscriptionOrder(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             order=order,
             token=self._client.new_token(),
         )
-        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
-        return reply.subscription
+        return await self._subscription(topic, request)
 
     async def set_delivery_policy(
         self,
@@ -413,7 +454,7 @@ class Admin(ClusterRequests):
         timeout = ack_timeout_seconds
         request = m.SetDeliveryPolicy(
             topic=topic,
-            subscription=m.require_name("subscription", subscription),
+            subscription=subscription,
             token=self._client.new_token(),
             max_deliveries=max_deliveries,
             ack_timeout_ms=None
@@ -421,9 +462,14 @@ class Admin(ClusterRequests):
             else round(1000 * require_seconds("ack_timeout_seconds", timeout, at_least=0.0)),
             dead_letter_topic=dead_letter_topic,
         )
-        return (await self._request(self._shard(topic), request, m.SubscriptionReply)).subscription
+        return await self._subscription(topic, request)
 
     # Requests
+
+    def _all_shards(self) -> int:
+        if not self._lease.shards:
+            raise HeadgateError("this Admin is not open; use it as an async context manager")
+        return self._lease.shards
 
     def _shard(self, topic: str) -> int:
         m.require_name("topic", topic)
@@ -432,8 +478,14 @@ class Admin(ClusterRequests):
     def _shards_of(self, topic: str | None) -> Iterable[int]:
         return range(self._all_shards()) if topic is None else [self._shard(topic)]
 
+    async def _ask(self, topic: str, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
+        return await self._request(self._shard(topic), request, kind)
+
     async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
-        return (await self._request(self._shard(topic), request, m.TopicReply)).topic
+        return (await self._ask(topic, request, m.TopicReply)).topic
+
+    async def _subscription(self, topic: str, request: m.AnyRequestBody) -> SubscriptionInfo:
+        return (await self._ask(topic, request, m.SubscriptionReply)).subscription
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
@@ -486,12 +538,36 @@ class Admin(ClusterRequests):
         return replies
 
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
-        """Return the body of the reply to ``request``, which must be of type ``kind``."""
+        """Return the body of the reply to ``request``, which must be of type ``kind``. Raises InvalidNameError."""
+        for named in _NAMES:
+            if (name := getattr(request, named, None)) is not None:
+                m.require_name(named, name)
         try:
-            if isinstance(request, m.AnyCommand):
+            if m.is_command(request):
                 reply = await self._client.command(shard, request, self._timeout_seconds)
             else:
                 reply = await self._client.request(shard, lambda: request, self._timeout_seconds)
         except RequestRejectedError as error:
             raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")
+
+
+async def check_dead_letter_topic(
+    topic: str, dead_letter_topic: str, subscriptions_of: Callable[[str], Awaitable[Iterable[SubscriptionInfo]]]
+) -> None:
+    """Raise ConfigError if dead letters of ``dead_letter_topic`` return to ``topic``, over whatever topics.
+
+    Only a client sees the topics of all shards.
+    """
+    pending: list[tuple[str, ...]] = [(topic, dead_letter_topic)]
+    seen: set[str] = set()
+    while pending:
+        way = pending.pop()
+        if way[-1] == topic:
+            raise ConfigError(f"dead letters would return in a circle: {' to '.join(way)}; choose another topic")
+        if way[-1] not in seen:
+            seen.add(way[-1])
+            # A topic further on that was deleted has no subscriptions.
+            with contextlib.suppress(RequestRejectedError):
+                known = await subscriptions_of(way[-1])
+                pending += [(*way, each.policy.dead_letter_topic) for each in known if each.policy.dead_letter_topic]

@@ -362,7 +362,7 @@ class Client:
         """
         return await self._repeat(shard, make, timeout_seconds, None)
 
-    async def command(self, shard: int, body: m.AnyCommand, timeout_seconds: float) -> m.Reply:
+    async def command(self, shard: int, body: m.AnyRequestBody, timeout_seconds: float) -> m.Reply:
         """Like `request`, for a change. No leader begins to execute it once ``timeout_seconds`` have passed.
 
         Costs one more round trip than a request, which learns the leader's clock.

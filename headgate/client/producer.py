@@ -22,10 +22,9 @@ from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import NamedProgram, Outcome
 from headgate.client.interceptors import Interceptor, OutgoingRecord, Send, chained
-from headgate.client.producing.batch_content import wire_bytes
 from headgate.client.producing.byte_budget import ByteBudget
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.client.producing.record_batch import Delivery, RecordBatch, RecordMetadata
+from headgate.client.producing.record_batch import Delivery, RecordBatch, RecordMetadata, wire_bytes
 from headgate.client.producing.shard_batches import ShardBatches
 from headgate.client.producing.shard_session import ShardSession
 from headgate.client.reply_dispatch import body_of

@@ -1,5 +1,7 @@
 """Find and read a small file that a setting names. Every error names the setting and the file, never the contents."""
 
+from __future__ import annotations
+
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,3 +60,31 @@ def read_named_file(path: Path | str, setting: str, *, max_bytes: int, private: 
     if len(contents) > max_bytes:
         raise ConfigError(f"{setting}: {path} has more than {max_bytes} bytes; is it the right file?")
     return contents
+
+
+MAX_SECRET_BYTES: Final = 4096
+
+
+def read_secret(path: Path | str, setting: str) -> str:
+    """Return a password or a token: the only line of ``path``, which ``setting`` names, without its end.
+
+    No argument and no variable of the environment ever contains one. Other users than the file's owner and its group
+    must have no access: a secret that every user of the machine can read is none. systemd credentials, and Kubernetes
+    secrets with ``defaultMode: 0440``, are like this.
+
+    Raises:
+        ConfigError: the file cannot be read, is open to other users, or is not one non-empty line of UTF-8 text of at
+            most `MAX_SECRET_BYTES`. The text names setting and file, and contains nothing of the secret.
+    """
+    contents = read_named_file(path, setting, max_bytes=MAX_SECRET_BYTES, private=True)
+    try:
+        secret = contents.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting}: {path} is not UTF-8 text") from None
+    if not secret:
+        raise ConfigError(f"{setting}: {path} is empty; its first line must be the secret")
+    if not secret.isprintable():
+        raise ConfigError(
+            f"{setting}: {path} must have one line without control characters: the secret and nothing else"
+        )
+    return secret

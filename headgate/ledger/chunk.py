@@ -11,7 +11,9 @@ No I/O. Raises LedgerError for an object that is damaged or not a chunk, LedgerF
 another format. Leaders write chunks with controller.chunk_writer.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -19,9 +21,36 @@ import msgspec
 from headgate.errors import LedgerError
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
 from headgate.ledger.paths import chunk_path
-from headgate.ledger.record_columns import RecordColumns
 from headgate.ledger.sealed_parquet import check_sealed
 from headgate.model import entries as e
+from headgate.model.headers import Headers
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """Records of one chunk, column by column, in the order in which the leader accepted them."""
+
+    topic_id: list[int] = field(default_factory=list)
+    segment: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    timestamp_ms: list[int] = field(default_factory=list)
+    key: list[bytes] = field(default_factory=list)
+    value: list[bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+
+    def extend(self, other: RecordColumns) -> None:
+        """Append the records of ``other``."""
+        self.topic_id += other.topic_id
+        self.segment += other.segment
+        self.offset += other.offset
+        self.timestamp_ms += other.timestamp_ms
+        self.key += other.key
+        self.value += other.value
+        self.headers += other.headers
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
 
 FORMAT: Final = 5
 METADATA_KEY: Final = b"headgate"

@@ -21,6 +21,7 @@ from headgate.errors import (
     StoreError,
 )
 from headgate.ledger import chunk
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import (
     chunk_folder,
@@ -30,7 +31,6 @@ from headgate.ledger.paths import (
     snapshot_folder,
     snapshot_number,
 )
-from headgate.ledger.record_columns import RecordColumns
 from headgate.storage.object_store import Store
 
 NAMES_PER_TURN: Final = 5000

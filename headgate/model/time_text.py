@@ -5,6 +5,8 @@ unit. Fractions of a millisecond are dropped. A time outside `PLAUSIBLE_MS` is a
 years away without a notice.
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 from datetime import UTC, datetime, timedelta
@@ -78,3 +80,13 @@ def utc_day(at_ms: int) -> str:
 def utc_minute(at_ms: int) -> str:
     """Return a time in UTC for a table."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def duration(seconds: float) -> str:
+    """Return ``seconds`` as ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""
+    if seconds < 1:
+        return f"{max(seconds, 0):.1f} s"
+    for unit, length, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

@@ -14,11 +14,10 @@ from headgate.protocol.announcements import *  # noqa: F403
 from headgate.protocol.backlog import *  # noqa: F403
 from headgate.protocol.codec import *  # noqa: F403
 from headgate.protocol.mqtt_topics import *  # noqa: F403
-from headgate.protocol.operator_requests import *  # noqa: F403
 from headgate.protocol.parts import *  # noqa: F403
 from headgate.protocol.replies import *  # noqa: F403
 from headgate.protocol.request_fields import *  # noqa: F403
-from headgate.protocol.requests import *  # noqa: F403
+from headgate.protocol.requests import *  # noqa: F403  # noqa: F403
 from headgate.protocol.subscription_requests import *  # noqa: F403
 from headgate.views.backlogs import *  # noqa: F403
 from headgate.views.cluster import *  # noqa: F403

@@ -1,11 +1,12 @@
 """Replies and pushes: what a leader sends to clients, once the change it reports is durable."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from headgate.model.entries import DeliveryPolicy, Placement, Positions
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol.request_fields import union_of
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan
@@ -348,31 +349,10 @@ class ConsumerFenced(Push, frozen=True, tag="consumer_fenced"):
     reason: str
 
 
-AnyReplyBody = (
-    Committed
-    | Rejected
-    | LeaderReply
-    | ProducerIdentity
-    | SourcePosition
-    | ProducerReply
-    | ProducerList
-    | Registered
-    | Acknowledged
-    | DeliveriesBegun
-    | HeartbeatReply
-    | Done
-    | TopicReply
-    | TopicImportReply
-    | PruneReply
-    | TopicList
-    | SubscriptionReply
-    | SubscriptionList
-    | SeekReply
-    | ExplanationReply
-    | PlanReply
-    | BacklogReply
-    | ClusterReply
-)
+if TYPE_CHECKING:
+    AnyReplyBody = ReplyBody
+else:
+    AnyReplyBody = union_of(ReplyBody)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):

@@ -4,7 +4,7 @@ Decoding enforces the limits of each field.
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
 from msgspec import Meta
@@ -82,6 +82,12 @@ def require_name(kind: str, name: str) -> str:
             "starting with a letter or digit",
         )
     return name
+
+
+def union_of(base: type) -> Any:
+    """Return the union of all structs below ``base`` that are sent: those that have no subclasses."""
+    below: list[type] = base.__subclasses__()
+    return Union[tuple(union_of(each) if each.__subclasses__() else each for each in below)]  # noqa: UP007
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -3,14 +3,16 @@
 Every request is safe to repeat: it has a token or a sequence, or repeating it has no further effect.
 """
 
-from typing import Annotated, Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+import headgate.protocol.subscription_requests  # noqa: F401 - its requests are in the union as well
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
 from headgate.model.headers import Header, Headers
-from headgate.protocol.operator_requests import SetMaintenance, TransferShard
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
@@ -40,20 +42,27 @@ from headgate.protocol.request_fields import (
     SegmentCount,
     Start,
     Token,
+    union_of,
 )
-from headgate.protocol.subscription_requests import (
-    CreateSubscription,
-    DeleteSubscription,
-    DescribeBacklog,
-    DescribeSubscription,
-    EvictConsumer,
-    ExplainSubscription,
-    ListSubscriptions,
-    PlanChanges,
-    SeekSubscription,
-    SetDeliveryPolicy,
-    SetSubscriptionOrder,
-)
+
+
+class TransferShard(RequestBody, frozen=True, tag="transfer_shard"):
+    """Transfer the shard to a daemon, which has read its ledger before the present leader stops.
+
+    The reply ``done`` is that of the new leader: the old one does not reply if the transfer succeeds. The envelope
+    must have a ``leader_epoch``: a transfer ends the term that it is for, so a late copy transfers nothing.
+    """
+
+    daemon: Name
+    token: Token
+
+
+class SetMaintenance(RequestBody, frozen=True, tag="set_maintenance"):
+    """Begin or end the maintenance of a daemon. Any leader stores it, whatever its shard."""
+
+    daemon: Name
+    on: bool
+    token: Token
 
 
 def _require_whole_identity(producer_id: int | None, producer_epoch: int, sequence: int | None) -> None:
@@ -430,66 +439,15 @@ class DescribeCluster(ListRequest, frozen=True, tag="describe_cluster"):
     blocked: bool = False
 
 
-AnyRequestBody = (
-    DescribeLeader
-    | ProduceBatch
-    | AcknowledgeBatch
-    | OpenProducer
-    | DescribePosition
-    | ListProducers
-    | DescribeProducer
-    | DeleteProducer
-    | RegisterConsumer
-    | Heartbeat
-    | BeginDeliveries
-    | ConfirmDeadLetters
-    | LeaveConsumer
-    | ConfirmRevoked
-    | CreateTopic
-    | ImportTopic
-    | DeleteTopic
-    | ListTopics
-    | DescribeTopic
-    | SplitSegment
-    | MergeSegments
-    | SetTopicPolicy
-    | PruneTopic
-    | ListSubscriptions
-    | DescribeBacklog
-    | DescribeCluster
-    | TransferShard
-    | SetMaintenance
-    | DescribeSubscription
-    | ExplainSubscription
-    | PlanChanges
-    | CreateSubscription
-    | DeleteSubscription
-    | EvictConsumer
-    | SeekSubscription
-    | SetSubscriptionOrder
-    | SetDeliveryPolicy
-)
+if TYPE_CHECKING:
+    AnyRequestBody = RequestBody
+else:
+    AnyRequestBody = union_of(RequestBody)
 
 
-AnyCommand = (
-    DeleteProducer
-    | TransferShard
-    | SetMaintenance
-    | CreateTopic
-    | ImportTopic
-    | DeleteTopic
-    | SplitSegment
-    | MergeSegments
-    | SetTopicPolicy
-    | PruneTopic
-    | CreateSubscription
-    | DeleteSubscription
-    | EvictConsumer
-    | SeekSubscription
-    | SetSubscriptionOrder
-    | SetDeliveryPolicy
-)
-"""Changes that a person or a script asks for once. A client sends them with a deadline."""
+def is_command(body: RequestBody) -> bool:
+    """Return whether ``body`` asks for a change, which its token identifies. A client sends it with a deadline."""
+    return "token" in body.__struct_fields__
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

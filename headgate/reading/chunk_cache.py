@@ -13,12 +13,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.ledger.chunk import ChunkHeader
+from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.record_columns import RecordColumns
 from headgate.model.headers import header_bytes
 from headgate.reading.compacted_reader import Rows
-from headgate.reading.tail_poll import TailPoll
+from headgate.reading.head import TailPoll
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 256

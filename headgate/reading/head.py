@@ -1,8 +1,15 @@
-"""The newest chunk that was reported as durable, and waiting for a newer one."""
+"""The newest chunk that was reported as durable, waiting for a newer one, and polling for one that was not reported."""
+
+from __future__ import annotations
 
 import asyncio
-from typing import Final
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
+from headgate.errors import ObjectMissingError, StoreUnavailableError
 from headgate.reading.known_history import KnownHistory
 
 POLL_SECONDS: Final = 1.0
@@ -63,3 +70,90 @@ class Head:
         self._timer = None
         self._timeouts += 1
         self.wake()
+
+
+class TailPoll:
+    """Polls for the next chunk, once for all readers of one `headgate.reading.chunk_cache.ChunkCache`.
+
+    An announcement of a new head may be lost, so the next chunk is looked for once a second. A reader is woken when the
+    chunk can be read, and otherwise only by a poll that ends when the reader wants to do something else. So the cost of
+    an idle topic does not grow with its segments.
+    """
+
+    def __init__(self, load: Callable[[int], asyncio.Task[Any]]) -> None:
+        """``load`` returns the task that reads a chunk."""
+        self._load = load
+        self._waiting: Counter[int] = Counter()
+        """Chunk → how many readers wait for it. One that has just read compacted objects may be ahead of the head."""
+        self._wake_at = math.inf
+        """The earliest time at which a waiting reader wants to be woken by a poll without a result."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_at_head = 0
+        self._polls_in_flight = 0
+        self._wakes = 0
+        """How often a poll has woken the readers."""
+        self._found: dict[int, BaseException | None] = {}
+        """The chunks that the last poll has found → why they cannot be read."""
+
+    async def wait_for(self, head: Head, number: int, wake_at: float) -> bool:
+        """Wait until chunk ``number`` is durable or can be read, and return True.
+
+        Return False after a poll that has found nothing, at loop time ``wake_at`` or later. An unreachable store is
+        polled on. Raises LedgerError: the chunk is damaged.
+        """
+        wakes = self._wakes
+        self._waiting[number] += 1
+        try:
+            while head.number < number:
+                self._wake_at = min(self._wake_at, wake_at)
+                self._set_timer(head)
+                await head.changed()
+                if self._wakes != wakes:
+                    wakes = self._wakes
+                    if number in self._found:
+                        if (error := self._found[number]) is not None:
+                            raise error
+                        return True
+                    if asyncio.get_running_loop().time() >= wake_at:
+                        return False
+        finally:
+            self._waiting[number] -= 1
+            if not self._waiting[number]:
+                del self._waiting[number]
+        return True
+
+    def close(self) -> None:
+        """Poll no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self, head: Head) -> None:
+        """Poll a second after the last poll, or after the head has changed."""
+        if self._timer is not None and self._timed_at_head != head.number:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and not self._polls_in_flight:
+            self._timed_at_head = head.number
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll, head)
+
+    def _poll(self, head: Head) -> None:
+        self._timer = None
+        self._found.clear()
+        for number in sorted(self._waiting):
+            self._polls_in_flight += 1
+            self._load(number).add_done_callback(partial(self._polled, head, number))
+
+    def _polled(self, head: Head, number: int, loaded: asyncio.Task[Any]) -> None:
+        self._polls_in_flight -= 1
+        if loaded.cancelled() or not self._waiting:
+            return
+        error = loaded.exception()
+        missing = isinstance(error, ObjectMissingError)
+        if not missing and not isinstance(error, StoreUnavailableError):
+            self._found[number] = error
+        if number in self._found or (missing and asyncio.get_running_loop().time() >= self._wake_at):
+            self._wakes += 1
+            self._wake_at = math.inf
+            head.wake()
+        else:
+            self._set_timer(head)

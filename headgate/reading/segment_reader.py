@@ -5,7 +5,7 @@ continues by offset: no record is skipped or repeated.
 
 Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes. They
 report how far they have read past records of other buckets. At the tail a reader waits for a newer
-head; `headgate.reading.tail_poll` polls for all of them, because an announcement may be lost. A
+head; `headgate.reading.head` polls for all of them, because an announcement may be lost. A
 chunk that was not announced may not be durable yet, although it can be read; the reader makes it
 durable before it delivers from it.
 """

@@ -15,9 +15,9 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.record_columns import RecordColumns
 from headgate.log.event_log import get_logger
 from headgate.model.headers import Headers
 from headgate.protocol.messages import TopicInfo

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.files.named_file import with_located_files
-from headgate.files.secret_file import read_secret
+from headgate.files.named_file import read_secret, with_located_files
 from headgate.protocol.messages import require_name
 from headgate.transport.broker_tls import BrokerTls, broker_tls
 from headgate.transport.loopback import host_port
@@ -72,7 +71,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the password; None if there is no file for it.
 
         Raises:
-            ConfigError: the file is unusable; see `headgate.files.secret_file`.
+            ConfigError: the file is unusable; see `headgate.files.named_file`.
         """
         return None if self.password_file is None else read_secret(self.password_file, "password_file")
 

@@ -15,8 +15,8 @@ from paho.mqtt.exception import MQTTException
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.transport.broker_properties import BrokerProperties
 from headgate.transport.mqtt_packets import ArrivedMessage, decode_publish
+from headgate.transport.port import BrokerProperties
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from headgate.errors import TransportError
 from headgate.transport.aiomqtt_parts import ENDED_EARLY, broker_properties
-from headgate.transport.broker_properties import BrokerProperties
 from headgate.transport.broker_tls import BrokerTls, TlsSockets, tls_problem
 from headgate.transport.connection_loss import UNSUPPORTED_VERSION
+from headgate.transport.port import BrokerProperties
 
 STEP_SECONDS: Final = 0.1
 

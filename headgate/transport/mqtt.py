@@ -57,15 +57,13 @@ from headgate.transport.aiomqtt_parts import (
     report_early_end,
     wait_until_lost,
 )
-from headgate.transport.broker_properties import BrokerProperties
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
 from headgate.transport.message_router import MessageRouter
 from headgate.transport.mqtt_packets import ArrivedMessage, correlation
-from headgate.transport.mqtt_timing import MqttTiming
+from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
 from headgate.transport.outgoing_messages import OutgoingMessages
-from headgate.transport.port import MessageHandler, max_payload_bytes
-from headgate.transport.reconnection import RECONNECT_BACKOFF, EarlyLosses, pause_after_attempt
+from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -230,7 +228,7 @@ class MqttTransport:
     async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
         outages = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
-        early_losses = EarlyLosses(self._rng)
+        early_losses = EarlyLosses(self._rng.random)
         outage_logged = not self.logs_outages
         refusals: set[str] = set()
         mqtt5 = True

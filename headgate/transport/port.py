@@ -4,13 +4,33 @@ Messages may be lost, duplicated or delayed. A transport reconnects and subscrib
 automatically, and reports both: a client that waits for a reply must then repeat its request.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 """A larger message is never sent: a broker with a lower limit closes the connection, again at each attempt."""
 HEADER_BYTES: Final = 16
 """At least what a packet has besides its topic and payload, without properties of MQTT 5."""
+LARGEST_PACKET_BYTES: Final = MAX_PAYLOAD_BYTES + 1024
+"""The largest packet of headgate, with its topic and header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerProperties:
+    """What a broker accepts, as CONNACK of MQTT 5 says; a property that is absent has the standard's default."""
+
+    answer_seconds: float = 0.0
+    """From the beginning of the connection to the answer; 0: not measured."""
+    maximum_packet_bytes: int | None = None
+    """None: no limit."""
+    maximum_qos: int = 2
+    retains: bool = True
+    wildcards: bool = True
+
+
 MessageHandler = Callable[[str, bytes], None]
 """Called on the loop with (topic, payload), in the order of arrival. Must not block and must not raise."""
 

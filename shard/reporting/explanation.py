@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
-from headgate.model.duration import duration
 from headgate.model.layout import SegmentState
+from headgate.model.time_text import duration
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount
 from shard.reporting.drain_rate import DrainOutlook, drain_outlook

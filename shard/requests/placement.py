@@ -5,7 +5,7 @@ Pure: applying the returned entry reserves the offsets. The order of the batch i
 
 from typing import Final
 
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, Headers, header_bytes, wrong_headers

@@ -16,7 +16,7 @@ from packaging.metadata import Metadata
 
 import hatch_build
 import headgate
-from web.static_files import NAMES as PAGE_FILES
+from web.page_routes import NAMES as PAGE_FILES
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import chunk
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import chunk_path
-from headgate.ledger.record_columns import RecordColumns
 
 SHARED: Final = ("decode_header", "read_bodies", "decode_records")
 """Functions of `headgate.ledger.chunk` whose first argument is a whole object."""

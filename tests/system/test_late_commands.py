@@ -50,7 +50,7 @@ async def term_age_ms(client: Client) -> int:
     return refused.term_age_ms
 
 
-def send(client: Client, body: m.AnyCommand, max_term_age_ms: int) -> int:
+def send(client: Client, body: m.AnyRequestBody, max_term_age_ms: int) -> int:
     """Send one copy of a command; return its request id."""
     leader = client.leader(0)
     assert leader is not None

@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 
 from aiohttp import web
 
-from web.connection import HttpConnection
+from web.listener import HttpConnection
 
 SOME_HEADERS = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from tests.support.servers.http_server import HttpHarness
-from web.static_files import NAMES
+from web.page_routes import NAMES
 
 VENDORED = {"idiomorph.min.js": "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96"}
 """dist/idiomorph.min.js of idiomorph 0.8.0 in the npm registry."""

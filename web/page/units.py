@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from headgate.model.duration import duration as known_duration
+from headgate.model.time_text import duration as known_duration
 
 UNKNOWN: Final = "-"
 _THOUSAND: Final = 1000

@@ -9,8 +9,8 @@
 from typing import Final
 
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
-from headgate.model.duration import duration
-from headgate.transport.broker_properties import LARGEST_PACKET_BYTES, BrokerProperties
+from headgate.model.time_text import duration
+from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.views.cluster import ClusterInfo, DaemonInfo
 
 CLOCK_WARNING_SECONDS: Final = 5.0

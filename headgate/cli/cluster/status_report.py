@@ -9,7 +9,7 @@ from typing import Final
 
 from headgate.cli.cluster.finding import plural, wrapped
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
-from headgate.model.duration import duration
+from headgate.model.time_text import duration
 from headgate.protocol.backlog import records_text
 from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headgate.cli.arguments import destroy, dry_run_option, yes_option
 from headgate.cli.completion import complete_producer
-from headgate.cli.confirmation import destroy, dry_run_option, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import unfinished_segments
 from headgate.cli.records.ndjson import decode_position

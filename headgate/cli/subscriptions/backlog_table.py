@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headgate.cli.terminal.rates import format_bytes, outlook_text, rate_text
-from headgate.model.duration import duration
+from headgate.model.time_text import duration
 from headgate.protocol.backlog import estimate_drain, records_text
 from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo
 

@@ -8,12 +8,14 @@ import click
 
 from headgate.cli.arguments import (
     consumer_argument,
+    destroy,
+    dry_run_option,
     optional_subscription_argument,
     optional_topic_argument,
     subscription_argument,
     topic_argument,
+    yes_option,
 )
-from headgate.cli.confirmation import destroy, dry_run_option, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
 from headgate.cli.terminal.output import examples, print_table

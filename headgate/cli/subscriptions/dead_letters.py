@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import subscription_argument, topic_argument
-from headgate.cli.confirmation import ask_first, dry_run_option, require_consent, yes_option
+from headgate.cli.arguments import (
+    ask_first,
+    dry_run_option,
+    require_consent,
+    subscription_argument,
+    topic_argument,
+    yes_option,
+)
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.exported import put_text
 from headgate.cli.records.record_format import printable

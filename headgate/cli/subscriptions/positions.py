@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from headgate.cli.arguments import subscription_argument, topic_argument
-from headgate.cli.confirmation import require_consent, yes_option
+from headgate.cli.arguments import require_consent, subscription_argument, topic_argument, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.position_file import (
     MAX_FILE_BYTES,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import subscription_argument, topic_argument
-from headgate.cli.confirmation import ask_first, require_consent, yes_option
+from headgate.cli.arguments import ask_first, require_consent, subscription_argument, topic_argument, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.terminal.output import print_table

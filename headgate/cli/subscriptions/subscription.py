@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from headgate.cli.arguments import optional_topic_argument, subscription_argument, topic_argument
-from headgate.cli.confirmation import destroy, dry_run_option, yes_option
+from headgate.cli.arguments import (
+    destroy,
+    dry_run_option,
+    optional_topic_argument,
+    subscription_argument,
+    topic_argument,
+    yes_option,
+)
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.create import create
 from headgate.cli.subscriptions.dead_letters import dead_letters

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from headgate.model.duration import duration
+from headgate.model.time_text import duration
 from headgate.views.backlogs import Outlook
 
 UNKNOWN: Final = "?"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
+from headgate.cli.arguments import ask_first, destroy, dry_run_option, require_consent, yes_option
 from headgate.cli.completion import complete_topic
-from headgate.cli.confirmation import ask_first, destroy, dry_run_option, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import examples, print_table
 from headgate.cli.terminal.rates import format_bytes

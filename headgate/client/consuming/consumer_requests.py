@@ -4,13 +4,18 @@ It knows what a registration says, and checks what the user asked for. It keeps 
 membership, and does not decide when to ask.
 """
 
+from __future__ import annotations
+
+import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypedDict, get_args
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, TypedDict, get_args
 
 from headgate.client.connection import Client
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.program import host_name, library_version
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.dead_letter import Origin
@@ -20,6 +25,29 @@ from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import messages as m
 from headgate.reading.known_history import KnownHistory
 from headgate.settings.arguments import require_choice
+
+MAX_CHARACTERS: Final = 128
+"""Limit of the protocol. A host name has up to 64 on Linux."""
+_UNPRINTABLE: Final = re.compile(r"[^!-~]")
+
+
+def host_name() -> str:
+    """Return the name of this machine. It is for people, as is `library_version`; nothing is decided by it."""
+    return program_text(socket.gethostname())
+
+
+@cache
+def library_version() -> str:
+    """Return the version of this library; empty if it runs from files that no distribution installed."""
+    try:
+        return program_text(version("headgate"))
+    except PackageNotFoundError:
+        return ""
+
+
+def program_text(text: str) -> str:
+    """Return ``text`` as the protocol allows it: other characters become question marks, and its end is cut off."""
+    return _UNPRINTABLE.sub("?", text)[:MAX_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from controller.scaling.hot_key_sampler import (
     RETAINED_SAMPLES,
     HotKeySampler,
 )
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 
 
 def chunk(*keys: bytes, topic_id: int = 1, segment: int = 0) -> RecordColumns:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.client.program import host_name, library_version
+from headgate.client.consuming.consumer_requests import host_name, library_version
 from headgate.errors import FencedError
 from tests.headgate.client.test_against_the_leader import client, create, reader
 from tests.support.worlds.one_shard import OneShard

@@ -8,8 +8,8 @@ import math
 import pytest
 
 from headgate.client.producer import Producer, RecordMetadata
-from headgate.client.producing.batch_content import RECORD_OVERHEAD_BYTES
 from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import RECORD_OVERHEAD_BYTES
 from headgate.errors import (
     ConfigError,
     DeliveryFailedError,

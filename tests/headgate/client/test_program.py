@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headgate.client.program import host_name, library_version, program_text
+from headgate.client.consuming.consumer_requests import host_name, library_version, program_text
 from headgate.protocol import messages as m
 
 

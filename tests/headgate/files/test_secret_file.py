@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ConfigError
-from headgate.files.secret_file import read_secret
+from headgate.files.named_file import read_secret
 from tests.support.samples.secret_files import write_secret
 
 SETTING = "$.broker.password_file"

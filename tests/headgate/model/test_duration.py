@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.model.duration import duration
+from headgate.model.time_text import duration
 
 
 @pytest.mark.parametrize(

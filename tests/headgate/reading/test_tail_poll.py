@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate.errors import LedgerError, ObjectMissingError
-from headgate.reading.head import Head
-from headgate.reading.tail_poll import TailPoll
+from headgate.reading.head import Head, TailPoll
 
 pytestmark = pytest.mark.looptime
 NEVER = float("inf")

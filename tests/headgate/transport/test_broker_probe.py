@@ -9,7 +9,7 @@ import pytest
 
 from headgate.errors import TransportError
 from headgate.transport.broker_probe import read_broker_properties
-from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.port import BrokerProperties
 from tests.support.servers.scripted_broker import connack, scripted_broker
 
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from headgate.transport.reconnection import EarlyLosses, pause_after_attempt
+from headgate.transport.mqtt_timing import EarlyLosses, pause_after_attempt
 
 
 def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
     """Of two programs with one client id, each is connected while the other pauses, up to 30 seconds."""
-    losses = EarlyLosses(random.Random(1))
+    losses = EarlyLosses(random.Random(1).random)
     pauses = [0.0]
     for _ in range(200):
         pauses.append(losses.pause_after(min(2.0 ** len(pauses) / 40, 30.0)))
@@ -23,7 +23,7 @@ def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
 
 
 def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
-    losses = EarlyLosses(random.Random(1))
+    losses = EarlyLosses(random.Random(1).random)
     for _ in range(200):
         losses.pause_after(0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.ledger.record_columns import RecordColumns
+from headgate.ledger.chunk import RecordColumns
 
 _NAMES = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 

@@ -9,7 +9,7 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import ServerTls
 from controller.local.embedded import EmbeddedBroker
 from controller.local.supervised_process import ProcessSpec
-from headgate.files.secret_file import read_secret
+from headgate.files.named_file import read_secret
 from headgate.settings.config import ClientConfig
 from trials.cluster import LocalCluster
 

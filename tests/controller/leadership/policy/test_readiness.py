@@ -12,8 +12,7 @@ from controller.leadership.policy.readiness import (
     Servers,
     readiness,
 )
-from headgate.transport.mqtt_timing import MqttTiming
-from headgate.transport.reconnection import RECONNECT_BACKOFF
+from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, MqttTiming
 
 WORKS = (True, 1000.0)
 

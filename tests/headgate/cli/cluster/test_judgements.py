@@ -6,7 +6,7 @@ import pytest
 
 from headgate.cli.cluster import judgements as judge
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
-from headgate.transport.broker_properties import BrokerProperties
+from headgate.transport.port import BrokerProperties
 from headgate.views.cluster import ComponentInfo
 from tests.support.samples.cluster_overviews import NOW_MS, cluster, daemon, unreachable
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.client.cluster.query import NEXT_DAEMON_SECONDS
+from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
 from headgate.client.connection import Client
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
