@@ -45,8 +45,6 @@ class Backoff:
 
 
 class BackoffSchedule:
-    """Counts failures in a row, and returns the pause after each."""
-
     def __init__(self, backoff: Backoff, draw: Callable[[], float]) -> None:
         self._backoff = backoff
         self._draw = draw

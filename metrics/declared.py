@@ -34,7 +34,6 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
     def label_values(self, event_type: type) -> dict[str, Values]:
-        """Return label → its values."""
         types = get_type_hints(event_type)
         return {label: get_args(types[label]) or None for label in self.labels}
 
@@ -52,7 +51,6 @@ def shown(name: str, field: str, *labels: str, text: str = "") -> Callable[[Even
 def measured(
     name: str, buckets: tuple[float, ...], *labels: str, field: str = "seconds", text: str = ""
 ) -> Callable[[EventType], EventType]:
-    """Show the distribution of ``field``."""
     return _declare(lambda default: Metric("histogram", name, text or default, labels, field, buckets))
 
 

@@ -21,8 +21,6 @@ from metrics.metric_factory import MetricFactory
 
 
 class Instruments:
-    """The observer that owns every metric."""
-
     def __init__(
         self,
         registry: CollectorRegistry,

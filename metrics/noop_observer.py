@@ -4,7 +4,5 @@ from metrics.events import Event
 
 
 class NoopObserver:
-    """See `metrics.events.Observer`."""
-
     def observe(self, event: Event) -> None:
         """See `metrics.events.Observer`."""

@@ -57,7 +57,6 @@ class HttpAccess:
         return None if self.tokens.holder(_token(authorization)) is not None else "wrong_token"
 
     def is_open(self, path: str) -> bool:
-        """Whether ``path`` needs no token."""
         return path in OPEN_PATHS or (self.open_metrics and path == "/metrics")
 
 

@@ -27,8 +27,6 @@ Answer = Callable[[web.Request, Query], Awaitable[Any]]
 
 
 class HttpApi:
-    """The handlers of the API."""
-
     def __init__(self, source: StatusSource, version: str) -> None:
         self._source = source
         self._version = version

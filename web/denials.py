@@ -18,8 +18,6 @@ log = structlog.get_logger(__name__)
 
 
 class HttpDenials:
-    """What was refused, to whom."""
-
     def __init__(self, observer: events.Observer) -> None:
         self._observer = observer
         self._logged = ReportLimit(LOG_SECONDS, MAX_LOGGED_PEERS)

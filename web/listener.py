@@ -54,7 +54,6 @@ class HttpConnection(asyncio.Protocol):
         self._peer_left = False
 
     def request_complete(self) -> None:
-        """Note that a request has arrived completely."""
         self._request_begun = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -117,8 +116,6 @@ def connection_limit(max_connections: int, descriptors: int) -> int:
 
 
 class HttpListener:
-    """Listening sockets and the tasks that accept from them."""
-
     def __init__(
         self,
         server: web.Server,

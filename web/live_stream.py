@@ -79,8 +79,6 @@ class _View:
 
 
 class LivePages:
-    """All streams."""
-
     def __init__(
         self,
         render: Render,
@@ -102,7 +100,6 @@ class LivePages:
         self._streams: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """End all streams."""
         await cancel_and_wait(*self._streams)
 
     async def stream(self, request: web.Request, path: str, allowed: Callable[[], bool]) -> web.StreamResponse:

@@ -32,14 +32,11 @@ IMMUTABLE: Final = "private, max-age=31536000, immutable"
 
 
 class StaticFiles:
-    """All files."""
-
     def __init__(self) -> None:
         self.urls = {name: f"/static/{name}?v={_digest(name)}" for name in NAMES}
         """File → its URL, with its digest: a browser may keep it permanently."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer ``/static/{name}``."""
         name = request.match_info["name"]
         if name not in self.urls:
             raise web.HTTPNotFound
@@ -56,8 +53,6 @@ PATHS: Final = ("/", "/topics", "/topics/{topic}", "/topics/{topic}/subscription
 
 
 class StatusPages:
-    """The handlers of the status page."""
-
     def __init__(
         self,
         source: StatusSource,
@@ -85,7 +80,6 @@ class StatusPages:
         router.add_get("/events", self._events, allow_head=False)
 
     async def close(self) -> None:
-        """End all streams."""
         await self._live.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:

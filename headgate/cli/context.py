@@ -56,7 +56,6 @@ class CommandContext:
     # The client
 
     def client_config(self) -> ClientConfig:
-        """Return the client configuration. Raises ConfigError."""
         import msgspec  # noqa: PLC0415
 
         from headgate.settings.config import load_client_config  # noqa: PLC0415
@@ -70,7 +69,6 @@ class CommandContext:
         return self.reply_timeout_seconds if self.timeout_seconds is None else self.timeout_seconds
 
     def open_admin(self) -> Admin:
-        """Return an Admin, not yet entered."""
         from headgate import Admin  # noqa: PLC0415
 
         return Admin(self.client_config(), timeout_seconds=self.wait_seconds())
@@ -87,7 +85,6 @@ class CommandContext:
         )
 
     def open_consumer(self, **options: Any) -> Consumer:
-        """Return a Consumer with these options, not yet entered."""
         from headgate import Consumer  # noqa: PLC0415
 
         return Consumer(self.client_config(), **options, connect_timeout_seconds=self.wait_seconds())
@@ -105,7 +102,6 @@ class CommandContext:
             return await question(admin)
 
     def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
-        """Run ``question`` with an Admin; return its result."""
         return self.run(self.answer(question))
 
     # Standard input and output, and processes
@@ -115,7 +111,6 @@ class CommandContext:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def standard_input(self) -> int:
-        """Return the file descriptor of standard input."""
         return sys.stdin.fileno()
 
     def printed_as_json(self, result: object) -> bool:
@@ -199,7 +194,6 @@ class CommandContext:
                 raise
 
     def start_logs(self) -> None:
-        """Send logs to standard error."""
         from headgate.cli.terminal.logs import start_logs  # noqa: PLC0415
 
         start_logs(debug=self.debug)

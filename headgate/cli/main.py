@@ -86,7 +86,6 @@ class HeadgateGroup(click.Group):
         complete_var: str | None = None,
         **extra: Any,
     ) -> NoReturn:
-        """Run a command line and exit the process."""
         self._main_shell_completion(extra, prog_name or "headgate", complete_var)
         arguments = list(sys.argv[1:] if args is None else args)
         sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))

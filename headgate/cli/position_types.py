@@ -41,7 +41,6 @@ class Place(click.ParamType[PlaceOption]):
         self._positions = positions
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
-        """Return what an option of this type takes."""
         return "earliest|latest|TIME" + ("|SEGMENT=OFFSET" if self._positions else "")
 
     def convert(self, value: PlaceOption, param: click.Parameter | None, ctx: click.Context | None) -> PlaceOption:

@@ -26,8 +26,6 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """What a reader of one topic needs."""
-
     description: m.TopicInfo
     ledger: Ledger
     ledger_id: str

@@ -39,6 +39,5 @@ class ClientLease:
         return self.shards
 
     async def close(self) -> None:
-        """Close a client of its own."""
         if self._owned:
             await self.client.__aexit__(None, None, None)

@@ -22,8 +22,6 @@ log = get_logger(__name__)
 
 
 class ClusterWatch:
-    """What one client knows of its broker and of its cluster."""
-
     def __init__(
         self,
         transport: Transport,
@@ -128,7 +126,6 @@ class ClusterWatch:
         return described.ledger_id
 
     def outage(self, otherwise: str = "no connection yet") -> str:
-        """Return why there is no connection to the broker, for people."""
         return f"cannot reach {self.broker}: {self._transport.unreachable_reason or otherwise}"
 
     async def _reach_broker(self, timeout_seconds: float) -> None:

@@ -28,5 +28,4 @@ class Handlers(Generic[HandlerT]):
         return remove
 
     def __iter__(self) -> Iterator[HandlerT]:
-        """Iterate over the present handlers."""
         return iter(list(self._handlers.values()))

@@ -56,7 +56,6 @@ class Confirmations:
         self._added.set()
 
     async def run(self) -> None:
-        """Send what is added, until cancelled."""
         while True:
             await self._added.wait()
             revocations = list(islice(self._waiting, m.MAX_CONFIRMED_SEGMENTS))
@@ -74,8 +73,6 @@ class Confirmations:
 
 
 class Holdings:
-    """The segments of one consumer."""
-
     def __init__(
         self,
         kind: SubscriptionType,
@@ -116,12 +113,10 @@ class Holdings:
         self._decisions.registration_requested()
 
     def registered(self, leader_epoch: int, reply: m.Registered) -> None:
-        """Apply the complete list."""
         self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
         self._apply(self._decisions.registered(leader_epoch, reply))
 
     def changed(self, push: m.AssignmentChanged) -> None:
-        """Apply differences."""
         self._apply(self._decisions.changed(push))
 
     def drop_all(self) -> None:

@@ -23,8 +23,6 @@ SendQuestion = Callable[[m.DescribeLeader, Callable[[m.Reply], None]], int]
 
 
 class LeaderWatch:
-    """The leader of one shard, as one client knows it."""
-
     def __init__(
         self, shard: int, *, send: SendQuestion, forget: Callable[[int], None], jitter: Callable[[], float]
     ) -> None:
@@ -45,7 +43,6 @@ class LeaderWatch:
 
     @property
     def leader(self) -> m.LeaderAnnouncement | None:
-        """The leader that has replied; None: none has."""
         return self._belief.leader
 
     def announced(self, announcement: m.LeaderAnnouncement) -> None:

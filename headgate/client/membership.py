@@ -32,8 +32,6 @@ FORBIDDEN_SECONDS: Final = 30.0
 
 
 class Membership:
-    """Keeps one consumer registered."""
-
     def __init__(
         self,
         client: Client,
@@ -66,7 +64,6 @@ class Membership:
         self._cleanup_callbacks: list[Callable[[], None]] = []
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
-        """Register, and stay registered."""
         client, self._shard = self._client, shard
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         await self._requests.open(shard, client.now_ms(), timeout_seconds)
@@ -84,7 +81,6 @@ class Membership:
         self._tasks.spawn(self._holdings.confirmations.run(), "confirmations")
 
     def close(self) -> None:
-        """Ignore further messages."""
         for remove in self._cleanup_callbacks:
             remove()
         self._cleanup_callbacks.clear()

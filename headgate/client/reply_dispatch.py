@@ -31,7 +31,6 @@ class ReplyDispatch:
         self._replies[request_id] = handler
 
     def forget(self, request_id: int) -> None:
-        """Ignore further replies to ``request_id``."""
         self._replies.pop(request_id, None)
 
     def expect_pushes(self, key: ConsumerKey, handler: PushHandler) -> None:
@@ -39,11 +38,9 @@ class ReplyDispatch:
         self._pushes[key] = handler
 
     def forget_pushes(self, key: ConsumerKey) -> None:
-        """Ignore further pushes to a consumer."""
         self._pushes.pop(key, None)
 
     def dispatch(self, message: m.AnyReply) -> None:
-        """Call the handler of ``message``, if there is one."""
         match message:
             case m.MessagePart():
                 self._collect(message)

@@ -18,13 +18,10 @@ LONG_LENGTH: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The first and the last moment at which a certificate is valid, in UTC."""
-
     not_before: datetime
     not_after: datetime
 
     def problem(self, now: datetime) -> str | None:
-        """Return why the certificate is not valid ``now``; None if it is."""
         if now < self.not_before:
             return f"is not valid before {self.not_before:%Y-%m-%d %H:%M:%S} UTC; is the clock of this machine right?"
         if now > self.not_after:

@@ -39,7 +39,6 @@ class RecordColumns:
     headers: list[Headers] = field(default_factory=list)
 
     def extend(self, other: RecordColumns) -> None:
-        """Append the records of ``other``."""
         self.topic_id += other.topic_id
         self.segment += other.segment
         self.offset += other.offset
@@ -76,8 +75,6 @@ RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms"
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a chunk."""
-
     format: int
     shard: int
     number: int

@@ -73,7 +73,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def range(self) -> ChunkRange:
-        """The chunks that it describes."""
         return ChunkRange(self.first, self.last)
 
 
@@ -83,7 +82,6 @@ def manifest_folder(shard: int) -> str:
 
 
 def manifest_path(shard: int, chunks: ChunkRange) -> str:
-    """Return the object name of the manifest of ``chunks``."""
     return f"{manifest_folder(shard)}/{chunks.first:012d}-{chunks.last:012d}.json"
 
 

@@ -36,7 +36,6 @@ def is_ledger_id(value: object) -> bool:
 
 
 def identity_object(ledger_id: str) -> bytes:
-    """Return the content of the object at `IDENTITY_PATH`."""
     return checksum.seal_json(msgspec.json.encode(_Identity(IDENTITY_FORMAT, ledger_id)))
 
 

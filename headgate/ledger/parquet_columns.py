@@ -34,8 +34,6 @@ _LISTS: Final = b"+l"
 
 
 class Columns:
-    """Rows of one object, column by column."""
-
     def __init__(self, batch: RecordBatch, path: str, first: int, count: int) -> None:
         """``count`` rows of ``batch`` from row ``first`` on; ``path`` names the object in errors."""
         self._batch, self._path, self._first, self._count = batch, path, first, count
@@ -138,14 +136,10 @@ def _columns(batches: Sequence[RecordBatch], schema: Schema, path: str) -> Colum
 
 
 class _ArrowSchema(ctypes.Structure):
-    """The beginning of the struct ArrowSchema."""
-
     _fields_ = (("format", ctypes.c_char_p),)
 
 
 class _ArrowArray(ctypes.Structure):
-    """The beginning of the struct ArrowArray."""
-
     _fields_ = (
         ("length", ctypes.c_int64),
         ("null_count", ctypes.c_int64),

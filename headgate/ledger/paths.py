@@ -15,17 +15,14 @@ _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 
 
 def chunk_folder(shard: int) -> str:
-    """Return the folder of a shard's chunks."""
     return f"{CHUNKS_FOLDER}/shard={shard:04d}"
 
 
 def chunk_name(number: int) -> str:
-    """Return the object name of chunk ``number`` in its folder."""
     return f"{number:012d}.parquet"
 
 
 def chunk_path(shard: int, number: int) -> str:
-    """Return the path of chunk ``number``."""
     return f"{chunk_folder(shard)}/{chunk_name(number)}"
 
 

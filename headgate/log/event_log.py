@@ -24,14 +24,11 @@ class LogEvent:
 
 
 class EventLogger:
-    """Logs events of one module; `bind` adds fields to all of them."""
-
     def __init__(self, logger: logging.Logger, fields: Mapping[str, object]) -> None:
         self._logger = logger
         self._fields = fields
 
     def bind(self, **fields: object) -> EventLogger:
-        """Return a logger that adds ``fields`` to each event."""
         return EventLogger(self._logger, {**self._fields, **fields})
 
     def debug(self, event: str, **fields: object) -> None:

@@ -21,7 +21,6 @@ def take_lost_lines() -> int:
 
 
 def lose_lines(count: int) -> None:
-    """Note lines that could not be written."""
     global _lost_lines  # noqa: PLW0603 - as in `take_lost_lines`
     _lost_lines += count
 

@@ -40,13 +40,11 @@ class ExternalTopic:
 
     @classmethod
     def imported(cls, entry: e.TopicImported) -> ExternalTopic:
-        """Return the state after ``entry``."""
         topic = cls(entry.source, entry.hash_bits, entry.positions)
         topic.add(entry.segments)
         return topic
 
     def add(self, segments: Iterable[e.ImportedSegment]) -> None:
-        """Record the ranges of ``segments``."""
         for imported in segments:
             if imported.hashes is not None:
                 self.hashes[imported.segment] = imported.hashes
@@ -63,7 +61,6 @@ class ExternalTopic:
 
 
 def imported_layout(entry: e.TopicImported, at_ms: int) -> Layout:
-    """Return the first layout of an external topic."""
     return Layout.imported(imported_segments(entry.segments, entry.hash_bits, at_ms))
 
 
@@ -99,7 +96,6 @@ def imported_segments(segments: Sequence[e.ImportedSegment], hash_bits: int, at_
 
 
 def parse_hashes(hashes: tuple[str, str] | None) -> Hashes | None:
-    """Return a range of decimal text as numbers."""
     return None if hashes is None else (int(hashes[0]), int(hashes[1]))
 
 

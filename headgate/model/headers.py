@@ -20,7 +20,6 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 def header_bytes(headers: Headers) -> int:
-    """Return the bytes of all names and values."""
     return sum(len(name.encode()) + len(value) for name, value in headers)
 
 

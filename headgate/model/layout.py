@@ -31,8 +31,6 @@ from headgate.model.hashing import SEGMENT_HASHES
 
 
 class SegmentState(StrEnum):
-    """Whether a segment accepts records."""
-
     ACTIVE = "active"
     SEALED = "sealed"
 
@@ -127,12 +125,10 @@ class Layout:
         return Layout(self.layout_epoch + 1, max([self.next_segment_id, *(n + 1 for n in new)]), segments)
 
     def active(self) -> list[Segment]:
-        """Return the active segments, in order of id."""
         return _active(self.segments)
 
     @property
     def active_count(self) -> int:
-        """Number of active segments."""
         return len(self._routes)
 
     def route(self, hash16: int) -> int:
@@ -224,8 +220,6 @@ class Layout:
 
 @dataclass
 class _Draft:
-    """The segments while several changes are made."""
-
     segments: dict[int, Segment]
     next_segment_id: int
     end_offset: Callable[[int], int]
@@ -284,5 +278,4 @@ class _Draft:
 
 
 def _active(segments: Mapping[int, Segment]) -> list[Segment]:
-    """Return the active segments, in order of id."""
     return [segment for _, segment in sorted(segments.items()) if segment.state is SegmentState.ACTIVE]

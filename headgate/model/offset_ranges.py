@@ -56,7 +56,6 @@ class OffsetRanges:
         return position
 
     def contains(self, offset: int) -> bool:
-        """Return whether ``offset`` is in the set."""
         index = bisect_right(self._ranges, offset, key=_end)
         return index < len(self._ranges) and self._ranges[index][0] <= offset
 

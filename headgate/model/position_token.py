@@ -23,8 +23,6 @@ _CHECKSUM_BYTES: Final = 4
 
 
 class PositionToken(msgspec.Struct, frozen=True, array_like=True):
-    """The positions of one consumer in one topic."""
-
     topic: str
     topic_id: int
     ledger_id: str
@@ -36,7 +34,6 @@ class PositionToken(msgspec.Struct, frozen=True, array_like=True):
     """(chunk, term id): the chunks that the consumer knew."""
 
     def encode(self) -> str:
-        """Return the printable form."""
         data = msgspec.msgpack.encode(self)
         return _PREFIX + urlsafe_b64encode(crc32(data).to_bytes(_CHECKSUM_BYTES) + data).decode().rstrip("=")
 

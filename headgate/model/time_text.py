@@ -73,12 +73,10 @@ def _iso_ms(text: str) -> int:
 
 
 def utc_day(at_ms: int) -> str:
-    """Return a day in UTC for a narrow table."""
     return utc_minute(at_ms)[:10]
 
 
 def utc_minute(at_ms: int) -> str:
-    """Return a time in UTC for a table."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 

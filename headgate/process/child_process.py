@@ -24,8 +24,6 @@ MAX_LOG_BYTES: Final = 16 * 1024 * 1024
 
 
 class ChildProcess:
-    """A child process that has been started."""
-
     def __init__(self, process: asyncio.subprocess.Process, log_path: Path, output_path: Path) -> None:
         self._process = process
         self.log_path = log_path
@@ -76,7 +74,6 @@ class ChildProcess:
         return self._process.stdin
 
     async def wait(self) -> int:
-        """Return the exit code once the child has ended."""
         return await self._process.wait()
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -88,7 +85,6 @@ class ChildProcess:
         self.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Resume a frozen child."""
         self.send_signal(signal.SIGCONT)
 
     async def stop(self, timeout_seconds: float, *, whole_group: bool = False) -> bool:

@@ -22,8 +22,6 @@ N = TypeVar("N", int, float)
 
 
 class RecordCount(NamedTuple):
-    """A number of records."""
-
     records: int
     estimated: bool = False
     """It depends on how evenly keys spread over the key buckets (rule 2)."""

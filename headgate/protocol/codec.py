@@ -24,7 +24,6 @@ Message = TypeVar("Message")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return the msgpack form of ``message``."""
     return _ENCODER.encode(message)
 
 

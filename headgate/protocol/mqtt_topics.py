@@ -15,12 +15,10 @@ def client_address(user: str | None, client_id: str) -> str:
 
 
 def user_of(address: str) -> str:
-    """Return the user in the address of a client."""
     return address.partition("/")[0]
 
 
 def client_of(address: str) -> str:
-    """Return the client id in the address of a client."""
     return address.partition("/")[2]
 
 
@@ -35,7 +33,6 @@ def requests_topic(cluster: str, shard: int, address: str) -> str:
 
 
 def requests_filter(cluster: str, shard: int) -> str:
-    """Filter for the requests of all clients."""
     return requests_topic(cluster, shard, "+/+")
 
 
@@ -55,7 +52,6 @@ def presence_topic(cluster: str, address: str) -> str:
 
 
 def presence_filter(cluster: str) -> str:
-    """Filter for the presence of all clients."""
     return presence_topic(cluster, "+/+")
 
 

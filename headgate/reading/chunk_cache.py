@@ -40,8 +40,6 @@ class ChunkRows(dict[int, Rows]):
 
 
 class ChunkCache:
-    """Decoded chunks of one shard, restricted to the records of one topic."""
-
     def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
         self.loads = 0
         self.tail = TailPoll(self._load_once)
@@ -76,11 +74,9 @@ class ChunkCache:
         return await asyncio.shield(loading)
 
     async def make_durable(self) -> None:
-        """Return once all chunks are durable that were read; raises StoreUnavailableError."""
         await self._ledger.make_durable()
 
     async def close(self) -> None:
-        """Stop loading and polling."""
         self.tail.close()
         tasks = list(self._loading.values())
         for task in tasks:

@@ -19,8 +19,6 @@ SLICE_MAX_RECORDS: Final = 1000
 
 
 class Rows(NamedTuple):
-    """Records of one segment, column by column, in the order of their offsets."""
-
     offsets: list[int]
     timestamps_ms: list[int]
     keys: list[bytes]
@@ -29,8 +27,6 @@ class Rows(NamedTuple):
 
 
 class CompactedSlice(NamedTuple):
-    """The compacted records of a segment from one offset on."""
-
     objects: list[CompactedObject]
     """In order; the first may begin before that offset."""
     last: int
@@ -38,8 +34,6 @@ class CompactedSlice(NamedTuple):
 
 
 class CompactedRecords:
-    """The compacted objects of one topic."""
-
     def __init__(self, store: Store, shard: int, topic_id: int) -> None:
         self.opened = 0
         """Number of objects read: manifests and records."""

@@ -17,8 +17,6 @@ POLL_SECONDS: Final = 1.0
 
 
 class Head:
-    """The newest chunk that was reported as durable."""
-
     def __init__(self, history: KnownHistory | None = None) -> None:
         self.number = 0
         self.history = KnownHistory() if history is None else history
@@ -30,7 +28,6 @@ class Head:
         """Ends the waits of all readers."""
 
     def advance(self, number: int) -> None:
-        """Record that chunk ``number`` is durable."""
         if number > self.number:
             self.number = number
             if self._timer is not None:
@@ -47,7 +44,6 @@ class Head:
         await self._awake.wait()
 
     def wake(self) -> None:
-        """End all waits for a change."""
         self._awake.set()
         self._awake = asyncio.Event()
 
@@ -123,7 +119,6 @@ class TailPoll:
         return True
 
     def close(self) -> None:
-        """Poll no more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -19,8 +19,6 @@ Point = tuple[int, int]
 
 
 class KnownHistory:
-    """The points that one consumer knows."""
-
     def __init__(self, points: Iterable[Point] = ()) -> None:
         self._newest: dict[int, int] = {}
         """Term id → its newest chunk that is known."""

@@ -43,8 +43,6 @@ OnSkipped = Callable[[int, int], None]
 
 
 class SegmentReader:
-    """Reads one segment to its end, or until cancelled."""
-
     def __init__(
         self,
         grant: Grant,

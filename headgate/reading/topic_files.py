@@ -23,8 +23,6 @@ RETRY_SECONDS: Final = 1.0
 
 
 class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One object with records of a topic."""
-
     path: str
     """Relative to the ledger's URL."""
     kind: Literal["compacted", "chunk"]

@@ -36,8 +36,6 @@ log = get_logger(__name__)
 
 
 class LedgerRecord(NamedTuple):
-    """One stored record."""
-
     segment: int
     offset: int
     timestamp_ms: int

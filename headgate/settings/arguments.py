@@ -16,7 +16,6 @@ HIGHEST_PORT: Final = 65_535
 
 
 def is_port(text: str) -> bool:
-    """Return whether ``text`` is the number of a port."""
     return text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT
 
 
@@ -38,6 +37,5 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
 
 
 def require_count(name: str, value: int) -> None:
-    """Raise ConfigError unless ``value`` is 1 or more."""
     if value < 1:
         raise ConfigError(f"{name}={value} has to be 1 or more")

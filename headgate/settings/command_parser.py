@@ -31,11 +31,9 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse's overloads differ only in the namespace's type
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse, and note first how errors are to be printed."""
         self._as_json = asks_for_json(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the program."""
         line = error_line(f"{message}; see: {self.prog} --help", EXIT_WRONG_USAGE, as_json=self._as_json)
         self.exit(EXIT_WRONG_USAGE, f"{line}\n")

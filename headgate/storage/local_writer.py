@@ -16,8 +16,6 @@ from headgate.storage.write_threads import WriteThreads
 
 
 class LocalWriter:
-    """Creates objects below one folder."""
-
     def __init__(self, root: Path) -> None:
         """``root`` is absolute; the first object creates it."""
         self._root = root

@@ -40,8 +40,6 @@ exists; `headgate.ledger.ledger.Ledger.append` recognizes its own chunk."""
 
 
 class Store(Protocol):
-    """Objects that are each written once."""
-
     async def create(self, path: str, data: bytes) -> None:
         """Write ``data`` at ``path`` if there is no object; return once it is durable.
 

@@ -23,8 +23,6 @@ _Queue = SimpleQueue[_Write | None]
 
 
 class WriteThreads:
-    """Runs blocking writes beside the event loop."""
-
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._queue: _Queue = SimpleQueue()

@@ -30,8 +30,6 @@ NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE",
 
 @dataclass(frozen=True, slots=True)
 class BrokerTls:
-    """How connections to the broker are encrypted."""
-
     context: Callable[[], ssl.SSLContext]
     """Called in a thread before each connection. Raises ConfigError: its files are unusable."""
     server_name: str

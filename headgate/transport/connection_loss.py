@@ -17,8 +17,6 @@ SERVER_UNAVAILABLE: Final = 136
 
 
 class Cause(Enum):
-    """Why there is no connection."""
-
     OUTAGE = auto()
     """It was lost, or nothing answers: it will come back."""
     DOUBT = auto()
@@ -50,6 +48,5 @@ def loss_reason(
 
 
 def refuses_version(error: Exception) -> bool:
-    """Return whether the broker refuses the version of MQTT."""
     code = error.rc if isinstance(error, MqttConnectError) else None
     return isinstance(code, ReasonCode) and code.value == UNSUPPORTED_VERSION

@@ -20,7 +20,6 @@ class MessageRouter:
 
     @property
     def filters(self) -> list[str]:
-        """All filters, in the order in which they were added."""
         return list(self._handlers)
 
     def add(self, topic_filter: str, handler: MessageHandler, *, retained: bool, optional: bool = False) -> None:
@@ -35,7 +34,6 @@ class MessageRouter:
             del self._matcher[topic_filter]
 
     def is_optional(self, topic_filter: str) -> bool:
-        """Whether the broker may reject this filter."""
         return topic_filter in self._optional
 
     def expects_retained(self, topic_filter: str) -> bool:

@@ -19,8 +19,6 @@ CONTENT_TYPE: Final = "content-type"
 
 @dataclass(slots=True)
 class ArrivedMessage:
-    """One message from the broker."""
-
     topic: str
     payload: bytes
     qos: int

@@ -45,8 +45,6 @@ DEFAULT_WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 class MqttPersistentSession(MqttTransport):
-    """One persistent session at an MQTT broker."""
-
     clean_session: ClassVar[bool] = False
     qos: ClassVar[int] = 1
     logs_outages: ClassVar[bool] = False
@@ -119,7 +117,6 @@ class MqttPersistentSession(MqttTransport):
         return await super().__aenter__()
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connection. See rule 5."""
         try:
             await super().__aexit__()
         finally:

@@ -44,8 +44,6 @@ MAX_CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
 @dataclass(slots=True)
 class MqttTiming:
-    """Time limits of one connection, in seconds."""
-
     keepalive_seconds: int = 5
     """The broker ends a connection that is silent for one and a half of these."""
     ping_seconds: int | None = None

@@ -35,7 +35,6 @@ class OutgoingMessages:
         return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
 
     def add(self, sending: Sending, size: int, retain: bool) -> None:
-        """Count a message that was passed to paho."""
         self._queues[retain].append((sending, size))
         self._messages += 1
         self._bytes += size

@@ -11,8 +11,6 @@ MESSAGE_BYTES: Final = 1024
 
 
 class Reader(Protocol):
-    """A session."""
-
     def pause_reading(self) -> None:
         """Read nothing more from the broker. Has no effect if it is paused."""
 
@@ -21,8 +19,6 @@ class Reader(Protocol):
 
 
 class ReadingWindow:
-    """Bytes of unacknowledged messages."""
-
     def __init__(self, limit_bytes: int) -> None:
         self.full = False
         self.readers: set[Reader] = set()
@@ -31,7 +27,6 @@ class ReadingWindow:
         self._used_bytes = 0
 
     def take(self, size_bytes: int) -> None:
-        """Count a message that has arrived."""
         self._used_bytes += MESSAGE_BYTES + size_bytes
         if self._used_bytes > self._limit_bytes:
             self.full = True
@@ -39,7 +34,6 @@ class ReadingWindow:
                 reader.pause_reading()
 
     def give_back(self, size_bytes: int) -> None:
-        """Count a message that was acknowledged."""
         self._used_bytes -= MESSAGE_BYTES + size_bytes
         if self.full and self._used_bytes <= self._limit_bytes // 2:
             self.full = False

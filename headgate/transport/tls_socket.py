@@ -165,11 +165,9 @@ class TlsSocket:
         return self._sock.fileno()
 
     def settimeout(self, seconds: float | None) -> None:
-        """Limit the handshake."""
         self._sock.settimeout(seconds)
 
     def setblocking(self, flag: bool) -> None:
-        """Pass False after the handshake."""
         self._sock.setblocking(flag)
 
     def abort(self) -> None:

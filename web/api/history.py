@@ -38,8 +38,6 @@ class Counts(NamedTuple):
 
 
 class History:
-    """The series of one daemon."""
-
     def __init__(self) -> None:
         self._series: dict[SubscriptionKey, deque[HistorySample]] = {}
         self._before: dict[SubscriptionKey, Counts] = {}
@@ -47,7 +45,6 @@ class History:
 
     @property
     def daemon(self) -> tuple[HistorySample, ...]:
-        """The totals of what this daemon led."""
         return tuple(self._series.get(_DAEMON, ()))
 
     def topic(self, topic: str) -> tuple[HistorySample, ...]:

@@ -36,7 +36,6 @@ class Query:
 
 
 def read_query(values: Mapping[str, str], allowed: Sequence[str]) -> Query:
-    """Return the query. Raises InvalidQueryError."""
     for name in values:
         if name not in allowed:
             raise InvalidQueryError(f"there is no parameter {name!r} here; parameters: {', '.join(allowed) or 'none'}")

@@ -44,7 +44,6 @@ _CHARTS: Final = (
 
 
 def charts(history: Sequence[HistorySample]) -> Html:
-    """Return the part ``rates`` of a page."""
     if len(history) < 2:  # noqa: PLR2004
         text = (
             "A daemon takes a sample every 15 seconds, of its busiest topics and subscriptions. None is known here yet."

@@ -35,8 +35,6 @@ _MIN_HEIGHT, _MAX_HEIGHT = 96, 576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A segment to be drawn."""
-
     segment: int
     first_hash: int
     last_hash: int

@@ -63,7 +63,6 @@ def whole_page(page: Page, path: str, around: Surroundings) -> Html:
 
 
 def as_of(page: Page) -> Html:
-    """Return the time of the data."""
     text = time_of_day(page.as_of_ms)
     return element("span", "data of ", element("time", text), id="as-of", data_ms=page.as_of_ms)
 

@@ -23,7 +23,6 @@ class Column(Generic[RowT]):
 
     @property
     def css_class(self) -> str | None:
-        """The class of its cells."""
         return " ".join(name for name, has in (("number", self.number), ("minor", self.minor)) if has) or None
 
 
@@ -73,7 +72,6 @@ def badge(state: str) -> Html:
 
 
 def blocked_badge(segments: int) -> Html | str:
-    """Return how many segments are blocked."""
     return element("span", count(segments), class_="badge blocked") if segments else "0"
 
 
@@ -84,7 +82,6 @@ def blocked_tile(segments: int, since_ms: int | None, as_of_ms: int) -> tuple[st
 
 
 def link(text: object, *path: str) -> Html:
-    """Return a link to a page of a topic or of a subscription."""
     return element("a", text, href="/".join(["", *(quote(each, safe="") for each in path)]))
 
 

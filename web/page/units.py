@@ -55,7 +55,6 @@ def time_of_day(at_ms: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return ``1 segment`` or ``2 segments``."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 

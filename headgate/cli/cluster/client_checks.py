@@ -27,7 +27,6 @@ STORE_SECONDS: Final = 10.0
 
 
 async def client_findings(context: CommandContext) -> list[Finding]:
-    """Return what the checks found."""
     began_wall, began_monotonic = _wall_ms(), time.monotonic()
     try:
         config = context.client_config()

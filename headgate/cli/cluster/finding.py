@@ -16,8 +16,6 @@ _INDENT: Final = " " * 9
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked."""
-
     check: str
     """What was checked: a word or two."""
     level: Level

@@ -11,11 +11,9 @@ class Quotes:
     """Tells whether a row continues after a line feed: whether what was fed so far ends inside quotes."""
 
     def __init__(self) -> None:
-        """Begin before a row."""
         self.reset()
 
     def reset(self) -> None:
-        """Begin another row."""
         self.is_open = False
         self._is_quoted_field = False
         self._last = _COMMA

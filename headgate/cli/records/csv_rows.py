@@ -43,7 +43,6 @@ class RowParser:
         self._columns: int | None = None
 
     def parse(self, line: Line) -> KeyedRecord | BadLine | BlankLine | Header:
-        """Return what ``line`` contains."""
         if line.number == 1:
             self._names = self._columns = None
         is_header = self._has_header and line.number == 1

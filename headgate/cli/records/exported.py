@@ -24,8 +24,6 @@ _Encoding = Literal["base64"] | None
 
 
 class JsonHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A header in a line of JSON."""
-
     name: str
     value: str
     value_encoding: _Encoding = None

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    """How a line becomes a record."""
-
     parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine | lines.Header]
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
@@ -74,8 +72,6 @@ def require_one_regular_file(sources: Sequence[Path]) -> None:
 
 
 class LineImport:
-    """One run of a command that writes lines to a topic."""
-
     def __init__(
         self,
         context: CommandContext,

@@ -50,8 +50,6 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """An invalid line."""
-
     number: int
     problem: str
     ends: bool = False
@@ -75,8 +73,6 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecord:
-    """A valid line."""
-
     number: int
     end_offset: int
     key: bytes
@@ -290,7 +286,6 @@ _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 
 def encode_position(record: KeyedRecord) -> bytes:
-    """Return the position after ``record``."""
     return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number + record.more_lines, record.digest))
 
 

@@ -15,8 +15,6 @@ REFRESH_INTERVAL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """Number of records by outcome."""
-
     accepted: int = 0
     """Accepted by the producer."""
     stored: int = 0
@@ -33,11 +31,9 @@ class OutcomeCounts:
     """Marks before the first line of a source, which are no part of it."""
 
     def progress(self) -> str:
-        """Return the text beside the progress bar."""
         return f"{self.accepted} accepted, {self.stored} stored"
 
     def summary(self) -> str:
-        """Return the summary line."""
         text = f"accepted {self.accepted}, stored {self.stored}, failed {self.failed}"
         if self.unknown:
             text += f" ({self.unknown} may have been stored)"
@@ -64,7 +60,6 @@ class ProgressLine:
         self._drawn_at = 0.0
 
     def __enter__(self) -> Self:
-        """Draw the bar if ``stream`` is a terminal."""
         if self._stream.isatty():
             from rich.console import Console  # noqa: PLC0415
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -83,7 +78,6 @@ class ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

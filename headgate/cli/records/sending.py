@@ -37,8 +37,6 @@ REPORTED = 5
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
-    """A record, and what it is called in messages."""
-
     where: str
     key: bytes
     value: bytes
@@ -49,8 +47,6 @@ class OutgoingRecord:
 
 
 class RecordSender:
-    """One run of a command that writes records."""
-
     def __init__(self, topic: str, counts: OutcomeCounts, progress: ProgressLine, *, ends_at_failure: bool) -> None:
         """Prepare a run that keeps ``counts`` and ``progress`` up to date."""
         self.stop: HeadgateError | None = None

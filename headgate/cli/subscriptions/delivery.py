@@ -42,7 +42,6 @@ def set_(
 
 
 def policy_text(policy: DeliveryPolicy) -> str:
-    """Return a delivery policy for people."""
     parts = [f"dead after {policy.max_deliveries} deliveries"] if policy.max_deliveries else []
     parts += [f"acknowledged within {policy.ack_timeout_ms / 1000:g} s"] if policy.ack_timeout_ms else []
     parts += [f"dead letters in {policy.dead_letter_topic}"] if policy.dead_letter_topic else []

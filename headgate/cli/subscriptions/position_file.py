@@ -49,8 +49,6 @@ class SavedPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file."""
-
     format: Literal["headgate-positions"] = "headgate-positions"
     version: int = VERSION
     topic: str
@@ -85,7 +83,6 @@ def saved_positions(topic: TopicInfo, subscription: SubscriptionInfo, now_ms: in
 
 
 def decode_positions(data: bytes) -> SavedPositions:
-    """Return the content of a file; raises PositionFileError."""
     if len(data) > MAX_FILE_BYTES:
         raise PositionFileError(f"it is larger than {MAX_FILE_BYTES} bytes, so it holds no positions")
     try:

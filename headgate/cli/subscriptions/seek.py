@@ -104,7 +104,6 @@ def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
 
 
 def describe_move(move: SegmentSeek) -> str:
-    """Return the effect of ``move`` on the consumers."""
     if move.to_offset > move.from_offset:
         return f"{move.to_offset - move.from_offset} skipped"
     if move.to_offset < move.from_offset:

@@ -43,7 +43,6 @@ def files(context: CommandContext, topic: str) -> None:
 
 
 def listing(topic: TopicInfo, files: list[TopicFile], ledger_url: str) -> dict[str, Any]:
-    """Return what ``--json`` prints. Pure."""
     import msgspec  # noqa: PLC0415 - not needed to print help
 
     base = location(ledger_url)

@@ -17,7 +17,6 @@ _HASHES = 65_536
 
 
 def draw_topic(topic: TopicInfo) -> list[str]:
-    """Return the lines of the drawing."""
     active = [segment for segment in topic.segments if segment.state == "active"]
     sealed = len(topic.segments) - len(active)
     counts = f"{len(active)} active" + (f", {sealed} sealed" if sealed else "")
@@ -48,7 +47,6 @@ def draw_topic(topic: TopicInfo) -> list[str]:
 
 
 def import_lines(answer: TopicImportResult, *, dry_run: bool) -> list[str]:
-    """Return one line per kind of change that an import made, or would make."""
     would = "would be " if dry_run else ""
     lines = [
         f"{would}{what}: {', '.join(labels)}"

@@ -91,7 +91,6 @@ class TopicCopy:
         self._wanted, self._starts = wanted, starts
 
     async def run(self) -> None:
-        """Copy until the end that the source has now."""
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
 
         async with self._context.open_topic(self._source) as source:

@@ -50,8 +50,6 @@ OnNegative = Callable[[HeldKey, list[m.Redelivery], bool], None]
 
 
 class Acknowledger:
-    """The acknowledgements of one consumer."""
-
     def __init__(
         self,
         send: Send,
@@ -90,7 +88,6 @@ class Acknowledger:
 
     @property
     def late(self) -> int:
-        """Acknowledgements that do not count, because their segment has moved."""
         return self._unstored.late
 
     # Segments
@@ -189,7 +186,6 @@ class Acknowledger:
     # Sending
 
     async def run(self) -> None:
-        """Send what is acknowledged, until cancelled."""
         try:
             while True:
                 await self._due.wait()

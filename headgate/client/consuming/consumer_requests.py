@@ -64,7 +64,6 @@ class ConsumerOptions:
     behind: m.Behind
 
     def __post_init__(self) -> None:
-        """Reject invalid values, and list the choices."""
         require_choice("start", self.start, get_args(m.Start))
         require_choice("behind", self.behind, get_args(m.Behind))
         require_choice("order", self.order, (*get_args(Order), None))
@@ -222,7 +221,6 @@ class ConsumerRequests:
         return body_of(await self._client.request(self._shard, lambda: body), m.Acknowledged, self._leader)
 
     async def begin(self, records: list[m.BegunRecord]) -> m.DeliveriesBegun:
-        """Record that ``records`` are handed to the program."""
         body = m.BeginDeliveries(**self._member, history=self.history.points, records=records)
         return body_of(await self._client.request(self._shard, lambda: body), m.DeliveriesBegun, self._leader)
 

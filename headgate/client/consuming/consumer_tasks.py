@@ -20,7 +20,6 @@ class ConsumerTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Start ``work`` in a task of that name."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self._consumer}-{name}")
         self._tasks.add(task)
         task.add_done_callback(self._on_done)

@@ -38,8 +38,6 @@ SWEEPS: Final = 20
 
 
 class Deliveries:
-    """The deliveries of one consumer."""
-
     def __init__(
         self,
         feed: RecordFeed,
@@ -95,7 +93,6 @@ class Deliveries:
         return [record for part in parts for record in await self._begin(part)]
 
     def acknowledge(self, record: ConsumedRecord) -> None:
-        """Acknowledge the present delivery of ``record``."""
         holding = self._present(record)
         if holding is None:
             return
@@ -108,7 +105,6 @@ class Deliveries:
             self._acknowledger.acknowledge_single(offset, single)
 
     def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str) -> None:
-        """Acknowledge the present delivery of ``record`` negatively."""
         holding = self._present(record)
         if holding is not None:
             self._fail(holding, record.offset, self._bucket(record), delay_seconds, reason[: m.MAX_FAILURE_CHARACTERS])

@@ -44,8 +44,6 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
 class Reader(Protocol):
-    """Reads one granted segment."""
-
     async def run(self) -> None:
         """Read until cancelled."""
 
@@ -97,7 +95,6 @@ class HeldSegment:
         return self.unacknowledged_offsets.pop(offset)
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
-        """Return whether every delivered record is acknowledged."""
         if kind == SubscriptionType.STREAM:
             return self.acknowledged >= self.delivered
         return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
@@ -108,8 +105,6 @@ OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
 
 
 class RecordFeed:
-    """The records of one consumer, from the ledger to its program."""
-
     def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[SegmentId, Offset], spawn: Spawn) -> None:
         """``positions``: for CHECKPOINT, where to start instead of at the grant's offset."""
         self.head = Head()
@@ -191,7 +186,6 @@ class RecordFeed:
         self.acknowledge_skipped(holding.grant.segment, holding.grant.generation)
 
     def stop(self, holding: HeldSegment) -> None:
-        """Deliver no more of its records."""
         holding.stopped = True
         if holding.read_task is not None:
             holding.read_task.cancel()
@@ -215,14 +209,12 @@ class RecordFeed:
 
     @property
     def own_positions(self) -> dict[SegmentId, Offset]:
-        """The positions of `own` segments."""
         return {segment: offset for segment, offset in self.positions.items() if segment in self.own}
 
     def holds(self, holding: HeldSegment) -> bool:
         return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
 
     def generations(self) -> list[tuple[int, int]]:
-        """Return (segment, generation) of every holding."""
         return sorted(self.holdings)
 
     # Records
@@ -294,7 +286,6 @@ class RecordFeed:
         await self.enqueue(holding, record)
 
     async def enqueue(self, holding: HeldSegment, record: ConsumedRecord) -> None:
-        """Queue a record for the program."""
         holding.queued += 1
         if self._queue.full():
             await self._queue.put((holding, record))
@@ -380,7 +371,6 @@ class RecordFeed:
         return True
 
     def handled(self, record: ConsumedRecord) -> None:
-        """Move the position of a held segment behind ``record``."""
         if (record.segment, record.generation) in self.holdings:
             self.positions[record.segment] = Offset(record.offset + 1)
 

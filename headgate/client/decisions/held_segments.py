@@ -44,8 +44,6 @@ longer."""
 
 @dataclass(slots=True)
 class Changes:
-    """What to do now, in this order."""
-
     stop: list[HeldKey] = field(default_factory=list)
     """Holdings to stop at once, without a confirmation."""
     finish: list[Revocation] = field(default_factory=list)
@@ -56,8 +54,6 @@ class Changes:
 
 
 class HeldSegments:
-    """What one consumer holds, as far as it knows."""
-
     def __init__(self) -> None:
         self.held: dict[HeldKey, Grant] = {}
         self.revoking: set[HeldKey] = set()
@@ -80,7 +76,6 @@ class HeldSegments:
         self._granted_since_registration.clear()
 
     def registered(self, leader_epoch: int, reply: Registered) -> Changes:
-        """Apply the complete list."""
         changes = Changes()
         if not self._is_current(leader_epoch):
             return changes
@@ -99,7 +94,6 @@ class HeldSegments:
         return changes
 
     def changed(self, push: AssignmentChanged) -> Changes:
-        """Apply differences."""
         changes = Changes()
         if not self._is_current(push.leader_epoch):
             return changes
@@ -117,7 +111,6 @@ class HeldSegments:
         return changes
 
     def confirmed(self, revocation: Revocation) -> None:
-        """Record that the leader has received the confirmation of ``revocation``."""
         key = _key(revocation)
         self._record_release(revocation.segment, _slice_of(self.held.get(key, revocation)), revocation.generation)
         if key in self.held:

@@ -79,8 +79,6 @@ from headgate.protocol import messages as m
 
 @dataclass(frozen=True, slots=True)
 class _Occurrence:
-    """What the actions of one event need to know."""
-
     now: float = 0.0
     jitter: float = 0.0
     reason: str = ""
@@ -93,8 +91,6 @@ _NOTHING = _Occurrence()
 
 
 class ProducerSession:
-    """One producer on one shard."""
-
     def __init__(
         self,
         *,

@@ -24,8 +24,6 @@ MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
 
 
 class Outcome(StrEnum):
-    """The result of a batch."""
-
     COMMITTED = "committed"
     FAILED = "failed"
     """Certainly not stored."""
@@ -153,7 +151,6 @@ class RoundTrip:
     seconds: float = 0.0
 
     def measured(self, seconds: float) -> RoundTrip:
-        """Return the value after another measurement."""
         return RoundTrip(self.seconds + (seconds - self.seconds) / 8 if self.seconds else seconds)
 
     def needed(self, life_seconds: float) -> float:
@@ -201,8 +198,6 @@ class SentRequest:
 
 @dataclass(slots=True)
 class LeaderView:
-    """What is known about the leader."""
-
     connected: bool = False
     epoch: int | None = None
     """Of the leader that the client believes in; None: it knows none."""
@@ -210,7 +205,6 @@ class LeaderView:
 
     @property
     def reachable(self) -> bool:
-        """Whether a leader can be asked."""
         return self.connected and self.epoch is not None
 
 
@@ -231,8 +225,6 @@ class Attempt:
 
 @dataclass(slots=True)
 class Identity:
-    """The identity, and the request for it."""
-
     producer: tuple[int, int] | None = None
     """(producer id, producer epoch); None: none was granted yet."""
     open: bool = False

@@ -50,7 +50,6 @@ class _Holding:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there is something to send."""
         return bool(self.fresh) or bool(self.singles) or self.checkpoint_is_due
 
     @property
@@ -62,16 +61,12 @@ class _Holding:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementBatch:
-    """What one request contains."""
-
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     checkpoints: dict[int, str] = field(default_factory=dict)
     negative: list[NegativeAcknowledgement] = field(default_factory=list)
 
 
 class UnstoredAcknowledgements:
-    """The acknowledgements of one consumer that are not stored."""
-
     def __init__(self, kind: SubscriptionType) -> None:
         self.stored = 0
         """Offsets whose acknowledgement the leader has stored."""
@@ -178,7 +173,6 @@ class UnstoredAcknowledgements:
 
     @property
     def ranges(self) -> int:
-        """Number of ranges that wait to be sent."""
         return sum(
             len(holding.fresh) + len(holding.refused) + len(holding.singles) + len(holding.refused_singles)
             for holding in self._holdings.values()
@@ -278,7 +272,6 @@ class UnstoredAcknowledgements:
 
 
 def by_segment(offsets: ByHolding) -> Offsets:
-    """Return ``offsets`` without the generations."""
     found: dict[SegmentId, OffsetRanges] = {}
     for (segment, _), ranges in sorted(offsets.items()):
         found[SegmentId(segment)] = found.get(SegmentId(segment), OffsetRanges()) | ranges

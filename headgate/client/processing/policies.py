@@ -40,7 +40,6 @@ class RetryPolicy:
     """The last action; its name is accepted too."""
 
     def __post_init__(self) -> None:
-        """Reject invalid values."""
         require_count("RetryPolicy: attempts", self.attempts)
         first = require_seconds("RetryPolicy: first_pause_seconds", self.first_pause_seconds)
         require_seconds("RetryPolicy: longest_pause_seconds", self.longest_pause_seconds, at_least=first)
@@ -66,7 +65,6 @@ class BatchPolicy:
     """How long a record that could be handled waits for others."""
 
     def __post_init__(self) -> None:
-        """Reject invalid values."""
         require_count("BatchPolicy: max_records", self.max_records)
         require_seconds("BatchPolicy: max_wait_seconds", self.max_wait_seconds, at_least=0.0)
 
@@ -89,6 +87,5 @@ class LookAhead:
     """Bytes of records that are not handled."""
 
     def __post_init__(self) -> None:
-        """Reject invalid values."""
         require_count("LookAhead: max_records", self.max_records)
         require_count("LookAhead: max_bytes", self.max_bytes)

@@ -42,7 +42,6 @@ class RunOptions:
     stop_seconds: float
 
     def __post_init__(self) -> None:
-        """Reject invalid values."""
         require_count("run: concurrency", self.concurrency)
         require_seconds("run: stop_seconds", self.stop_seconds, at_least=0.0)
 
@@ -60,8 +59,6 @@ class RunReport:
 
 
 class Runner:
-    """The state of one run."""
-
     def __init__(
         self,
         handler: Handler,

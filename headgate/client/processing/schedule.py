@@ -41,8 +41,6 @@ class _Holding:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One record that was added."""
-
     record: ConsumedRecord
     holding: _Holding
     size_bytes: int
@@ -64,8 +62,6 @@ class Batch:
 
 
 class Schedule:
-    """The records that one run has taken and not finished."""
-
     def __init__(self, concurrency: int, batch: BatchPolicy, look_ahead: LookAhead, *, cumulative: bool) -> None:
         """``cumulative``: whether acknowledgements follow low-water marks (rule 3)."""
         self.unfinished = 0

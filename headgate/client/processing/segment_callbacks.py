@@ -25,8 +25,6 @@ SHORTEST_SECONDS: Final = 5.0
 
 
 class SegmentCallbacks:
-    """The callbacks of one consumer."""
-
     def __init__(
         self, on_granted: OnGranted | None, on_revoked: OnRevoked | None, spawn: Spawn, log: EventLogger
     ) -> None:

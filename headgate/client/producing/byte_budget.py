@@ -11,8 +11,6 @@ from collections import deque
 
 
 class ByteBudget:
-    """The bytes of one producer."""
-
     def __init__(self, total_bytes: int, guaranteed_bytes: int) -> None:
         """``guaranteed_bytes`` is per shard. The pool is ``total_bytes`` less one shard's minimum."""
         self._guaranteed = guaranteed_bytes
@@ -53,7 +51,6 @@ class ByteBudget:
             raise
 
     def release(self, shard: int, size_bytes: int) -> None:
-        """Return bytes that were reserved."""
         before = self._used[shard]
         self._used[shard] = before - size_bytes
         self._pool_used -= self._above_guarantee(before) - self._above_guarantee(before - size_bytes)

@@ -45,8 +45,6 @@ def wire_bytes(key: bytes, value: bytes, headers: Headers) -> int:
 
 
 class BatchContent:
-    """The records of one batch, in order."""
-
     __slots__ = ("_headers", "_parts", "records", "reserved_headers", "size_bytes")
 
     def __init__(self, *, reserved_headers: bool) -> None:
@@ -80,7 +78,6 @@ class BatchContent:
         return released_bytes
 
     def wire_headers(self) -> list[m.RecordHeader]:
-        """Return the headers of all records, as a request carries them."""
         if not any(self._headers):
             return []
         return [m.RecordHeader(index, *header) for index, headers in enumerate(self._headers) for header in headers]

@@ -26,8 +26,6 @@ GROWTH: Final = 4
 
 
 class ShardBatches:
-    """The batches of one shard: the open one of each topic, and the session that sends them."""
-
     def __init__(
         self,
         client: Client,
@@ -105,7 +103,6 @@ class ShardBatches:
         return delivery
 
     def seal_all(self) -> None:
-        """Send all open batches, full or not."""
         for topic in list(self._open):
             self._seal(topic)
 

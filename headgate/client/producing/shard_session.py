@@ -31,8 +31,6 @@ log = get_logger(__name__)
 
 
 class ShardSession:
-    """One producer on one shard."""
-
     def __init__(
         self,
         client: Client,
@@ -73,7 +71,6 @@ class ShardSession:
         self._log = log.bind(shard=shard, producer=None if program is None else program.name)
 
     async def start(self) -> None:
-        """Follow the leader and the connection."""
         self._cleanup_callbacks = [
             self._client.on_leader(self.shard, self._on_leader),
             self._client.on_connection(self._on_connection),
@@ -104,7 +101,6 @@ class ShardSession:
 
     @property
     def session(self) -> ProducerSession:
-        """The decisions, for tests and statistics."""
         return self._session
 
     @property
