@@ -29,6 +29,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The metrics that it updates (`metrics.declared`)."""
 
 
+class ShardEvent(Event, frozen=True):
+    """Something that happened to a shard."""
+
+    shard: int
+
+
 class Observer(Protocol):
     """Receives every event of the daemon."""
 
@@ -40,18 +46,16 @@ class Observer(Protocol):
 
 
 @counted("batches_judged", "shard", "verdict")
-class BatchJudged(Event, frozen=True):
+class BatchJudged(ShardEvent, frozen=True):
     """Batches judged, by verdict."""
 
-    shard: int
     verdict: labels.BatchVerdict
 
 
 @measured("batch_commit_seconds", COMMIT_BUCKETS)
-class BatchCommitted(Event, frozen=True):
+class BatchCommitted(ShardEvent, frozen=True):
     """Time from a batch's verdict to its durable chunk."""
 
-    shard: int
     seconds: float
 
 
@@ -59,27 +63,23 @@ class BatchCommitted(Event, frozen=True):
 @counted("chunks_stored_bytes", "shard", by="size_bytes", text="Bytes of durable chunks.")
 @measured("chunk_commit_seconds", COMMIT_BUCKETS, text="Time to create a chunk in the object store.")
 @measured("chunk_size_bytes", SIZE_BUCKETS, field="size_bytes", text="Size of a chunk.")
-class ChunkCommitted(Event, frozen=True):
+class ChunkCommitted(ShardEvent, frozen=True):
     """A chunk became durable. Its creation in the object store took ``seconds``."""
 
-    shard: int
     seconds: float
     size_bytes: int
     records: int
 
 
 @counted("barriers_delayed", "shard")
-class BarrierDelayed(Event, frozen=True):
+class BarrierDelayed(ShardEvent, frozen=True):
     """Refusals that waited, at most a second, to share an empty chunk."""
-
-    shard: int
 
 
 @shown("ingest_queue_bytes", "size_bytes", "shard")
-class IngestQueueResized(Event, frozen=True):
+class IngestQueueResized(ShardEvent, frozen=True):
     """Accepted bytes waiting for the object store."""
 
-    shard: int
     size_bytes: int
 
 
@@ -110,10 +110,8 @@ class OversizedMessageWithheld(Event, frozen=True):
 
 
 @counted("foreign_announcements", "shard")
-class ForeignAnnouncementSeen(Event, frozen=True):
+class ForeignAnnouncementSeen(ShardEvent, frozen=True):
     """Announcements of this daemon's shards that another program replaced, and that were corrected, by shard."""
-
-    shard: int
 
 
 @counted("client_id_conflicts")
@@ -134,25 +132,20 @@ class QuotaExceeded(Event, frozen=True):
 
 
 @counted("replies_delayed", "shard")
-class ReplyDelayed(Event, frozen=True):
+class ReplyDelayed(ShardEvent, frozen=True):
     """Replies that waited, at most a second, because their user has spent a rate."""
-
-    shard: int
 
 
 @shown("replies_waiting", "replies", "shard")
-class DelayedRepliesChanged(Event, frozen=True):
+class DelayedRepliesChanged(ShardEvent, frozen=True):
     """Replies that wait because their users have spent a rate."""
 
-    shard: int
     replies: int
 
 
 @counted("requests_without_epoch", "shard")
-class RequestWithoutEpochRejected(Event, frozen=True):
+class RequestWithoutEpochRejected(ShardEvent, frozen=True):
     """Batches rejected because they contain no leader epoch."""
-
-    shard: int
 
 
 @counted("requests_over_limit", "limit")
@@ -163,10 +156,8 @@ class RequestLimitReached(Event, frozen=True):
 
 
 @counted("device_records_stored", "shard")
-class DeviceRecordStored(Event, frozen=True):
+class DeviceRecordStored(ShardEvent, frozen=True):
     """Records of MQTT devices in durable chunks."""
-
-    shard: int
 
 
 @counted("device_messages_rejected", "reason")
@@ -184,18 +175,16 @@ class DeviceConfirmationEnded(Event, frozen=True):
 
 
 @shown("device_records_pending", "records", "shard")
-class PendingDeviceRecordsChanged(Event, frozen=True):
+class PendingDeviceRecordsChanged(ShardEvent, frozen=True):
     """Records of MQTT devices that are not durable yet."""
 
-    shard: int
     records: int
 
 
 @shown("device_sessions", "sessions", "shard", "state")
-class DeviceSessionsCounted(Event, frozen=True):
+class DeviceSessionsCounted(ShardEvent, frozen=True):
     """MQTT sessions at the broker, one per topic with records: subscribed, missing although wanted, or ending."""
 
-    shard: int
     state: labels.DeviceSessionState
     sessions: int
 
@@ -210,15 +199,13 @@ class DeviceSessionsCounted(Event, frozen=True):
     "shard",
     text="Leader epoch of the newest term that this daemon knows of.",
 )
-class TermStarted(Event, frozen=True):
-    shard: int
+class TermStarted(ShardEvent, frozen=True):
     leader_epoch: int
 
 
-class TermEnded(Event, frozen=True):
+class TermEnded(ShardEvent, frozen=True):
     """This daemon's term on a shard ended. ``reason`` is ``handover`` or an event of the leadership table."""
 
-    shard: int
     reason: str
 
 
@@ -228,10 +215,9 @@ class TermEnded(Event, frozen=True):
     "outcome",
     text="Transfers of shards from this daemon to another one, by reason and outcome.",
 )
-class TransferEnded(Event, frozen=True):
+class TransferEnded(ShardEvent, frozen=True):
     """A transfer of a shard by this daemon ended, ``seconds`` after it stopped accepting requests for the successor."""
 
-    shard: int
     reason: labels.TransferReason
     outcome: labels.TransferOutcome
     seconds: float
@@ -244,26 +230,23 @@ class TransferEnded(Event, frozen=True):
     text="Load of a shard led here, as reported to the other daemons: received bytes, and 16 KiB for each message.",
 )
 @counted("shard_loads_reported", text="Changed loads that were written to ZooKeeper.")
-class ShardLoadReported(Event, frozen=True):
-    shard: int
+class ShardLoadReported(ShardEvent, frozen=True):
     load_bytes_per_second: int
 
 
 @measured("restore_seconds", WAIT_BUCKETS, text="Time to read the ledger to its end and to write the term chunk.")
 @counted("chunks_restored", by="chunks", text="Chunks read at the start of a term.")
-class LedgerRestored(Event, frozen=True):
+class LedgerRestored(ShardEvent, frozen=True):
     """Before a term, the daemon read the last ``chunks`` chunks of a ledger and wrote its term chunk."""
 
-    shard: int
     seconds: float
     chunks: int
 
 
 @shown("ledger_head_chunk", "chunk", "shard")
-class HeadAdvanced(Event, frozen=True):
+class HeadAdvanced(ShardEvent, frozen=True):
     """Number of the newest durable chunk that this daemon knows of."""
 
-    shard: int
     chunk: int
 
 
@@ -422,10 +405,9 @@ class RecordsDropped(Event, frozen=True):
     "shard",
     text="How late the deletion of the data of pruned segments is; 0 if none is late.",
 )
-class PendingDeletionsCounted(Event, frozen=True):
+class PendingDeletionsCounted(ShardEvent, frozen=True):
     """``segments`` pruned segments still have data; the oldest deletion is ``overdue_seconds`` late."""
 
-    shard: int
     segments: int
     overdue_seconds: float
 
@@ -442,18 +424,16 @@ class DataDeletionFailed(Event, frozen=True):
 
 
 @shown("snapshot_newest_chunk", "chunk", "shard")
-class SnapshotFound(Event, frozen=True):
+class SnapshotFound(ShardEvent, frozen=True):
     """Chunk of the newest snapshot that this daemon knows of."""
 
-    shard: int
     chunk: int
 
 
 @shown("snapshot_overdue_seconds", "seconds", "shard")
-class SnapshotOverdueMeasured(Event, frozen=True):
+class SnapshotOverdueMeasured(ShardEvent, frozen=True):
     """How long a snapshot has been due, for shards that this daemon leads; 0 if none is due."""
 
-    shard: int
     seconds: float
 
 
@@ -463,55 +443,47 @@ class SnapshotJobFailed(Event, frozen=True):
 
 
 @counted("snapshots_unusable", "shard")
-class SnapshotRejected(Event, frozen=True):
+class SnapshotRejected(ShardEvent, frozen=True):
     """Snapshots that were unusable, so that an older one was read."""
-
-    shard: int
 
 
 @shown("ledger_foreign_objects", "count", "shard")
-class ForeignObjectsFound(Event, frozen=True):
+class ForeignObjectsFound(ShardEvent, frozen=True):
     """Objects among the chunks of a shard that headgate did not name. They are skipped; the log names them."""
 
-    shard: int
     count: int
 
 
 @shown("ledger_objects", "count", "shard", "kind")
-class ObjectsCounted(Event, frozen=True):
+class ObjectsCounted(ShardEvent, frozen=True):
     """Objects of a shard that this daemon leads, by kind."""
 
-    shard: int
     kind: labels.ObjectKind
     count: int
 
 
 @shown("compacted_chunk", "chunk", "shard", text="Last chunk that is compacted.")
 @shown("compacted_bytes", "size_bytes", "shard", text="Bytes of keys and values in compacted objects.")
-class CompactionAdvanced(Event, frozen=True):
+class CompactionAdvanced(ShardEvent, frozen=True):
     """Compaction covers all chunks up to ``chunk``; its objects hold ``size_bytes`` of keys and values."""
 
-    shard: int
     chunk: int
     size_bytes: int
 
 
 @counted("chunks_deleted", "shard", by="count")
-class ChunksDeleted(Event, frozen=True):
+class ChunksDeleted(ShardEvent, frozen=True):
     """Chunks deleted after compaction."""
 
-    shard: int
     count: int
 
 
 @counted("trim_failures", "shard")
-class TrimFailed(Event, frozen=True):
+class TrimFailed(ShardEvent, frozen=True):
     """Failed searches for deletable chunks.
 
     The trimmer retries.
     """
-
-    shard: int
 
 
 # Drain service and backlogs
@@ -544,17 +516,15 @@ class DrainCheckFailed(Event, frozen=True):
 
 
 @shown("drain_watermark_chunk", "chunk", "shard")
-class DrainWatermarkAdvanced(Event, frozen=True):
+class DrainWatermarkAdvanced(ShardEvent, frozen=True):
     """Newest chunk that the drain service has counted."""
 
-    shard: int
     chunk: int
 
 
-class BacklogUpdated(Event, frozen=True):
+class BacklogUpdated(ShardEvent, frozen=True):
     """The backlogs of all subscriptions of a shard, at ``now_ms`` of the leader's clock."""
 
-    shard: int
     backlogs: tuple[BacklogInfo, ...]
     now_ms: int
 
@@ -673,10 +643,9 @@ class ClockStepHeld(Event, frozen=True):
 
 
 @shown("ledger_time_ahead_seconds", "ahead_seconds", "shard")
-class LedgerTimeCompared(Event, frozen=True):
+class LedgerTimeCompared(ShardEvent, frozen=True):
     """How far the newest chunk of a shard led here is ahead of this machine's clock. Nothing expires meanwhile."""
 
-    shard: int
     ahead_seconds: float
 
 
@@ -687,4 +656,4 @@ class StatusCollected(Event, frozen=True):
     now_seconds: float
 
 
-EVENT_TYPES: Final = frozenset(Event.__subclasses__())
+EVENT_TYPES: Final = frozenset((*Event.__subclasses__(), *ShardEvent.__subclasses__())) - {ShardEvent}

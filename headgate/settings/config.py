@@ -63,6 +63,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def broker(self) -> str:
+        """Where the broker is, and which file says so, for messages."""
         address = host_port(self.broker_host, self.broker_port)
         return address if self.file is None else f"{address} (from {self.file})"
 
