@@ -4,27 +4,33 @@ An object is written to an unnamed file, fsynced, then linked to its name: atomi
 partial object, even after a power failure. File systems without unnamed files get a temporary name.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
 import secrets
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailableError
-from headgate.storage.write_threads import WriteThreads
+
+THREADS: Final = 8
+"""Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
 
 
 class LocalWriter:
     def __init__(self, root: Path) -> None:
         """``root`` is absolute; the first object creates it."""
         self._root = root
-        self._threads = WriteThreads()
+        # In the loop's own pool a commit, which replies wait for, would wait behind reads.
+        self._threads = ThreadPoolExecutor(THREADS, "writer")
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
 
     async def create(self, path: str, data: bytes) -> None:
         folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
-        await self._threads.run(partial(self._create, folder, name, data))
+        writing = asyncio.get_running_loop().run_in_executor(self._threads, self._create, folder, name, data)
+        await asyncio.shield(writing)  # A write whose caller is cancelled runs to its end.
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from headgate.errors import ObjectExistsError, StoreUnavailableError
-from headgate.storage.local_writer import LocalWriter
+from headgate.storage.local_writer import THREADS, LocalWriter
 
 
 def unnamed_files(folder: Path) -> list[str]:
@@ -51,3 +53,20 @@ async def test_a_file_that_cannot_be_linked_fails_one_attempt(tmp_path: Path, mo
 
     await writer.create("shard/2", b"second")
     assert (tmp_path / "shard" / "2").read_bytes() == b"second"
+
+
+async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    writer, go = LocalWriter(tmp_path), threading.Event()
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: go.wait(60) and fsync(handle))
+
+    writes = [asyncio.create_task(writer.create(f"a/{number}", b"x")) for number in range(THREADS + 1)]
+    await asyncio.sleep(0)
+    writes[-1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writes[-1]
+    go.set()
+    await asyncio.gather(*writes[:-1])
+    await asyncio.to_thread(writer._threads.shutdown)
+
+    assert b"x" == (tmp_path / "a" / f"{THREADS}").read_bytes()
