@@ -19,7 +19,6 @@ _WAITING_PER_SECOND: Final = 1 / 3600
 """What a waiting record adds to the activity."""
 
 SubscriptionKey = tuple[str, str]
-"""Topic and subscription."""
 
 
 def activity(backlog: BacklogInfo) -> float:

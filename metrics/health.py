@@ -20,7 +20,6 @@ STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
 30 s."""
 MAX_NAMED_SHARDS = 5
-"""Shards without a leader that a reason names."""
 CLOCK_TOLERANCE_SECONDS = 10.0
 """As much as `shard.state.steady_clock` follows at once."""
 DESCRIPTORS_FRACTION = 0.9
@@ -30,18 +29,15 @@ DESCRIPTORS_FRACTION = 0.9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
     tick_age_seconds: float
-    """Time since the loop last ticked."""
     zookeeper: str
     """``connected``, or another state of the ZooKeeper session."""
     zookeeper_problem: str | None = None
     """What ZooKeeper refuses this daemon, and what to do."""
     broker_connected: bool
     broker_problem: str | None = None
-    """Why it is not connected."""
     drain: str
     """``ready``, ``starting``, ``degraded``, or ``off`` before its first reply."""
     drain_reason: str
-    """Why the drain service is not ready."""
     shards: int
     """Shards of the cluster; 0 before this daemon joined it."""
     shards_led: int

@@ -24,7 +24,6 @@ LayoutChangeReason = Literal["rate", "bytes", "size", "age", "consumers", "quiet
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "no_broker", "no_store"]
-"""Why a shard is transferred to another daemon."""
 RequestLimit = Literal["cluster_overviews", "operator_commands"]
 """Requests that wait for other daemons: those for an overview of the cluster; transfers and maintenance."""
 TransferOutcome = Literal["completed", "abandoned"]
@@ -50,6 +49,5 @@ did not end in time; a request that began to arrive, and did not end in time."""
 Quota = Literal[
     "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
 ]
-"""What is limited per user."""
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
 DeliveryOutcome = Literal["failed", "delayed", "dead_letter"]

@@ -81,7 +81,6 @@ class MetricFactory:
         self._registry = registry
         self.handlers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
         self.labels: dict[str, Mapping[str, Values]] = {}
-        """Metric → label → its values."""
         self._gauges: dict[str, LabeledMetric[Gauge]] = {}
         self._counters: dict[str, LabeledMetric[Counter]] = {}
 

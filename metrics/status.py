@@ -25,7 +25,6 @@ class ShardStatus:
     leader_epoch: int
     """Leader epoch of the newest term that this daemon knows of; its own if it leads."""
     head_chunk: int
-    """Newest durable chunk that this daemon knows of."""
     fault: str = ""
     """Why this daemon cannot read the ledger; the text names the object."""
     keeps_state: bool = True
@@ -33,12 +32,9 @@ class ShardStatus:
     replay_lag_seconds: float = 0.0
     """How long this daemon has not known the end of the ledger; 0 if it leads."""
     producers: int = 0
-    """Known producers, named and anonymous."""
     named_producers: int = 0
     in_flight_batches: int = 0
-    """Accepted batches that are not durable yet."""
     waiting_requests: int = 0
     """Large queries and commands that are being answered, or wait for that."""
     queue_bytes: int = 0
-    """Accepted bytes waiting for the object store."""
     counts: ShardCounts = ShardCounts()

@@ -41,17 +41,13 @@ class CommandContext:
     """One invocation of the command line."""
 
     config: Path | None = None
-    """``--config``: the client configuration."""
     debug: bool = False
-    """``--debug``."""
     as_json: bool = False
-    """``--json``."""
     timeout_seconds: float | None = None
     """``--timeout``; None: `BROKER_TIMEOUT_SECONDS` for the broker, and ``reply_timeout_seconds`` for a reply."""
     reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS
     """What the command waits for a reply unless ``--timeout`` is given."""
     watch_interval_seconds: float = 2.0
-    """Pause between two updates of a watched table."""
 
     # The client
 

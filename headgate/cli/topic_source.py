@@ -32,7 +32,6 @@ class TopicSource:
     newest_chunk: int
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
     describe: Callable[[], Awaitable[m.TopicInfo]]
-    """Asks the leader for the present description."""
     head: Head = field(default_factory=Head)
 
     async def until_deleted(self) -> NoReturn:

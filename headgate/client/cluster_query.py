@@ -20,7 +20,6 @@ from headgate.views.cluster import ClusterInfo
 NEXT_DAEMON_SECONDS: Final = 0.75
 """A daemon answers within milliseconds, or within two seconds if it has to wait for another one."""
 MAX_NAMED_SHARDS: Final = 10
-"""Shards that an error names."""
 
 
 async def describe_cluster(client: Client, shards: int, timeout_seconds: float, *, blocked: bool) -> ClusterInfo:

@@ -39,7 +39,6 @@ class LeaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
         self.heard_of_leader = False
-        """Whether one has announced itself."""
 
     @property
     def leader(self) -> m.LeaderAnnouncement | None:

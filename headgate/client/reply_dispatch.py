@@ -13,7 +13,6 @@ BodyT = TypeVar("BodyT", bound=m.ReplyBody)
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
 ConsumerKey = tuple[str, str, str]
-"""Topic, subscription and name of a consumer."""
 
 
 class ReplyDispatch:

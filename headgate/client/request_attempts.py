@@ -27,7 +27,6 @@ class RequestAttempts:
 
     def __init__(self, replies: ReplyDispatch, request_ids: Iterator[int]) -> None:
         self.newest_id = 0
-        """Of the newest attempt."""
         self._in_vain = 0
         """Attempts of this term that had no reply in time."""
         self._replies = replies

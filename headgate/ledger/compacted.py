@@ -41,12 +41,10 @@ class CompactedObject(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int
     end_offset: int
     size_bytes: int
-    """Bytes of its keys, values and headers."""
     first_at_ms: int
     """Time of the chunk that stored its first record."""
     last_at_ms: int
     checksum: int
-    """CRC-32 of the object."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +61,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     written_at_ms: int
     """Clock of its writer, milliseconds since 1970."""
     last_at_ms: int
-    """Time of the last chunk."""
     facts: str
     """Path of the object that aggregates the facts of these chunks."""
     facts_checksum: int
-    """CRC-32 of that object."""
     objects: list[CompactedObject]
     """Sorted by topic, segment and offset."""
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 CHUNKS_FOLDER: Final = "chunks"
-"""The folder of all shards' chunks."""
 IDENTITY_PATH: Final = "ledger.json"
-"""The random id of the ledger (headgate.ledger.identity)."""
 MANIFESTS_FOLDER: Final = "manifests"
 """The folder of all shards' manifests (headgate.ledger.compacted)."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")

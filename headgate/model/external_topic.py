@@ -23,7 +23,6 @@ OPAQUE_END_OFFSET = 1
 """End offset of every segment of a source whose positions are opaque."""
 
 Hashes = tuple[int, int]
-"""First and last hash of a range, in the source's own numbers."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,6 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     children: tuple[int, ...] = ()
     state: SegmentState = SegmentState.ACTIVE
     end_offset: int | None = None
-    """Offset after the last record; known once sealed."""
     sealed_at_ms: int | None = None
     label: str | None = None
     """Its name at the source of an external topic."""

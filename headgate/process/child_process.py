@@ -27,7 +27,6 @@ class ChildProcess:
     def __init__(self, process: asyncio.subprocess.Process, log_path: Path, output_path: Path) -> None:
         self._process = process
         self.log_path = log_path
-        """File with the child's standard error."""
         self.output_path = output_path
         """File with the child's standard output; the log unless the caller named another file."""
 

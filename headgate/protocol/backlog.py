@@ -17,7 +17,6 @@ from headgate.model.offset_ranges import OffsetRanges
 from headgate.views.backlogs import BacklogInfo, CountedBy, Outlook, SegmentBacklogInfo
 
 TRACKED: Final = ("STREAM", "QUEUE")
-"""Subscription types that acknowledge."""
 N = TypeVar("N", int, float)
 
 

@@ -31,7 +31,6 @@ MAX_CONFIRMED_SEGMENTS = 250
 MAX_DELAY_MS = 24 * 3600 * 1000
 """Limit for the delay of a redelivery, and for an acknowledgement time-out: a day."""
 MAX_DELIVERIES = 1000
-"""Limit for the failed deliveries after which a record is dead."""
 MAX_FAILURE_CHARACTERS = 200
 """Limit for the reason of a negative acknowledgement. It is kept for each record that has failed."""
 MAX_PROBLEM_CHARACTERS = 500

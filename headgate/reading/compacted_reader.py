@@ -36,7 +36,6 @@ class CompactedSlice(NamedTuple):
 class CompactedRecords:
     def __init__(self, store: Store, shard: int, topic_id: int) -> None:
         self.opened = 0
-        """Number of objects read: manifests and records."""
         self._store = store
         self._shard = shard
         self._topic_id = topic_id

@@ -87,7 +87,6 @@ class TailPoll:
         self._timed_at_head = 0
         self._polls_in_flight = 0
         self._wakes = 0
-        """How often a poll has woken the readers."""
         self._found: dict[int, BaseException | None] = {}
         """The chunks that the last poll has found → why they cannot be read."""
 

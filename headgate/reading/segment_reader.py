@@ -205,7 +205,6 @@ class SegmentReader:
 class _Disposition(Enum):
     DELIVER = auto()
     OTHER_BUCKET = auto()
-    """The record is in a bucket of another consumer."""
     ACKNOWLEDGED = auto()
     """It is acknowledged in its own bucket, and may not be in the others that the grant has."""
     LATER = auto()
@@ -220,7 +219,6 @@ class _GrantFilter:
         self.checks_keys = isinstance(segment_slice, BucketRange) or bool(grant.starts)
         """Whether it depends on a record's key bucket who reads it, or whether it is acknowledged."""
         self.skips = skip_acknowledged and bool(grant.acknowledged)
-        """Whether some records were acknowledged before."""
         self._failed = {each.offset for each in grant.failed}
         acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets

@@ -20,7 +20,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicInfo
 
 CONCURRENT_CHUNK_READS: Final = 16
-"""Chunks that are read concurrently."""
 MAX_ATTEMPTS: Final = 3
 """Compaction may replace an object before it is read; the next compaction is minutes away."""
 

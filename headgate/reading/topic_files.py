@@ -33,7 +33,6 @@ class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
     """The only segment of a compacted object. A chunk may have records of any."""
     first_offset: int | None = None
     end_offset: int | None = None
-    """The offset after its last record."""
 
 
 class StoredObjects(NamedTuple):

@@ -35,9 +35,7 @@ class BrokerTls:
     server_name: str
     """The name or address that the broker's certificate must contain."""
     authorities: str = "the authorities of the system"
-    """Who may vouch for the broker, for messages."""
     has_certificate: bool = False
-    """Whether the context presents a certificate of the client."""
 
 
 def broker_tls(options: TlsOptions, host: str, prefix: str) -> BrokerTls | None:

@@ -96,7 +96,6 @@ class MqttTransport:
     clean_session: ClassVar[bool] = True
     """Whether the broker discards subscriptions and waiting messages when the connection ends."""
     qos: ClassVar[int] = 0
-    """Quality of service of subscriptions."""
     logs_outages: ClassVar[bool] = True
     """False: only refusals are logged."""
 
@@ -118,7 +117,6 @@ class MqttTransport:
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
         self.unreachable_reason: str | None = None
-        """See `Transport.unreachable_reason`."""
         self._host = host
         self._port = port
         self._client_id = client_id

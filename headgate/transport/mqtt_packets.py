@@ -29,7 +29,6 @@ class ArrivedMessage:
     response_topic: str | None = None
     """Where the sender expects a response (MQTT 5); None: nowhere."""
     correlation_data: bytes | None = None
-    """What the response must repeat."""
     headers: Headers = ()
     """Its content type, as ``content-type``, and its user properties in their order (MQTT 5)."""
     acknowledge: Callable[[], None] = lambda: None

@@ -22,7 +22,6 @@ class ReadingWindow:
     def __init__(self, limit_bytes: int) -> None:
         self.full = False
         self.readers: set[Reader] = set()
-        """The open sessions."""
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
 

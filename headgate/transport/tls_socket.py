@@ -22,9 +22,7 @@ from typing import Final
 RECEIVE_BYTES: Final = 64 * 1024
 """Received at once: a batch of the default size. More would delay what else the event loop has to do."""
 SEND_BYTES: Final = 256 * 1024
-"""Encrypted at once."""
 RECORD_BYTES: Final = 16 * 1024
-"""The largest content of a TLS record."""
 
 
 class TlsSocket:

@@ -22,9 +22,7 @@ MAX_DRAWN_SEGMENTS: Final = 400
 WIDE, NARROW = 940, 356
 _HASHES: Final = 65_536
 _LEFT: Final = 38
-"""Space for the hashes."""
 _BOTTOM: Final = 18
-"""Space for the times."""
 _PRESENT_SHARE: Final = 0.4
 """The last column has at least this share of the width, because its boxes have the longest labels."""
 _LETTER: Final = 6.6

@@ -14,9 +14,7 @@ from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, pa
 from web.page.units import UNKNOWN, count, plural, rate, size
 
 BUSIEST: Final = 50
-"""Topics on the overview."""
 TOPIC_ROWS: Final = 100
-"""Topics on a page of all topics."""
 BAR_WIDTH: Final = 60
 ALERTS: Final = {
     "broker": "HeadgateBrokerUnreachable",

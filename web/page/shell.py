@@ -37,7 +37,6 @@ class Surroundings:
     cluster: str
     version: str
     assets: Mapping[str, str]
-    """File → its URL."""
 
 
 def whole_page(page: Page, path: str, around: Surroundings) -> Html:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headgate.cli.cluster.finding import Finding
 
 TIMEOUT_SECONDS = 4.0
-"""Longest wait for each answer."""
 DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
 
 

@@ -17,10 +17,8 @@ _INDENT: Final = " " * 9
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    """What was checked: a word or two."""
     level: Level
     text: str
-    """What was found."""
     remedy: str = ""
     """What to do; empty if it is ok."""
 

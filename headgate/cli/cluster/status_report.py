@@ -20,7 +20,6 @@ MAX_SUBSCRIPTIONS: Final = 8
 COLUMNS: Final = ("topic", "subscription", "consumers", "in/s", "acked/s", "backlog", "drained in", "blocked")
 NUMBERS: Final = COLUMNS[2:7]
 DROP: Final = ("consumers", "in/s", "acked/s")
-"""What a narrow terminal does not show, in this order."""
 _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from headgate.protocol.messages import TopicInfo
 
 MAX_POSITION_BYTES: Final = 1024
-"""Limit of the protocol for a source position."""
 
 
 class CopyTarget(Protocol):
@@ -79,7 +78,6 @@ class CopyProgress:
         self.starts = _starts(topic, ends, self._position_in(topic, target, stored), starts)
         """Segment → the first offset to copy; complete segments are left out."""
         self.records = sum(ends[segment] - offset for segment, offset in self.starts.items())
-        """How many records this run copies."""
         self._newest = max(ends, default=-1)
         self._final = {each.segment: each.next_offset for each in topic.segments if each.state == "sealed"}
         self._unfinished = {

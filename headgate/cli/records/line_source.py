@@ -43,13 +43,11 @@ class LineParser:
     parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine | lines.Header]
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
-    """What to do about a line that is no record."""
     quotes: Callable[[], Quotes] | None = None
     """For CSV: a line feed inside quotes does not end a line."""
     has_header: bool = False
     """Whether the first line is needed to parse the others."""
     headers: Headers = ()
-    """Headers that each record gets."""
     copies: bool = False
     """Whether the lines are stored records, which may have headers of headgate's own."""
 

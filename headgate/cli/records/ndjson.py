@@ -68,7 +68,6 @@ class Header:
     """The names of the columns of a source of CSV, which are no record."""
 
     has_mark: bool = False
-    """See `KeyedRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +79,9 @@ class KeyedRecord:
     timestamp_ms: int | None = None
     """Milliseconds since 1970; None: when it is sent."""
     digest: bytes = b""
-    """See `Line`."""
     has_mark: bool = False
     """Whether a byte order mark before the line was left out."""
     more_lines: int = 0
-    """See `Line`."""
     headers: Headers = ()
 
 
@@ -93,13 +90,11 @@ class LineFormat:
     """How to find the parts of a record in its line. Exactly one of the first three is given."""
 
     key: bytes | None = None
-    """The key of every record."""
     key_field: str | None = None
     key_separator: bytes | None = None
     is_json: bool = True
     """Whether a line must be JSON. With ``key_separator`` it need not."""
     timestamp_field: str | None = None
-    """Field with a time; only for JSON objects."""
     timestamp_unit: TimeUnit = "ms"
     """Unit of numbers without one."""
 

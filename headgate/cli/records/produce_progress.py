@@ -16,9 +16,7 @@ REFRESH_INTERVAL_SECONDS = 0.2
 @dataclass(slots=True)
 class OutcomeCounts:
     accepted: int = 0
-    """Accepted by the producer."""
     stored: int = 0
-    """Durable."""
     failed: int = 0
     """Not stored, or unknown."""
     unknown: int = 0

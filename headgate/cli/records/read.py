@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MAX_TAIL_RECORDS: Final = 100_000
 """They are in memory until the oldest of them is found."""
 OUTPUT_BYTES: Final = 64 * 1024
-"""A block of output is written when it has this size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 DROP: Final = ("type", "bytes", "in/s", "acked/s", "trend", "oldest")
-"""What a narrow terminal does not show, in this order."""
 BARS: Final = "▁▂▃▄▅▆▇█"
 SPARKS: Final = 20
-"""Number of points of a sparkline."""
 STALE_SECONDS: Final = 5.0
 """The age of older counts is shown."""
 NOTES: Final = 5

@@ -45,7 +45,6 @@ class SavedPosition(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: _Natural
     """The end of the segment at the time of the export."""
     sealed: bool
-    """Whether that end was final."""
 
 
 class SavedPositions(msgspec.Struct, frozen=True, kw_only=True):

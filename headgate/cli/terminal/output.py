@@ -9,9 +9,7 @@ import click
 JSON_HELP: Final = "Print the result as one JSON document."
 json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 _GAP = 3
-"""Spaces between two columns."""
 _PIPE_COLUMNS = 200
-"""Width of a table that is not printed on a terminal."""
 
 
 def examples(*commands: str) -> str:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from headgate.reading.topic_reader import LedgerRecord, TopicReader
 
 OUTPUT_BYTES: Final = 64 * 1024
-"""A block of output is written when it has this size."""
 
 append_option = click.option("--append", is_flag=True, help="Add the records to those that the topic has.")
 

@@ -61,7 +61,6 @@ class Acknowledger:
     ) -> None:
         """``draw`` returns random numbers from 0 to 1, for pauses."""
         self.on_negative: OnNegative = lambda *_: None
-        """Called with each reply to negative acknowledgements."""
         self._send = send
         self._log = log
         self._interval_seconds = interval_seconds

@@ -60,7 +60,6 @@ class ConsumerOptions:
     balance: Balance | None
     capacity: float
     reads_source: bool
-    """Whether it reads an external topic's source."""
     behind: m.Behind
 
     def __post_init__(self) -> None:

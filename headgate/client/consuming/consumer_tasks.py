@@ -14,7 +14,6 @@ class ConsumerTasks:
     def __init__(self, consumer: str, log: EventLogger) -> None:
         self.failure: HeadgateError | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        """Called once, with the first failure."""
         self._consumer = consumer
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()

@@ -40,7 +40,6 @@ Row = tuple[int, int, bytes, bytes, Headers]
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
-"""Starts a named task, whose owner sees its failure."""
 
 
 class Reader(Protocol):
@@ -77,7 +76,6 @@ class HeldSegment:
     """Set unless the leader keeps no more failed records of this segment. Until then no further record is read."""
     queued: int = 0
     stopped: bool = False
-    """No more of its records are delivered."""
     read_task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement, and when the segment is dropped."""

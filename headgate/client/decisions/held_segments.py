@@ -34,7 +34,6 @@ CONFIRMATION_SECONDS: Final = 10.0
 confirmation."""
 
 HeldKey = tuple[int, int]
-"""(segment, generation)."""
 MAX_EARLY = 1000
 """Revocations, and grants, before the first `Registered`. The leader repeats others with a heartbeat."""
 MAX_FENCED_REMEMBERED = 1000
@@ -45,11 +44,8 @@ longer."""
 @dataclass(slots=True)
 class Changes:
     stop: list[HeldKey] = field(default_factory=list)
-    """Holdings to stop at once, without a confirmation."""
     finish: list[Revocation] = field(default_factory=list)
-    """Holdings to finish and confirm."""
     confirm: list[Revocation] = field(default_factory=list)
-    """Revocations to confirm at once."""
     start: list[Grant] = field(default_factory=list)
 
 
@@ -57,7 +53,6 @@ class HeldSegments:
     def __init__(self) -> None:
         self.held: dict[HeldKey, Grant] = {}
         self.revoking: set[HeldKey] = set()
-        """Holdings that are being finished."""
         self.may_lack_grants = False
         """A heartbeat is due at once (rule 7)."""
         self._highest_epoch = 0

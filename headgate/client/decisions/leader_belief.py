@@ -43,7 +43,6 @@ class LeaderBelief:
 
     def __init__(self) -> None:
         self.leader: m.LeaderAnnouncement | None = None
-        """The newest leader that has replied; None: none has."""
         self.ask_at: float | None = None
         """When to call `ask`; None: there is nothing to ask."""
         self._heard_epoch = 0
@@ -51,7 +50,6 @@ class LeaderBelief:
         self._number = 0
         """Of the last reason to ask."""
         self._attempts = 0
-        """Of the open question."""
         self._asked_number = 0
         self._asked_at = -math.inf
         self._in_a_row = 0

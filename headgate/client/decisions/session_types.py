@@ -13,7 +13,6 @@ from headgate.backoff import Backoff
 from headgate.protocol import messages as m
 
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
-"""Between two attempts of a client."""
 REMEMBERED_SECONDS: Final = 30.0
 """For this long after an answer no producer is forgotten for being idle: half of the least
 ``ingest.producer_idle_seconds``."""
@@ -183,7 +182,6 @@ class SessionBatch:
     """Why the leader refused a copy of it for good. Another copy may be stored until the epoch is closed."""
     ever_sent: bool = False
     resolved: bool = False
-    """Its owner knows the outcome."""
 
 
 @dataclass(slots=True)
@@ -215,7 +213,6 @@ class Attempt:
     number: int = 0
     leader_epoch: int = 0
     failures: int = 0
-    """Attempts that failed in a row."""
     retry_at: float = 0.0
     overdue_at: float = math.inf
     """When the attempt ends unless there is a reply, because the leader has announced itself again."""
@@ -230,7 +227,6 @@ class Identity:
     open: bool = False
     """Whether another batch can be numbered. Otherwise the identity has to be opened, at its next epoch."""
     token: str | None = None
-    """Of the request that has not been granted yet."""
     wanted: bool = False
     """Requested before there is a batch."""
     requested_at: float = 0.0

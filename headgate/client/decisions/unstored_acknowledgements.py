@@ -45,7 +45,6 @@ class _Holding:
     """Offset → what is fresh besides ``fresh``, the first one to be sent first."""
     refused_singles: dict[int, Single] = field(default_factory=dict)
     checkpoint: str | None = None
-    """The newest one that is not stored."""
     checkpoint_is_due: bool = False
 
     @property

@@ -79,7 +79,6 @@ class Schedule:
         self._waiting: dict[bytes, deque[Work]] = {}
         """Key → its records that were not begun. It is there while one of them is, or the key is busy."""
         self._busy: set[bytes] = set()
-        """Keys in a batch."""
         self._ready: OrderedDict[bytes, float] = OrderedDict()
         """Keys that have records and are not busy, and since when, in this order."""
         self._ready_records = 0

@@ -155,7 +155,6 @@ class RecordBatch:
         self._removed = 0
         """Records that expired before the batch was sent; they were the first ones."""
         self._waiters: dict[asyncio.Future[None], int] = {}
-        """Caller → the index of its record."""
         self._locations: list[tuple[int, int] | None] | None = None
 
     def accepts_deadline(self, deadline: float) -> bool:
