@@ -52,11 +52,9 @@ class BackoffSchedule:
 
     @property
     def bound_seconds(self) -> float:
-        """The longest that the next pause can be."""
         return self._backoff.bound_seconds(self._failures)
 
     def next_seconds(self) -> float:
-        """Count a failure and return the pause after it."""
         seconds = self._backoff.seconds(self._failures, self._draw())
         self._failures += 1
         return seconds

@@ -39,12 +39,10 @@ class Metric:
 
 
 def counted(name: str, *labels: str, by: str = "", text: str = "") -> Callable[[EventType], EventType]:
-    """Count the events, or add their field ``by``."""
     return _declare(lambda default: Metric("counter", name, text or default, labels, by))
 
 
 def shown(name: str, field: str, *labels: str, text: str = "") -> Callable[[EventType], EventType]:
-    """Show the ``field`` of the newest event."""
     return _declare(lambda default: Metric("gauge", name, text or default, labels, field))
 
 

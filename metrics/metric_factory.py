@@ -123,13 +123,11 @@ class MetricFactory:
         return LabeledMetric(family, *labels.values())
 
     def _named(self, name: str, labels: Mapping[str, Values]) -> str:
-        """Return the exported name of a metric, and remember its labels."""
         full_name = f"headgate_{name}"
         self.labels[full_name] = labels
         return full_name
 
     def declare(self, event_type: type[Event]) -> None:
-        """Create the metrics that ``event_type`` declares, and update them with each event."""
         for declared in event_type.exported:
             labels = declared.label_values(event_type)
             value = attrgetter(declared.field) if declared.field else lambda _: 1

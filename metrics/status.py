@@ -17,8 +17,6 @@ class ShardCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
-    """A shard as one daemon sees it."""
-
     shard: int
     role: str
     """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""

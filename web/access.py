@@ -27,8 +27,6 @@ CHALLENGES: Final = ('Bearer realm="headgate"', 'Basic realm="headgate", charset
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tokens:
-    """The tokens that are accepted, as pairs of holder and SHA-256."""
-
     entries: tuple[tuple[str, bytes], ...]
 
     def holder(self, token: str) -> str | None:

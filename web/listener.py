@@ -155,7 +155,6 @@ class HttpListener:
         return host_port(bound_host, bound_port)
 
     async def close(self) -> None:
-        """Stop listening. Connections stay open."""
         tasks = [*self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -163,7 +162,6 @@ class HttpListener:
         self._close_sockets()
 
     def request_arrived(self, handler: web.RequestHandler) -> None:
-        """Note that a complete request has arrived on the connection of ``handler``."""
         if (connection := self._connections.get(handler)) is not None:
             connection.request_complete()
 
@@ -204,7 +202,6 @@ class HttpListener:
             handshake.add_done_callback(self._end_handshake)
 
     async def _shake_hands(self, connection: socket.socket, peer: str, context: ssl.SSLContext) -> None:
-        """Pass the connection to the server after its TLS handshake."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):

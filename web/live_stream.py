@@ -72,7 +72,6 @@ class _View:
             await asyncio.sleep(pause)
 
     async def after(self, number: int) -> _Update:
-        """Return the newest update once it is newer than ``number``."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._update.number > number)
             return self._update
@@ -159,6 +158,5 @@ class LivePages:
             update = await view.after(update.number)
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        """Send ``data``. Raises TimeoutError: the reader does not take it."""
         async with asyncio.timeout(self._write_seconds):
             await response.write(data)

@@ -52,8 +52,6 @@ HEADERS = {
 
 
 class HttpServer:
-    """An async context manager: it serves from entry to exit."""
-
     def __init__(
         self,
         host: str,
@@ -105,11 +103,9 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` of the listening socket; empty before entry."""
         return self._address
 
     async def __aenter__(self) -> Self:
-        """Listen; raises HeadgateError if that fails."""
         app = web.Application(middlewares=[self._authorize])
         app.on_response_prepare.append(_add_headers)
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {

@@ -61,7 +61,6 @@ class CommandContext:
         return msgspec.structs.replace(config, broker_timeout_seconds=seconds)
 
     def wait_seconds(self) -> float:
-        """Return the longest wait for the cluster's answer to one request."""
         return self.reply_timeout_seconds if self.timeout_seconds is None else self.timeout_seconds
 
     def open_admin(self) -> Admin:
@@ -141,7 +140,6 @@ class CommandContext:
     # Running
 
     async def pause(self, seconds: float) -> None:
-        """Wait between two answers of a watched view."""
         import asyncio  # noqa: PLC0415
 
         await asyncio.sleep(seconds)

@@ -35,11 +35,9 @@ class HeadgateGroup(click.Group):
     """The ``headgate`` command: loads commands on demand, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the commands of clients, then those that other distributions register."""
         return [*COMMANDS, *registered_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a command. Raises HeadgateError if it is one of a distribution that is not installed."""
         entry = COMMANDS.get(cmd_name) or registered_commands().get(cmd_name)
         if entry is None:
             if (hint := installation_hint(cmd_name)) is not None:

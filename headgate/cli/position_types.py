@@ -14,8 +14,6 @@ PlaceOption = str | int | tuple[SegmentId, Offset]
 
 
 class Position(click.ParamType[tuple[SegmentId, Offset]]):
-    """``SEGMENT=OFFSET``."""
-
     name = "segment=offset"
 
     def convert(

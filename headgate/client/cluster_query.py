@@ -44,7 +44,6 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
 
 
 async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline: float) -> m.ClusterReply | None:
-    """Return the first answer of a daemon; None: there was none in time."""
     loop = asyncio.get_running_loop()
     for shard in range(shards):
         await client.watch_leader(shard)

@@ -100,7 +100,6 @@ class Holdings:
 
     @property
     def may_lack_grants(self) -> bool:
-        """Whether a heartbeat is due at once."""
         return self._decisions.may_lack_grants
 
     def generations(self) -> list[tuple[int, int]]:

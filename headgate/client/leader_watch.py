@@ -54,7 +54,6 @@ class LeaderWatch:
         self._set_timer()
 
     def prompt(self, heard_epoch: int = 0) -> None:
-        """Ask who leads now; see `LeaderBelief.prompt`."""
         self._belief.prompt(asyncio.get_running_loop().time(), heard_epoch)
         self._set_timer()
 

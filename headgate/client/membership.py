@@ -93,7 +93,6 @@ class Membership:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """Register, and apply the complete list of grants in the reply."""
         self._holdings.registration_requested()
         registered, leader_epoch = await self._requests.register(
             self._subscription_id, self._feed.own_positions, timeout_seconds

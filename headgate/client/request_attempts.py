@@ -63,7 +63,6 @@ class RequestAttempts:
         return self._answered
 
     def unanswered(self) -> None:
-        """Record that the wait for the newest attempt was in vain."""
         self._in_vain += 1
 
     def leader_changed(self, leader: m.LeaderAnnouncement) -> None:

@@ -32,7 +32,6 @@ def checksum(data: bytes) -> int:
 
 
 def check(data: bytes, expected: int) -> None:
-    """Raise ChecksumError unless ``expected`` is the checksum of ``data``."""
     if (found := zlib.crc32(data)) != expected:
         raise ChecksumError(f"its {len(data)} bytes have the checksum {found:08x}, expected {expected:08x}")
 
@@ -45,7 +44,6 @@ def seal(data: bytes | memoryview, at: int = 0) -> bytes:
 
 
 def verify(data: bytes, at: int = 0) -> None:
-    """Check the seal at position ``at``; raises ChecksumError."""
     view = memoryview(data)
     end = at + SEAL_BYTES
     if at < 0 or len(data) < end or bytes(view[at : at + len(MARK)]) != MARK:
@@ -61,7 +59,6 @@ def seal_parquet(data: bytes | memoryview) -> bytes:
 
 
 def verify_parquet(data: bytes) -> None:
-    """Check the seal of a Parquet object; raises ChecksumError."""
     verify(data, parquet_footer_start(data) - SEAL_BYTES)
 
 
@@ -71,7 +68,6 @@ def seal_json(data: bytes) -> bytes:
 
 
 def verify_json(data: bytes) -> None:
-    """Check the first field of a JSON object; raises ChecksumError."""
     stated, expected = data[:_JSON_FIELD_BYTES], _JSON_FIELD % zlib.crc32(data[_JSON_FIELD_BYTES:])
     if stated != expected:
         raise ChecksumError(f"its {len(data)} bytes have another checksum than their first field")

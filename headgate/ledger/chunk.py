@@ -90,8 +90,6 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One commit: its header and its entries, in order."""
-
     header: ChunkHeader
     entries: tuple[e.AnyEntry, ...]
 

@@ -8,8 +8,6 @@ FANOUT: Final = 16
 
 
 class ChunkRange(NamedTuple):
-    """Chunks ``first`` to ``last``, both included."""
-
     first: int
     last: int
 

@@ -73,7 +73,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_folder(shard: int) -> str:
-    """Return the folder of a shard's manifests, relative to the ledger's URL."""
     return f"{MANIFESTS_FOLDER}/shard={shard:04d}"
 
 

@@ -127,7 +127,6 @@ class Ledger:
         return snapshot, await self.numbers(after=max(snapshot - 1, 0))
 
     async def numbers(self, after: int = 0) -> list[int]:
-        """Return the numbers of existing chunks above ``after``, rising; raises StoreUnavailableError."""
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
         numbers: list[int] = []
         for begin in range(0, len(names), NAMES_PER_TURN):
@@ -139,12 +138,10 @@ class Ledger:
         return numbers
 
     async def snapshots(self) -> list[int]:
-        """Return the chunk numbers of existing snapshots, rising; raises StoreUnavailableError."""
         names = await self.store.names(snapshot_folder(self.shard))
         return [number for name in names if (number := snapshot_number(name)) is not None]
 
     async def delete(self, number: int) -> None:
-        """Delete chunk ``number`` if it exists; raises StoreUnavailableError."""
         await self.store.delete(self._path(number))
 
     async def read(self, number: int) -> chunk.Chunk:
@@ -159,7 +156,6 @@ class Ledger:
             return None
 
     async def header(self, number: int) -> chunk.ChunkHeader:
-        """Return the header of chunk ``number``; raises like `read`."""
         return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def header_or_none(self, number: int) -> chunk.ChunkHeader | None:
@@ -170,15 +166,12 @@ class Ledger:
             return None
 
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
-        """Return the header of chunk ``number`` and the rows of its records; raises like `read`."""
         return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_records(self, number: int) -> RecordColumns:
-        """Return the records of chunk ``number``; raises like `read`."""
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_header_and_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
-        """Return the header and the records of chunk ``number``; raises like `read`."""
         data = await self.store.read(self._path(number))
         named = {"shard": self.shard, "number": number}
         return chunk.decode_header(data, **named), chunk.decode_records(data, **named)

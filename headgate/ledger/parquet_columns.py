@@ -53,7 +53,6 @@ class Columns:
         return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length)).tolist()
 
     def blobs(self, name: str) -> list[bytes]:
-        """Return a binary column; raises like `integers`."""
         return _blobs(self._exported(self._column(name), name, _BLOBS))
 
     def headers(self) -> list[Headers]:

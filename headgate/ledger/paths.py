@@ -36,12 +36,10 @@ def chunk_numbers(names: Iterable[str]) -> list[int]:
 
 
 def snapshot_folder(shard: int) -> str:
-    """Return the folder of a shard's snapshots (controller.snapshots.format)."""
     return f"snapshots/shard={shard:04d}"
 
 
 def snapshot_path(shard: int, number: int) -> str:
-    """Return the path of the state after chunk ``number``."""
     return f"{snapshot_folder(shard)}/{number:012d}.snapshot"
 
 

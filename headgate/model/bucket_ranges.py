@@ -33,7 +33,6 @@ class BucketRange:
 
     @property
     def buckets(self) -> str:
-        """The buckets for display, with the last one: ``0-7``, or ``3`` for a single one."""
         last = self.end_bucket - 1
         return str(last) if last == self.first_bucket else f"{self.first_bucket}-{last}"
 
@@ -66,7 +65,6 @@ def buckets_of(segment_slice: SegmentSlice) -> range:
 
 
 def overlaps(one: SegmentSlice, other: SegmentSlice) -> bool:
-    """Return whether both contain a common key."""
     if segment_of(one) != segment_of(other):
         return False
     mine, theirs = buckets_of(one), buckets_of(other)

@@ -13,12 +13,10 @@ KEY_BUCKETS = 16
 
 
 def key_hash(key: bytes) -> int:
-    """Return the 32-bit hash of ``key``, 0 to 2**32 - 1."""
     return mmh3.hash(key, 0, signed=False)
 
 
 def segment_hash(key: bytes) -> int:
-    """Return the 16-bit hash that chooses the segment."""
     return mmh3.hash(key, 0, signed=False) >> 16
 
 

@@ -131,7 +131,6 @@ class Layout:
         return len(self._routes)
 
     def route(self, hash16: int) -> int:
-        """Return the id of the active segment whose range includes ``hash16``."""
         return self._routes[bisect_right(self._starts, hash16) - 1]
 
     def ancestors(self, segment_id: int) -> frozenset[int]:

@@ -65,7 +65,6 @@ class OffsetRanges:
         return index < len(self._ranges) and self._ranges[index][0] <= end
 
     def count(self, below: int | None = None) -> int:
-        """Return the number of offsets, or of those lower than ``below``."""
         if below is None or not self._ranges or self._ranges[-1][1] <= below:
             return self._count
         return sum(min(end, below) - first for first, end in self._ranges if first < below)

@@ -69,7 +69,6 @@ class ChildProcess:
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
-        """The child's standard input, if it was started with a pipe."""
         return self._process.stdin
 
     async def wait(self) -> int:

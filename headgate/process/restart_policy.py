@@ -25,8 +25,6 @@ RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What has failed since the process was last stable."""
-
     in_a_row: int = 0
     slow_starts: int = 0
 

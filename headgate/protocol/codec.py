@@ -28,7 +28,6 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message:
-    """Return the message in ``data``; raises msgspec.DecodeError for invalid data."""
     try:
         return decoder.decode(data)
     except UnicodeDecodeError as error:
@@ -43,7 +42,6 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_reply(data: bytes) -> AnyReply:
-    """Return the reply or push in ``data``; raises msgspec.DecodeError."""
     return decode(_REPLY, data)
 
 

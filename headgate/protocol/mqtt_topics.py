@@ -104,8 +104,6 @@ def confirmations_prefix(cluster: str, user: str) -> str:
 
 
 class PublishAddress(NamedTuple):
-    """What the topic of a device's message says."""
-
     topic: str
     """Empty, as ``key``: nothing follows."""
     key: str

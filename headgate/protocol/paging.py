@@ -33,7 +33,6 @@ class Page(Generic[ItemT]):
         self.is_full = False
 
     def add(self, names: tuple[str, ...], item: ItemT) -> None:
-        """Add the next item, with the names that order the list."""
         self._size += len(encode(item))
         if self.items and self._size > self._page_bytes:
             self.is_full = True
@@ -43,7 +42,6 @@ class Page(Generic[ItemT]):
 
     @property
     def following(self) -> str | None:
-        """The cursor of the next page; None: there is none."""
         return "/".join(self._last) if self.is_full else None
 
 

@@ -33,8 +33,6 @@ def split_message(payload: bytes, *, shard: int, leader_epoch: int, number: int)
 
 
 class PartCollector:
-    """The incomplete messages of one client, at most one per shard."""
-
     def __init__(self) -> None:
         self._incomplete: dict[int, dict[int, MessagePart]] = {}
         """Shard → parts of its newest message, by index."""

@@ -96,7 +96,6 @@ class ChunkCache:
                 self._ahead.add(ahead)
 
     def _load_once(self, number: int) -> asyncio.Task[ChunkRows]:
-        """Return the task that loads a chunk; there is one at a time."""
         task = self._loading.get(number)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")

@@ -40,7 +40,6 @@ class Head:
         self.number = min(self.number, number)
 
     async def changed(self) -> None:
-        """Wait until the head has advanced, or `wake` was called."""
         await self._awake.wait()
 
     def wake(self) -> None:
@@ -77,7 +76,6 @@ class TailPoll:
     """
 
     def __init__(self, load: Callable[[int], asyncio.Task[Any]]) -> None:
-        """``load`` returns the task that reads a chunk."""
         self._load = load
         self._waiting: Counter[int] = Counter()
         """Chunk → how many readers wait for it. One that has just read compacted objects may be ahead of the head."""

@@ -77,11 +77,9 @@ class SegmentReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether a sealed segment has been read to its end."""
         return self._end_offset is not None and self.next_offset >= self._end_offset
 
     def has_read(self, chunk: int) -> bool:
-        """Return whether everything up to ``chunk`` has been delivered."""
         return self.at_end or self.next_chunk > chunk
 
     async def run(self) -> None:

@@ -55,8 +55,6 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 
 
 class _Search:
-    """One attempt, which an object that is replaced meanwhile ends."""
-
     def __init__(self, ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> None:
         self._ledger = ledger
         self._topic_id = topic.topic_id
@@ -72,7 +70,6 @@ class _Search:
                 self._open.add(segment.segment)
 
     async def run(self) -> dict[int, int]:
-        """Return segment → offset; raises ObjectMissingError if an object was replaced meanwhile."""
         compacted = ranges_to_read(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
         for chunks in compacted:
             manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
@@ -108,7 +105,6 @@ class _Search:
                 return
 
     async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
-        """Return the time of a chunk, and segment → its first offset in the chunk."""
         header, records = await self._ledger.open_records(number)
         topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
         firsts: dict[int, int] = {}

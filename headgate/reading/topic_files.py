@@ -36,8 +36,6 @@ class TopicFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredObjects(NamedTuple):
-    """What holds the records of a shard, oldest first: manifests, then chunks."""
-
     shard: int
     manifests: list[Manifest]
     compacted_through: int

@@ -46,8 +46,6 @@ class LedgerRecord(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What holds the records, oldest first: objects, then chunks."""
-
     objects: list[CompactedObject]
     compacted_through: int
     """The objects include everything up to this chunk."""
@@ -222,7 +220,6 @@ class TopicReader:
         return (each for each in records if self._is_wanted(each.segment) and self._key in (None, each.key))
 
     def _advance(self, records: Iterable[LedgerRecord]) -> Iterator[LedgerRecord]:
-        """Yield the wanted records, and move the positions behind them."""
         for record in records:
             segment, offset = record.segment, record.offset
             expected = self._next_offsets.get(segment, offset)

@@ -62,7 +62,6 @@ def _fields(struct: inspect.Type | None) -> dict[str, inspect.Type]:
 
 
 def _valid_values(found: inspect.Type | None) -> str:
-    """Describe the values of a type; empty where no short description helps."""
     match found:
         case inspect.LiteralType(values=values):
             return " or ".join(f'"{value}"' for value in values)

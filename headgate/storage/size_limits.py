@@ -19,7 +19,6 @@ MAX_BYTES: Final = {
 
 
 def max_bytes(path: str) -> int:
-    """Return how large the object at ``path``, relative to the ledger's URL, may be."""
     return MAX_BYTES.get(path.partition("/")[0], MAX_CHUNK_BYTES)
 
 

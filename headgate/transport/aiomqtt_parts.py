@@ -157,7 +157,6 @@ async def close_socket(client: aiomqtt.Client) -> None:
 
 
 def broker_properties(properties: Properties | None, answer_seconds: float = 0.0) -> BrokerProperties:
-    """Return what the ``properties`` of a CONNACK say."""
     found: dict[str, Any] = {} if properties is None else properties.json()  # type: ignore[no-untyped-call]
     return BrokerProperties(
         answer_seconds=answer_seconds,

@@ -55,7 +55,6 @@ def broker_tls(options: TlsOptions, host: str, prefix: str) -> BrokerTls | None:
 
 
 def context_of(options: TlsFiles, prefix: str) -> ssl.SSLContext:
-    """Return a context with the files, as they are now. Raises ConfigError."""
     return client_context(
         prefix, ca_file=options.ca_file, certificate_file=options.certificate_file, key_file=options.key_file
     )

@@ -29,7 +29,6 @@ class MessageRouter:
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
 
     def remove(self, topic_filter: str) -> None:
-        """Remove a filter; without effect if it does not exist."""
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
 

@@ -64,7 +64,6 @@ def _headers(properties: Properties) -> Headers:
 
 
 def correlation(data: bytes) -> Properties:
-    """Return the properties of a message that answers the one with ``data``."""
     found = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     found.CorrelationData = data
     return found

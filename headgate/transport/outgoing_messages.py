@@ -24,7 +24,6 @@ class OutgoingMessages:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all messages; a new connection begins empty."""
         self._queues: tuple[deque[tuple[Sending, int]], ...] = (deque(), deque())
         self._messages = 0
         self._bytes = 0

@@ -123,7 +123,6 @@ class TlsSocket:
         return size
 
     def _decrypt(self) -> bytes:
-        """Return what OpenSSL can decrypt, and keep the failure that follows it."""
         records: list[bytes] = []
         try:
             while record := self._tls.read(RECORD_BYTES):

@@ -87,14 +87,12 @@ class BacklogMetrics:
             self._set(key, self._known[event.shard][key], now_ms)
 
     def _remove(self, event: events.TermEnded) -> None:
-        """Remove the series of a shard that this daemon no longer leads."""
         for gauge in self._shard_gauges.values():
             gauge.remove_by_labels({"shard": str(event.shard)})
         self._known.pop(event.shard, None)
         self._choose()
 
     def _choose(self) -> None:
-        """Choose the subscriptions that have series, and remove the series of all others."""
         named = frozenset(self._of_named_topics())
         activities = {
             key: activity(backlog)

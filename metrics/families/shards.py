@@ -53,7 +53,6 @@ _ENDS_WITH_TERM: Final = (
 
 
 def add_shard_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics. Those that events declare exist."""
     _add_status_gauges(metrics)
     ending = [metrics.created_gauge(name) for name in _ENDS_WITH_TERM]
 

@@ -30,8 +30,6 @@ _DAEMON: Final[SubscriptionKey] = ("", "")
 
 
 class Counts(NamedTuple):
-    """What the acknowledged rate of a subscription is derived from."""
-
     at_ms: int
     records: int
     backlog_records: int
@@ -48,11 +46,9 @@ class History:
         return tuple(self._series.get(_DAEMON, ()))
 
     def topic(self, topic: str) -> tuple[HistorySample, ...]:
-        """Return the series of a topic; empty if it has none."""
         return tuple(self._series.get((topic, ""), ()))
 
     def subscription(self, topic: str, subscription: str) -> tuple[HistorySample, ...]:
-        """Return the series of a subscription; empty if it has none."""
         return tuple(self._series.get((topic, subscription), ()))
 
     def record(self, at_ms: int, topics: Sequence[TopicSummary], subscriptions: Sequence[SubscriptionSummary]) -> None:
@@ -125,7 +121,6 @@ def merged_history(histories: Sequence[Sequence[HistorySample]]) -> tuple[Histor
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of the known ``values``; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

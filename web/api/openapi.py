@@ -100,7 +100,6 @@ OPERATIONS: Final = (
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    """Return the document; ``version`` is that of headgate."""
     documents = [each.document for each in OPERATIONS if each.document is not None]
     _, components = msgspec.json.schema_components([*documents, ErrorDocument], ref_template=_REF)
     return {

@@ -19,8 +19,6 @@ TopicOrder = Literal["name", "activity"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonPart:
-    """What one daemon knows: itself, and what it leads."""
-
     daemon: DaemonDocument
     topics: tuple[TopicSummary, ...] = ()
     subscriptions: tuple[SubscriptionSummary, ...] = ()

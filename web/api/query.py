@@ -31,7 +31,6 @@ class Query:
 
     @property
     def own(self) -> bool:
-        """Whether only this daemon's own shards count."""
         return self.scope == "daemon"
 
 

@@ -18,7 +18,6 @@ _LETTER: Final = 6.6
 
 
 def bucket_bars(segments: Sequence[SegmentAssignment]) -> Html | None:
-    """Return a bar for each segment that consumers share; None if there is none."""
     shared = [each for each in segments if each.bucket_ranges and each.status != "drained"]
     if not shared:
         return None

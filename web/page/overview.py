@@ -204,7 +204,6 @@ def _led(daemon: DaemonDocument) -> str:
 
 
 def _spread(daemon: DaemonDocument) -> str:
-    """Return what keeps a daemon from its share of the shards."""
     return "" if daemon.spread in (None, "settled") else f"; {daemon.spread}"
 
 

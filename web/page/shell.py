@@ -31,8 +31,6 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all pages of one daemon share."""
-
     daemon: str
     cluster: str
     version: str

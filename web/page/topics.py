@@ -138,7 +138,6 @@ def _consumers_text(summary: SubscriptionSummary) -> str:
 
 
 def outlook(summary: SubscriptionSummary) -> str:
-    """Return when the backlog is drained, at the present rates."""
     match summary.outlook:
         case "empty":
             return "now"

@@ -40,7 +40,6 @@ def has_problem(findings: Iterable[Finding]) -> bool:
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    """Return the findings in lines of `WIDTH`, and a summary."""
     lines: list[str] = []
     for each in findings:
         lines += wrapped(f"{each.level:<9}{each.check}: {each.text}", _INDENT)

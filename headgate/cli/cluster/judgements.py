@@ -82,7 +82,6 @@ def judge_ledger_url(configured: str, announced: str, file: str) -> list[Finding
 
 
 def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
-    """Return the state of shards and daemons, and their versions."""
     without = [each.shard for each in cluster.shards if each.daemon is None]
     found = [ok("leaders", f"each of {len(cluster.shards)} shards has a leader")]
     if without:
@@ -148,7 +147,6 @@ def judge_clock_steps(wall_seconds: float, monotonic_seconds: float) -> list[Fin
 
 
 def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_seconds: float) -> Finding:
-    """Return how long the certificate in ``file`` is still valid."""
     days = (expires_at_seconds - now_seconds) / _DAY_SECONDS
     if days <= 0:
         return problem(setting, f"{file} has expired", "renew it, and reload what uses it (SIGHUP for a daemon)")
@@ -158,7 +156,6 @@ def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_se
 
 
 def judge_space(name: str, folder: str, free_bytes: int, size_bytes: int, needed_bytes: int) -> Finding:
-    """Return whether the file system of ``folder`` has enough space."""
     free = f"{folder} has {free_bytes // 1_000_000} MB free, {100 * free_bytes // max(1, size_bytes)} %"
     if free_bytes < needed_bytes:
         return problem(name, free, f"free space: {needed_bytes // 1_000_000} MB are needed")

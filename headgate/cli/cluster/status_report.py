@@ -24,7 +24,6 @@ _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
 
 
 def report_lines(cluster: ClusterInfo) -> list[str]:
-    """Return the lines about daemons, what is degraded, and totals."""
     return [*wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
 
 

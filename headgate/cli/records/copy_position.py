@@ -25,8 +25,6 @@ MAX_POSITION_BYTES: Final = 1024
 
 
 class CopyTarget(Protocol):
-    """What names the topic that records are copied to."""
-
     @property
     def topic(self) -> str: ...
     @property
@@ -155,7 +153,6 @@ def _starts(
 
 
 def _decoded(stored: bytes) -> _Position | None:
-    """Return the position in ``stored``; None if another program wrote it."""
     try:
         position = _DECODER.decode(stored)
     except msgspec.DecodeError:

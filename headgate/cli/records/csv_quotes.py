@@ -19,7 +19,6 @@ class Quotes:
         self._last = _COMMA
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of the row."""
         for mark in _MARKS.finditer(data) if self.is_open or b'"' in data else ():
             at = mark.start()
             previous = data[at - 1] if at else self._last

@@ -95,7 +95,6 @@ class RowParser:
         return KeyedRecord(line.number, line.end_offset, key, value, at_ms, line.digest, has_mark, line.more_lines)
 
     def _index(self, column: str) -> int:
-        """Return the index of a column that is given by its name or its number."""
         assert self._columns is not None, "a header or a row was read"
         if self._names is not None and column in self._names:
             return self._names.index(column)

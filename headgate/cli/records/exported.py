@@ -30,7 +30,6 @@ class JsonHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def json_headers(headers: Headers) -> list[JsonHeader]:
-    """Return headers for a line of JSON, in order."""
     texts = [(name, *_text(value)) for name, value in headers]
     return [JsonHeader(name=name, value=text, value_encoding=encoding) for name, text, encoding in texts]
 

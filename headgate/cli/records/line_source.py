@@ -54,8 +54,6 @@ class LineParser:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Where a run begins to read its source."""
-
     offset: int = 0
     number: int = 0
     """Lines before it."""
@@ -93,7 +91,6 @@ class LineImport:
         self._sender = RecordSender(topic, self.counts, self._progress, ends_at_failure=name is not None)
 
     def run_command(self) -> None:
-        """Run it, and print the summary; raises Exit with code 1 if a record was not stored."""
         try:
             self._context.run(self.run())
         finally:
@@ -161,7 +158,6 @@ class LineImport:
         return None
 
     async def _resume(self, producer: Producer) -> _Beginning:
-        """Return where this named producer continues in its file."""
         if self._name is None:
             return _Beginning()
         await producer.open(self._topic)
@@ -208,7 +204,6 @@ class LineImport:
                 os.close(file)
 
     def _total_bytes(self) -> int | None:
-        """Return the total size of all sources, or None if one is not a regular file."""
         total = 0
         for source in self._sources:
             status = os.fstat(self._context.standard_input()) if str(source) == "-" else source.stat()

@@ -125,7 +125,6 @@ class LineSplitter:
         self._is_too_long = False
 
     def feed(self, block: bytes) -> Iterator[Line]:
-        """Yield the lines that ``block`` completes."""
         parts = block.split(b"\n")
         for part in parts[:-1]:
             self._buffer(part)
@@ -143,7 +142,6 @@ class LineSplitter:
             self._hasher.update(parts[-1])
 
     def end(self) -> Iterator[Line]:
-        """Yield the last line if it has no line end."""
         if self._partial_line or self._is_too_long:
             yield from self._complete()
 
@@ -235,7 +233,6 @@ def _timestamp(fields: dict[str, msgspec.Raw], form: LineFormat) -> int:
 
 
 def timestamp_ms(text: str, where: str, form: LineFormat) -> int:
-    """Return the time in ``text``; raises MissingKeyError."""
     try:
         return time_ms(text, form.timestamp_unit)
     except ValueError as error:

@@ -87,7 +87,6 @@ class ProgressLine:
         self.refresh()
 
     def refresh(self) -> None:
-        """Draw the bar again if the interval has passed."""
         if self._bar is None:
             return
         now = asyncio.get_running_loop().time()
@@ -97,7 +96,6 @@ class ProgressLine:
             self._bar.refresh()
 
     def print_line(self, text: str) -> None:
-        """Print one line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:

@@ -129,7 +129,6 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None
 
 
 def _positions(producer: ProducerInfo) -> list[tuple[str, str]]:
-    """Return each topic with the position in it."""
     return [(each.topic, position_text(each.position)) for each in producer.positions] or [("-", "-")]
 
 

@@ -37,8 +37,6 @@ OUTPUT_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which records: the options with these names."""
-
     starts: tuple[PlaceOption, ...]
     tail: int | None
     follow: bool

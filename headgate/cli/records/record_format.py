@@ -38,7 +38,6 @@ class UnknownPlaceholderError(ValueError):
 
 
 def record_formatter(text: str) -> Formatter:
-    """Return what formats one record; raises UnknownPlaceholderError."""
     parts = [_formatter(part) for part in _PART.findall(text)]
     return lambda record: b"".join(part(record) for part in parts)
 

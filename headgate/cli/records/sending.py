@@ -101,7 +101,6 @@ class RecordSender:
         await self._outcomes.join()
 
     async def _collect_outcomes(self) -> None:
-        """Wait for the outcomes in the order of sending."""
         while True:
             where, outcome = await self._outcomes.get()
             try:

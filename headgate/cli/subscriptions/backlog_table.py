@@ -24,14 +24,12 @@ NOTES: Final = 5
 
 
 def subscription_row(backlog: BacklogInfo) -> list[str]:
-    """Return the cells of `COLUMNS` for a whole subscription."""
     kind = "?" if backlog.subscription_type is None else backlog.subscription_type.lower()
     outlook = backlog.outlook, backlog.drained_in_seconds
     return [backlog.topic, backlog.subscription, kind, *_cells(backlog, backlog, *outlook)]
 
 
 def segment_row(part: SegmentBacklogInfo, whole: BacklogInfo) -> list[str]:
-    """Return the same cells for one of its segments."""
     tracked = whole.outlook != "not_tracked"
     outlook = estimate_drain(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
     name = f"  segment {part.segment}" + ("" if part.label is None else f" {part.label}")

@@ -35,8 +35,6 @@ class PositionFileError(ValueError):
 
 
 class SavedPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a subscription had read one segment."""
-
     segment: _Natural
     first_hash: _Natural
     last_hash: _Natural

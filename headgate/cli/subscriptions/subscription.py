@@ -60,7 +60,6 @@ def _backlog(segments: Sequence[SegmentAssignment]) -> str:
 
 
 def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
-    """Return the columns that only segments of an external topic have."""
     return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
 
 
@@ -125,7 +124,6 @@ def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, 
 
 
 def describe_holdings(consumer: ConsumerInfo) -> list[str]:
-    """Return the names of the segments and bucket ranges that ``consumer`` holds."""
     shared = {part[0] for part in consumer.bucket_ranges}
     whole = [str(segment) for segment in consumer.segments if segment not in shared]
     return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]

@@ -57,7 +57,6 @@ def _limit(value: str, units: Mapping[str, int], examples: str) -> int | str:
 
 
 def bytes_text(count: int) -> str:
-    """Format a number of bytes in the largest unit that divides it."""
     for unit in ("TB", "GB", "MB", "kB"):
         if count and count % _UNITS_BYTES[unit] == 0:
             return f"{count // _UNITS_BYTES[unit]}{unit}"

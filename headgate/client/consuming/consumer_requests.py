@@ -52,8 +52,6 @@ def program_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a registration asks for. Invalid values raise ConfigError."""
-
     kind: SubscriptionType
     start: m.Start
     order: Order | None
@@ -75,7 +73,6 @@ class ConsumerOptions:
 
 
 def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
-    """Return the type of that name, in any case. Raises ConfigError."""
     try:
         return SubscriptionType(given)
     except ValueError:
@@ -240,7 +237,6 @@ class ConsumerRequests:
         )
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
-        """Acknowledge dead letters: (number, time of death) of each."""
         body = m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored)
         await self._client.request(self._shard, lambda: body)
 

@@ -65,7 +65,6 @@ class Deliveries:
         acknowledger.on_negative = self._on_stored
 
     def heard(self, alive: m.HeartbeatReply) -> None:
-        """Follow the leader's reply to a heartbeat."""
         self.policy = alive.policy
         if alive.dead_letters:
             self.sender.start()
@@ -86,7 +85,6 @@ class Deliveries:
             raise
 
     async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Return those of ``records`` whose delivery has begun."""
         if not (self.policy.max_deliveries or self.policy.ack_timeout_ms):
             return records
         parts = [records[at : at + m.MAX_BEGUN_RECORDS] for at in range(0, len(records), m.MAX_BEGUN_RECORDS)]

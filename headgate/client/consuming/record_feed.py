@@ -58,8 +58,6 @@ def _set_event() -> asyncio.Event:
 
 @dataclass(slots=True, eq=False)
 class HeldSegment:
-    """A segment, or a bucket range of one, that is being read."""
-
     grant: Grant
     reader: Reader
     delivered: int
@@ -194,7 +192,6 @@ class RecordFeed:
             holding.resumed = asyncio.Event()
 
     def resume(self, key: HeldKey) -> None:
-        """Continue with a paused segment."""
         if (holding := self.holdings.get(key)) is not None and holding.resumed is not None:
             holding.resumed.set()
             holding.resumed = None

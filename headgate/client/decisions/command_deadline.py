@@ -10,8 +10,6 @@ rest on the same assumption (Gray and Cheriton, SOSP 1989).
 
 
 class CommandDeadline:
-    """One command. Times are seconds of the client's loop."""
-
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
         self._leader_epoch: int | None = None
@@ -24,7 +22,6 @@ class CommandDeadline:
         return self._max_term_age_ms if leader_epoch == self._leader_epoch else 0
 
     def sent(self, leader_epoch: int) -> None:
-        """Note that an attempt was sent in this term."""
         self.may_be_executed |= self.max_term_age_ms(leader_epoch) > 0
 
     def learn(self, leader_epoch: int, term_age_ms: int, now: float) -> bool:

@@ -73,7 +73,6 @@ class LeaderBelief:
         self.ask_at = due if self.ask_at is None else min(self.ask_at, due)
 
     def ask(self, now: float, jitter: float) -> Question:
-        """Return the question to send now; ``jitter`` is a random number from 0 to 1."""
         if self._asked_number != self._number:
             self._asked_number, self._attempts = self._number, 0
             self._in_a_row += 1

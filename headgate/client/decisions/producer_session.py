@@ -140,7 +140,6 @@ class ProducerSession:
 
     @property
     def unresolved_batches(self) -> int:
-        """Number of batches whose owner waits for the outcome."""
         return self._batches.unresolved
 
     @property
@@ -150,7 +149,6 @@ class ProducerSession:
 
     @property
     def resent_batches(self) -> int:
-        """How often a batch was sent that had been sent before."""
         return self._batches.resent
 
     @property
@@ -331,13 +329,11 @@ class ProducerSession:
         return commands
 
     def _answered(self, sent: SentRequest, now: float) -> None:
-        """Note that the leader has accepted a request."""
         self._replied(now)
         if sent.attempt == self._attempt.number:
             self._batches.measure(sent, now)
 
     def _replied(self, now: float) -> None:
-        """Note that the leader is there."""
         self._last_reply_at, self._attempt.overdue_at = now, math.inf
 
     def _timed_out(self, now: float) -> bool:

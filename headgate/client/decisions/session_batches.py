@@ -35,8 +35,6 @@ from headgate.protocol import messages as m
 
 
 class SessionBatches:
-    """The unresolved batches of one session. Sends and outcomes are appended to ``commands``."""
-
     def __init__(self, commands: list[Command], request_ids: Iterator[int], request_timeout_seconds: float) -> None:
         self.in_flight: deque[SessionBatch] = deque()
         """Batches with a sequence and no proof of what became of them, in the order of their sequences. The
@@ -57,7 +55,6 @@ class SessionBatches:
 
     @property
     def unresolved(self) -> int:
-        """Number of batches whose owner waits for the outcome."""
         return len(self.queue) + len(self.proven) + sum(not batch.resolved for batch in self.in_flight)
 
     def all_answered(self, attempt: int) -> bool:
@@ -82,7 +79,6 @@ class SessionBatches:
         return request_id
 
     def measure(self, request: SentRequest, now: float) -> None:
-        """Add the time until the answer to ``request`` to the measured ones."""
         self.round_trip = self.round_trip.measured(now - request.sent_at)
 
     def send(self, attempt: Attempt, producer: tuple[int, int], limit: int, now: float) -> None:
@@ -229,7 +225,6 @@ class SessionBatches:
         self._next_sequence = 0
 
     def resolve_all(self, in_flight: Outcome, queued: Outcome, reason: str) -> None:
-        """Report every batch, and forget every request."""
         self.settle_proven()
         for batch in self.in_flight:
             self._resolve(batch, in_flight, reason)

@@ -73,8 +73,6 @@ class NamedProgram:
 
 @dataclass(frozen=True, slots=True)
 class SendBatch:
-    """Send ``batch`` once."""
-
     batch: Sendable
     request_id: int
     leader_epoch: int
@@ -86,8 +84,6 @@ class SendBatch:
 
 @dataclass(frozen=True, slots=True)
 class OpenIdentity:
-    """Send an `OpenProducer` once."""
-
     request_id: int
     leader_epoch: int
     token: str
@@ -117,8 +113,6 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequests:
-    """Expect no more replies to these requests."""
-
     request_ids: tuple[int, ...]
 
 
@@ -131,8 +125,6 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRejected:
-    """The leader will not grant an identity."""
-
     verdict: m.Verdict
     reason: str
 

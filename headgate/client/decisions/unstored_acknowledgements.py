@@ -53,7 +53,6 @@ class _Holding:
 
     @property
     def unsent(self) -> OffsetRanges:
-        """The offsets that are not stored and not in flight."""
         singles = self.singles | self.refused_singles if self.singles or self.refused_singles else {}
         return self.fresh | self.refused | OffsetRanges((offset, offset + 1) for offset in singles)
 
@@ -81,7 +80,6 @@ class UnstoredAcknowledgements:
     # The program
 
     def begin(self, key: HeldKey, start_offset: int) -> None:
-        """Begin a holding, of which everything below ``start_offset`` is stored."""
         self._holdings[key] = _Holding(start_offset)
 
     def add(self, key: HeldKey, first_offset: int, end_offset: int) -> None:
@@ -229,7 +227,6 @@ class UnstoredAcknowledgements:
             self._refuse_single(single.offset, single)
 
     def retry(self) -> None:
-        """Make everything that was refused fresh again."""
         for key, holding in self._holdings.items():
             for first, end in holding.refused:
                 holding.fresh.add(first, end)

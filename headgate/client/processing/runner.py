@@ -33,8 +33,6 @@ CANCEL_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The arguments of `Consumer.run`; raises ConfigError."""
-
     concurrency: int
     retry: RetryPolicy
     batch: BatchPolicy | None
@@ -103,7 +101,6 @@ class Runner:
     # The run
 
     async def run(self, records: AsyncIterator[ConsumedRecord]) -> RunReport:
-        """Handle ``records`` until they end, `stop` is called, or something fails."""
         intake = self._spawn(self._take(records))
         try:
             await self._stopping.wait()
@@ -118,7 +115,6 @@ class Runner:
         self._stopping.set()
 
     async def close(self) -> None:
-        """End the run, and wait until it has ended."""
         self.stop()
         while not self._ended:
             await self._next_progress()
@@ -160,7 +156,6 @@ class Runner:
     # Calls of the handler
 
     def _start(self) -> None:
-        """Call the handler for everything that may start."""
         clock = asyncio.get_running_loop().time
         while (batch := self._schedule.start(clock())) is not None:
             self._spawn(self._work(batch))
@@ -232,7 +227,6 @@ class Runner:
             schedule.retry(batch)
 
     async def _store(self, handled: list[ConsumedRecord]) -> None:
-        """Acknowledge what can be acknowledged now."""
         for record in handled:
             await self._acknowledge(record)
         for key in self._schedule.take_resumed():
@@ -272,7 +266,6 @@ class Runner:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the run with the first ``error``."""
         self._failure = self._failure or error
         self.stop()
         self._progress.set()

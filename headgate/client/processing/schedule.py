@@ -50,8 +50,6 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The records of one call of the handler."""
-
     works: list[Work]
     failures: int = 0
 
@@ -126,7 +124,6 @@ class Schedule:
     # Calls of the handler
 
     def start(self, now: float) -> Batch | None:
-        """Return what a handler gets now, or None."""
         if self._running >= self._concurrency or not (self._ready or self._retries):
             return None
         if self._retries:
@@ -177,7 +174,6 @@ class Schedule:
         return acknowledged
 
     def retry(self, batch: Batch) -> None:
-        """Let a batch that failed start again."""
         self._retries.append(batch)
 
     def abandon(self, batch: Batch) -> int:

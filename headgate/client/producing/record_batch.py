@@ -48,7 +48,6 @@ class BatchContent:
     __slots__ = ("_headers", "_parts", "records", "reserved_headers", "size_bytes")
 
     def __init__(self, *, reserved_headers: bool) -> None:
-        """``reserved_headers``: see `ProducerSettings`."""
         self.records: list[m.Record] = []
         self.reserved_headers = reserved_headers
         self.size_bytes = 0
@@ -63,14 +62,12 @@ class BatchContent:
         return not self.records or (self.size_bytes + size_bytes <= limit_bytes and self._parts < MAX_PARTS)
 
     def add(self, record: m.Record, headers: Headers, size_bytes: int) -> None:
-        """Append a record, which takes ``size_bytes``."""
         self.records.append(record)
         self._headers.append(headers)
         self._parts += 1 + len(headers)
         self.size_bytes += size_bytes
 
     def remove_first(self, count: int) -> int:
-        """Remove the first ``count`` records; return the bytes that they took."""
         removed = zip(self.records[:count], self._headers[:count], strict=True)
         released_bytes = sum(wire_bytes(record.key, record.value, headers) for record, headers in removed)
         del self.records[:count], self._headers[:count]
@@ -104,8 +101,6 @@ class RecordMetadata:
 
 
 class RecordBatch:
-    """Records of one topic; implements `Sendable`."""
-
     __slots__ = (
         "_expired",
         "_group_deadline",
@@ -227,7 +222,6 @@ class RecordBatch:
         return self._expired[-1][0] if self._expired else 0
 
     def _wake(self, end: int) -> None:
-        """Wake the callers that wait for records before ``end``."""
         for waiter, index in self._waiters.items():
             if index < end and not waiter.done():
                 waiter.set_result(None)

@@ -107,7 +107,6 @@ class ShardBatches:
             self._seal(topic)
 
     def close(self) -> None:
-        """Resolve every batch that has no outcome yet, and stop."""
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         self.session.close()

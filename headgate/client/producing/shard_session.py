@@ -87,7 +87,6 @@ class ShardSession:
         self._perform(self._session.end_as(end))
 
     def close(self, reason: str = "the producer was closed") -> None:
-        """Resolve every batch that has no outcome yet, and stop."""
         if self._closed:
             return
         self._closed = True
