@@ -22,7 +22,7 @@ COMMANDS: Final[CommandTable] = {
     "doctor": ("headgate.cli.cluster.doctor", "Check what clients and daemons need, and say what to do."),
     "topic": ("headgate.cli.topics.topic", "Create, import, inspect, change, copy and delete topics."),
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
-    "shard": ("headgate.cli.cluster.shard", "List shards with their leaders, and transfer one to another daemon."),
+    "shard": ("headgate.cli.cluster.daemon", "List shards with their leaders, and transfer one to another daemon."),
     "daemon": ("headgate.cli.cluster.daemon", "List daemons, and empty one before its maintenance."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),

@@ -33,6 +33,7 @@ class BucketRange:
 
     @property
     def buckets(self) -> str:
+        """The buckets for display, with the last one: ``0-7``, or ``3`` for a single one."""
         last = self.end_bucket - 1
         return str(last) if last == self.first_bucket else f"{self.first_bucket}-{last}"
 

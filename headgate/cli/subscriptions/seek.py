@@ -1,20 +1,29 @@
-"""`headgate subscription seek` and `set-order`: move a subscription, or change its order, while consumers run."""
+"""`headgate subscription`: `seek`, `export`, `import` and `set-order`. Consumers may run meanwhile."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from headgate.cli.arguments import ask_first, require_consent, subscription_argument, topic_argument, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.terminal.output import print_table
+from headgate.cli.subscriptions.position_file import (
+    MAX_FILE_BYTES,
+    PositionFileError,
+    decode_positions,
+    positions_to_restore,
+    saved_positions,
+)
+from headgate.cli.terminal.output import print_json, print_table
+from headgate.errors import HeadgateError
 from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
-    from headgate import SeekResult, SegmentSeek
+    from headgate import Admin, SeekResult, SegmentSeek, SubscriptionInfo, TopicInfo
     from headgate.cli.position_types import PlaceOption
     from headgate.model.entries import Order
 
@@ -131,3 +140,56 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order) -> N
     blocked = sum(segment.status == "blocked" for segment in described.segments)
     waiting = f"; {blocked} of {len(described.segments)} segments wait for their ancestors" if blocked else ""
     click.echo(f"order of subscription {name} of {topic} set to {described.order}{waiting}", err=True)
+
+
+async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, SubscriptionInfo]:
+    subscription = await admin.describe_subscription(topic, name)
+    return await admin.describe_topic(topic), subscription
+
+
+@command("headgate subscription export orders billing > billing.json", prints_json=False)
+@topic_argument
+@subscription_argument
+def export(context: CommandContext, topic: str, name: str) -> None:
+    """Print the positions of SUBSCRIPTION of TOPIC.
+
+    The output is one JSON document, for `headgate subscription import`. A position is the first record of a segment
+    that is not acknowledged. Records above it that a QUEUE, or one of several consumers of a segment, has acknowledged
+    are not saved: after an import they are delivered again.
+    """
+    described, subscription = context.ask(lambda admin: _described(admin, topic, name))
+    try:
+        print_json(saved_positions(described, subscription, time.time_ns() // 1_000_000))
+    except PositionFileError as error:
+        raise HeadgateError(str(error)) from None
+
+
+@command(
+    "headgate subscription import orders billing billing.json --dry-run",
+    "headgate subscription import orders billing billing.json --yes",
+    "headgate subscription import orders audit billing.json",
+    name="import",
+)
+@topic_argument
+@subscription_argument
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@yes_option
+def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool) -> None:
+    """Move SUBSCRIPTION of TOPIC to exported positions.
+
+    It moves as with `seek`, while its consumers run. FILE (standard input by default) is the output of `headgate
+    subscription export` for any subscription of the same topic. Segments that were created since then start at their
+    first record. If a position does not fit, nothing is moved.
+
+    The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
+    needs --yes.
+    """
+    require_consent(context, yes=yes, dry_run=dry_run)
+    try:
+        saved = decode_positions(file.read(MAX_FILE_BYTES + 1))
+        described, subscription = context.ask(lambda admin: _described(admin, topic, name))
+        positions = positions_to_restore(saved, described, subscription)
+    except PositionFileError as error:
+        raise click.BadParameter(str(error), param_hint="FILE") from None
+    move_subscription(context, topic, name, {"positions": positions}, dry_run=dry_run, yes=yes)

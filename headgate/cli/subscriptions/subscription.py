@@ -1,4 +1,4 @@
-"""`headgate subscription`: commands around `Admin`."""
+"""`headgate subscription`: list, describe, create, set and delete. The moves are in headgate.cli.subscriptions.seek."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from headgate.cli.arguments import (
     dry_run_option,
     optional_topic_argument,
     subscription_argument,
+    subscription_type_option,
     topic_argument,
     yes_option,
 )
+from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.subscriptions.create import create
+from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
 from headgate.cli.subscriptions.dead_letters import dead_letters
-from headgate.cli.subscriptions.delivery import policy_text, set_
-from headgate.cli.subscriptions.positions import export, import_
-from headgate.cli.subscriptions.seek import seek, set_order
+from headgate.cli.subscriptions.seek import export, import_, seek, set_order
 from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.seconds_type import Seconds
 from headgate.model.bucket_ranges import slice_of
+from headgate.model.entries import DeliveryPolicy, SubscriptionType
 from headgate.protocol.backlog import records_text
 
 if TYPE_CHECKING:
@@ -43,12 +45,10 @@ def subscription() -> None:
     """Create, list, describe, move, export, import and delete subscriptions."""
 
 
-subscription.add_command(create)
 subscription.add_command(dead_letters)
 subscription.add_command(export)
 subscription.add_command(import_)
 subscription.add_command(seek)
-subscription.add_command(set_)
 subscription.add_command(set_order)
 
 
@@ -232,3 +232,84 @@ def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run:
         dry_run=dry_run,
         yes=yes,
     )
+
+
+@command(
+    "headgate subscription create orders billing",
+    "headgate subscription create orders audit --type queue --from earliest",
+    "headgate subscription create orders audit --from 2026-01-31T18:00:00Z --if-not-exists",
+    group=subscription,
+)
+@topic_argument
+@click.argument("name", metavar="SUBSCRIPTION")
+@subscription_type_option
+@click.option(
+    "--from",
+    "start",
+    type=Place(),
+    default="latest",
+    show_default=True,
+    help=f"Where it starts. {PLACE_HELP}",
+)
+@click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
+def create(
+    context: CommandContext,
+    topic: str,
+    name: str,
+    kind: SubscriptionType,
+    start: str | int,
+    if_not_exists: bool,
+) -> None:
+    """Create SUBSCRIPTION of TOPIC before its first consumer.
+
+    Its records are kept from now on, as for any subscription. Without this command, the first consumer creates its
+    subscription. Consumers of another type are refused.
+    """
+    place = place_arguments(start, "start")
+    described = context.ask(
+        lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
+    )
+    if not context.printed_as_json(described):
+        counted = _backlog(described.segments)
+        records = "" if counted == "-" else f", {counted} unacknowledged records"
+        click.echo(f"subscription {name} of {topic}: {_type(described)}, order {described.order}{records}", err=True)
+
+
+@command(
+    "headgate subscription set orders jobs --max-deliveries 5 --dead-letter orders-dead",
+    "headgate subscription set orders jobs --ack-timeout 60",
+    group=subscription,
+    name="set",
+)
+@topic_argument
+@subscription_argument
+@click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
+@click.option("--ack-timeout", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit.")
+@click.option("--dead-letter", metavar="TOPIC", shell_complete=complete_topic, help='Where dead records go; "": none.')
+def set_(
+    context: CommandContext,
+    topic: str,
+    name: str,
+    max_deliveries: int | None,
+    ack_timeout: float | None,
+    dead_letter: str | None,
+) -> None:
+    """Set what SUBSCRIPTION of TOPIC, a queue, does with records that are not acknowledged. Consumers may run."""
+    described = context.ask(
+        lambda admin: admin.set_delivery_policy(
+            topic,
+            name,
+            max_deliveries=max_deliveries,
+            ack_timeout_seconds=ack_timeout,
+            dead_letter_topic=dead_letter,
+        )
+    )
+    if not context.printed_as_json(described):
+        click.echo(f"subscription {name} of {topic}: {policy_text(described.policy)}", err=True)
+
+
+def policy_text(policy: DeliveryPolicy) -> str:
+    parts = [f"dead after {policy.max_deliveries} deliveries"] if policy.max_deliveries else []
+    parts += [f"acknowledged within {policy.ack_timeout_ms / 1000:g} s"] if policy.ack_timeout_ms else []
+    parts += [f"dead letters in {policy.dead_letter_topic}"] if policy.dead_letter_topic else []
+    return ", ".join(parts) or "no limits"

@@ -52,20 +52,17 @@ def test_the_timeout_bounds_the_broker_and_each_answer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("open_client", "attribute"),
+    "open_client",
     [
-        (lambda context: context.open_admin(), "_timeout_seconds"),
-        (lambda context: context.open_producer(name=None), "_connect_timeout_seconds"),
-        (
-            lambda context: context.open_consumer(
-                topic="t", subscription="s", type="STREAM", name=None, start="latest", balance=None, capacity=1.0
-            ),
-            "_connect_timeout_seconds",
+        lambda context: context.open_admin(),
+        lambda context: context.open_producer(name=None),
+        lambda context: context.open_consumer(
+            topic="t", subscription="s", type="STREAM", name=None, start="latest", balance=None, capacity=1.0
         ),
     ],
     ids=["admin", "producer", "consumer"],
 )
-def test_every_client_of_a_command_has_the_timeout(open_client, attribute, tmp_path):
+def test_every_client_of_a_command_has_the_timeout(open_client, tmp_path):
     context = CommandContext(client_file(tmp_path), timeout_seconds=2.5)
 
-    assert getattr(open_client(context), attribute) == 2.5
+    assert open_client(context)._lease.timeout_seconds == 2.5
