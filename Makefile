@@ -99,16 +99,15 @@ scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (defaul
 
 test: ## Install what the tests need, then lint, then all tests, the fastest first; starts every server they need
 	@tests/install-servers </dev/null
-	@$(MAKE) --no-print-directory lint tiers client-newest
+	@$(MAKE) --no-print-directory lint tiers
 
 tiers: $(DOCS_STAMP)
-	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
-	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
+	@$(MAKE) --no-print-directory unit
+	$(BIN)/pytest -q -n auto -m "simulation and not nightly" $(SIMULATION_TESTS)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target contract $(SPARK_CLASSES)
 	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
-	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system" --tls half $(SYSTEM_TESTS)
+	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system and not nightly" --tls half $(SYSTEM_TESTS)
 
 # The client's unit tests on the newest Python, if this machine has it: half a minute. `nox` runs all on every Python.
 client-newest: $(DOCS_STAMP)
@@ -174,8 +173,15 @@ docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undoc
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md; on a quiet machine
 	$(BIN)/python -m bench --all --write docs/performance
 
-nightly: $(TEST_STAMP) ## Plant each bug of a list, and play seeds until one finds it: half an hour
+# What takes minutes and fails rarely: bugs of a list that seeds must find, 60 examples of each property instead of 25,
+# other Spark engines, another Python, and whole runs of the trials, which `make chaos` and `make scale` play longer.
+nightly: $(DOCS_STAMP) $(SPARK_CLASSES) ## Play what `make test` leaves out: planted bugs, more examples, engines, trials; an hour
 	$(BIN)/python -m tests.simulation.nightly
+	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
+	$(BIN)/pytest -m "system and nightly" $(SYSTEM_TESTS)
+	@$(MAKE) --no-print-directory client-newest
 
 mutation: $(TEST_STAMP) ## Mutate the pure packages, and list what no unit test notices; ONLY='shard.subscriptions.gate*' for some
 	$(BIN)/mutmut run $(ONLY)

@@ -4,7 +4,7 @@
 system tests use TLS, users and passwords: see tests/system/conftest.py.
 
 Hypothesis plays the same examples in each run, so that a result depends on the change only. `make
-unit` plays 25 per test and `make test` 60 (``--hypothesis-profile thorough``);
+test` plays 25 per test and `make nightly` 60 (``--hypothesis-profile thorough``);
 ``--hypothesis-profile explore`` plays others. Hypothesis measures no time, because the duration of
 an example depends on other load. pytest's time-out ends a test that hangs.
 

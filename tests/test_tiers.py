@@ -16,6 +16,17 @@ def folders_in(variable: str) -> list[str]:
     return re.findall(r"\S+", re.findall(rf"^{variable} := (.*)$", MAKEFILE, re.MULTILINE)[0])
 
 
+def recipe(target: str) -> str:
+    """Return the commands of a target of the Makefile."""
+    return re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("tier", ["simulation", "system"])
+def test_what_make_test_leaves_out_is_run_by_make_nightly(tier: str) -> None:
+    assert f'-m "{tier} and not nightly"' in recipe("tiers")
+    assert re.search(rf'-m "{tier}( and nightly)?"', recipe("nightly"))
+
+
 @pytest.mark.parametrize(
     ("tier", "folders"),
     [

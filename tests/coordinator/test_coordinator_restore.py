@@ -74,15 +74,3 @@ async def test_leader_changes_do_not_extend_the_revocation_timeout(lead: Lead) -
     await harness.run(1)
 
     assert {0: "ada", 1: "bob"} == harness.holders()
-
-
-@pytest.mark.parametrize("ticks_before", [True, False])
-async def test_a_confirmation_to_a_new_leader_is_followed_by_a_grant(lead: Lead, ticks_before: bool) -> None:
-    harness = lead("ada", "bob", segments=2)
-    await harness.change_leader()
-    if ticks_before:
-        harness.coordinator.tick()
-    harness.confirm("ada", 1)
-    harness.coordinator.tick()
-
-    assert {0: "ada", 1: "bob"} == harness.holders()

@@ -34,18 +34,6 @@ def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
-async def test_a_segment_is_divided_only_after_its_holder_has_confirmed(lead: Lead) -> None:
-    harness = lead("ada", **SHARING)
-    answer = harness.register("bob", **SHARING)
-    (revoked,) = harness.take_pushes("ada")
-
-    assert [] == answer.grants
-    assert [m.Revocation(segment=0, generation=1)] == revoked.revoked
-    harness.confirm("ada", 0)
-    assert ([(0, 8)], [(8, 16)]) == (grants(harness.take_pushes("ada")), grants(harness.take_pushes("bob")))
-    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
-
-
 async def test_an_acknowledgement_of_a_bucket_range_counts_in_its_buckets_only(harness: CoordinatorHarness) -> None:
     assert harness.acknowledge("ada", LOW, 10) is None
     assert harness.acknowledge("bob", HIGH, 4) is None
@@ -81,15 +69,6 @@ async def test_a_shared_segment_is_drained_once_all_ranges_are_acknowledged(harn
 
     assert {0} == harness.subscription.drained
     assert {1: "ada", 2: "bob"} == harness.holders()
-
-
-async def test_a_holder_that_does_not_confirm_is_fenced_and_the_segment_divided(lead: Lead) -> None:
-    harness = lead("ada", "bob", **SHARING)
-    for _ in range(7):
-        await harness.run(5)
-        harness.heartbeat("ada"), harness.heartbeat("bob")
-
-    assert {LOW, HIGH} == set(harness.holders())
 
 
 async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:

@@ -92,6 +92,7 @@ def test_a_lost_chunk_stops_its_shard_until_it_is_back() -> None:
         assert any(reason in row for story in stories for row in rows(story, "cannot be read"))
 
 
+@pytest.mark.nightly
 def test_a_damaged_chunk_that_is_skipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a daemon folds the chunks that it can read, and leads without the others."""
 
@@ -123,6 +124,7 @@ def test_a_power_failure_loses_what_was_not_durable_and_nothing_else() -> None:
     assert any(rows(story, "loses power: chunks/shard=0000/") for story in stories)
 
 
+@pytest.mark.nightly
 def test_a_reply_before_the_folder_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the store does not sync the folder of a new object."""
     monkeypatch.setattr(FolderStore, "create", FakeStore.create)
@@ -142,6 +144,7 @@ def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
     assert all(story.fastest_clock > 1 for story in stories)
 
 
+@pytest.mark.nightly
 def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the first chunk of a term has the time of its leader's clock, although the ledger is ahead of it."""
     monkeypatch.setattr(controller.leader.term, "max", lambda _, now_ms: now_ms, raising=False)
@@ -160,6 +163,7 @@ def test_messages_of_other_versions_are_understood() -> None:
     assert all(story.stored["orders"] for story in stories)
 
 
+@pytest.mark.nightly
 def test_an_unknown_field_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: leaders decode only requests of their own version."""
 

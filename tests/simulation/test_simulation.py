@@ -87,6 +87,7 @@ def test_how_chunks_are_encoded_and_decoded_changes_no_story(seed: int) -> None:
     assert stories[1:] == stories[:1] * 2
 
 
+@pytest.mark.nightly
 def test_a_planted_bug_is_reduced_to_what_it_needs() -> None:
     """Planted: the gate blocks nothing. It shows with a STREAM consumer, records and a split, and without the rest."""
     with planted(BUGS[0]):
@@ -112,6 +113,7 @@ def test_odd_seeds_split_merge_and_prune_automatically() -> None:
     assert any("compacts chunks" in row.what for row in checker.story.rows), "together with compaction"
 
 
+@pytest.mark.nightly
 def test_a_missing_device_subscription_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an intake that is switched on subscribes to nothing before the next term."""
     set_enabled = DeviceSessions.set_enabled
@@ -188,6 +190,7 @@ def test_evictions_lose_double_and_reorder_nothing_under_any_faults() -> None:
     assert sum(len(play_with_evictions(seed).evicted_programs) for seed in range(1, 6)) > 5
 
 
+@pytest.mark.nightly
 def test_an_evicted_program_that_joins_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an eviction by a command counts like one for missing heartbeats."""
     record_removal = Subscription._record_removal
@@ -202,6 +205,7 @@ def test_an_evicted_program_that_joins_again_is_found(monkeypatch: pytest.Monkey
     assert "came back after a command had evicted it" in found(play_seed=play_with_evictions)
 
 
+@pytest.mark.nightly
 def test_tokens_that_open_two_identities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a repeated open request of an anonymous producer opens another identity."""
     opened_by = Producers.opened_by

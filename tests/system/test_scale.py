@@ -16,6 +16,7 @@ from tests.support.servers.programs import TEST_SECONDS
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.nightly,
     pytest.mark.timeout(TEST_SECONDS),
     pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it"),
 ]

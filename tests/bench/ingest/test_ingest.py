@@ -42,6 +42,7 @@ def test_latency_adds_network_and_disk_of_the_same_turn() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_the_cheapest_benchmark_measures_a_real_cluster() -> None:
     """Only the result goes to standard output."""
     done = subprocess.run(

@@ -35,14 +35,6 @@ class CommitObserver(RecordingObserver):
     """What the commit reports."""
 
     @property
-    def commit_seconds(self) -> list[float]:
-        return [event.seconds for event in self.of(events.ChunkCommitted)]
-
-    @property
-    def batch_seconds(self) -> list[float]:
-        return [event.seconds for event in self.of(events.BatchCommitted)]
-
-    @property
     def failed_operations(self) -> list[str]:
         return [event.operation for event in self.of(events.StoreOperationFailed)]
 

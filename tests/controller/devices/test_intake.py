@@ -18,39 +18,6 @@ from tests.support.worlds.one_shard import CLUSTER
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_message_is_acknowledged_once_its_record_is_durable(devices: Devices) -> None:
-    async with devices.running():
-        devices.shard.store.freeze()
-        devices.publish("orders/a", b"1")
-        devices.publish("orders/a", b"2")
-        await asyncio.sleep(5)
-        assert (2, 2, 0) == (
-            devices.broker.waiting(SESSION),
-            devices.metric("device_records_pending", shard="0"),
-            devices.metric("device_records_stored_total", shard="0") or 0,
-        )
-
-        devices.shard.store.thaw()
-        await devices.all_acknowledged()
-        assert devices.metric("device_records_pending", shard="0") == 0
-
-    assert [b"1", b"2"] == await devices.values()
-
-
-async def test_a_deposed_leader_acknowledges_nothing(devices: Devices) -> None:
-    """It takes the session back, without harm."""
-    async with devices.running():
-        task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
-        await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
-        devices.publish("orders/a", b"1")
-        await until(task.done)
-        assert devices.broker.waiting(SESSION) == 1
-
-    async with devices.shard.leader("c"):
-        await devices.all_acknowledged()
-    assert [b"1"] == await devices.values()
-
-
 @pytest.mark.parametrize(
     ("name", "payload", "headers", "reason"),
     [

@@ -9,10 +9,6 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.client.consumer import Consumer
-from headgate.client.producer import Producer
-from headgate.errors import RequestRejectedError
-from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from shard.access.rules import AccessRules, Right, Role
 from tests.headgate.client.test_against_the_leader import client as client_of
@@ -49,31 +45,6 @@ def client(shard: OneShard, user: str) -> Client:
 
 def denied(shard: OneShard) -> float:
     return shard.registry.get_sample_value("headgate_access_denied_total") or 0.0
-
-
-async def test_each_role_does_what_it_may_and_nothing_else() -> None:
-    async with shard_with_rules() as shard:
-        async with Producer(client(shard, "shop")) as producer:
-            stored = await producer.send_and_wait("orders", b"key", b"value")
-        options = {"topic": "orders", "subscription": "billing", "type": SubscriptionType.STREAM, "start": "earliest"}
-        async with Consumer(client(shard, "billing"), **options) as consumer:
-            record = await anext(consumer)
-            await consumer.acknowledge(record)
-        async with Admin(client(shard, "grafana")) as observer:
-            assert ["orders"] == [topic.topic for topic in await observer.list_topics()]
-            for refused in (
-                observer.delete_topic("orders", force=True),
-                observer.split("orders", 0),
-                observer.seek("orders", "billing", to="earliest"),
-                observer.delete_subscription("orders", "billing", force=True),
-            ):
-                with pytest.raises(RequestRejectedError, match=r"user grafana may not .*: the user is observer"):
-                    await refused
-        async with Admin(client(shard, "operator")) as admin:
-            assert 1 == len((await admin.describe_topic("orders")).segments)
-
-    assert (0, b"value") == (stored.offset, record.value)
-    assert 4 == denied(shard)
 
 
 async def opened(shard: OneShard, user: str, **fields: object) -> m.AnyReplyBody:

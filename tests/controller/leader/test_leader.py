@@ -11,37 +11,9 @@ from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.producing_clients import RECORDS, batch, created, opened, producing, serving
+from tests.support.worlds.producing_clients import RECORDS, batch, created, producing, serving
 
 pytestmark = pytest.mark.looptime
-
-
-async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
-    shard = OneShard()
-    async with shard.leader(), producing(shard) as (client, identity):
-        shard.store.freeze()
-        request = client.send(m.ProduceBatch, **batch(identity, 0))
-        await asyncio.sleep(5)
-        assert request not in client.replies
-        shard.store.thaw()
-        reply = await client.reply(request)
-
-    assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
-
-
-async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> None:
-    """Row 8: the same result, sent later."""
-    shard = OneShard()
-    async with shard.leader(), producing(shard) as (client, identity):
-        shard.store.freeze()
-        first = client.send(m.ProduceBatch, **batch(identity, 0))
-        again = client.send(m.ProduceBatch, **batch(identity, 0))
-        await asyncio.sleep(5)
-        assert not {first, again} & set(client.replies)
-        shard.store.thaw()
-        original, repeated = await client.reply(first), await client.reply(again)
-
-    assert (original.placements, False, True) == (repeated.placements, original.duplicate, repeated.duplicate)
 
 
 async def test_a_consumer_is_fenced_only_once_its_successor_is_durable() -> None:
@@ -111,42 +83,6 @@ async def test_a_batch_without_an_epoch_is_refused_with_a_delay(looptime: Any) -
 
     assert "not_leader" == rejected.verdict
     assert waited == pytest.approx(3, abs=0.1)
-
-
-async def test_the_next_leader_replies_to_a_repeated_batch_with_the_original_offsets() -> None:
-    """The deduplication window is replayed from the ledger, so a change of leader stores nothing twice."""
-    shard = OneShard()
-    async with shard.client() as client:
-        async with shard.leader("a"):
-            await created(client)
-            identity = await opened(client)
-            original = await client.call(m.ProduceBatch, **batch(identity, 0))
-        async with shard.leader("b") as leader:
-            repeated = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
-            after = await client.call(m.ProduceBatch, **batch(identity, 1, leader_epoch=2))
-            assert 2 == leader.state.topics["orders"].tails[0].next_offset
-
-    assert (original.placements, True) == (repeated.placements, repeated.duplicate)
-    assert 1 == after.placements[0].first_offset
-
-
-async def test_a_commit_with_unknown_outcome_gets_no_reply_and_the_next_leader_finds_it() -> None:
-    """The chunk was written, so the retry gets its result from the ledger."""
-    shard = OneShard()
-    async with shard.client() as client:
-        async with shard.leader("a"):
-            await created(client)
-            identity = await opened(client)
-            shard.store.fail_next("unknown_written")
-            shard.store.fail_next("unavailable", "read")
-            lost = client.send(m.ProduceBatch, **batch(identity, 0))
-            await asyncio.sleep(5)
-            assert lost not in client.replies
-        async with shard.leader("b"):
-            found = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
-
-    assert found.duplicate
-    assert 0 == found.placements[0].first_offset
 
 
 DEEP = 100_000

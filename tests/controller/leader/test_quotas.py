@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.producer import Producer, ProducerSettings
-from headgate.errors import RequestRejectedError
 from headgate.protocol import messages as m
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND
@@ -47,19 +46,6 @@ def client(shard: OneShard, user: str, client_id: str = "") -> Client:
 
 def exceeded(shard: OneShard, quota: Quota) -> float:
     return shard.registry.get_sample_value("headgate_quota_exceeded_total", {"quota": quota}) or 0.0
-
-
-async def test_topics_beyond_the_quota_are_refused_until_one_is_deleted() -> None:
-    async with shard_with(topics=2) as shard, Admin(client(shard, "shop")) as shop:
-        await shop.create_topic("a")
-        await shop.create_topic("b")
-        with pytest.raises(RequestRejectedError, match=r"user shop has 2 topics .* its quota topics is 2") as refused:
-            await shop.create_topic("c")
-        await shop.delete_topic("a")
-        await shop.create_topic("c")
-
-    assert "quota_exceeded" == refused.value.verdict
-    assert 1 == exceeded(shard, "topics")
 
 
 def registration(consumer: str, subscription: str = "s", incarnation: int = 1) -> dict[str, object]:

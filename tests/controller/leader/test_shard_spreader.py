@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
-from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, VIEW_INTERVAL_SECONDS
-from controller.leadership.policy.readiness import BROKER_LOST_SECONDS, STABLE_SECONDS, STORE_LOST_SECONDS
+from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS
+from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
@@ -73,19 +73,6 @@ def numbers(*contenders: Contender) -> list[int]:
     return [len(each.led) for each in contenders]
 
 
-async def test_a_second_and_a_third_daemon_get_their_shards_once_they_have_settled(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-
-    await never(lambda: b.led, SETTLE_SECONDS - 1)
-    await until(lambda: numbers(a, b) == [3, 3], 30)
-    c = await daemons.start("c")
-    await until(lambda: numbers(a, b, c) == [2, 2, 2])
-
-    spread = [a.led, b.led, c.led]
-    await never(lambda: spread != [a.led, b.led, c.led], 120)
-
-
 RESTORE_SECONDS = 10.0
 
 
@@ -132,32 +119,6 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
     assert len(set(left)) == len(left) == (3 if enabled else 0)
     assert (loop.time() - began < 5 * RESTORE_SECONDS) == enabled
     assert all(line["after"] != "failed" for line in logs if line["event"] == "leadership.changed")
-
-
-async def test_maintenance_empties_a_daemon_and_its_end_fills_it_again(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-
-    await b.elections.set_maintenance("a", on=True, token="True")
-    await until(lambda: numbers(a, b) == [0, 6], 10)
-    await never(lambda: a.led, 60)
-    await a.elections.set_maintenance("a", on=False, token="False")
-    await until(lambda: numbers(a, b) == [3, 3])
-
-
-async def test_a_stopping_daemon_transfers_its_shards_at_once(daemons: Daemons) -> None:
-    """It needs no settled successor."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: a.spreader.view.records.keys() == {"a", "b"})
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
-    before = asyncio.get_running_loop().time()
-
-    await a.stop()
-
-    assert asyncio.get_running_loop().time() - before < 1
-    await until(lambda: len(b.led) == SHARDS, 0.2)
 
 
 async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_started(daemons: Daemons) -> None:
@@ -238,20 +199,6 @@ async def test_a_command_whose_successor_began_no_term_is_not_executed_again(dae
     assert await a.spreader.transfer(0, "b", "second") is None
 
 
-async def test_an_operator_moves_a_shard_which_then_stays(daemons: Daemons) -> None:
-    """Another shard makes up for it."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-    shard = min(a.led)
-
-    assert await a.spreader.transfer(shard, "b", "token") is None
-    await until(lambda: shard in b.led)
-    await until(lambda: numbers(a, b) == [3, 3])
-
-    await never(lambda: shard not in b.led, 60)
-
-
 async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> None:
     """Others move to the second daemon instead."""
     a = await daemons.first()
@@ -299,23 +246,6 @@ async def test_a_transfer_waits_for_a_daemon_that_queues_again(daemons: Daemons)
 
     assert await transfer is None
     await until(lambda: 0 in b.led)
-
-
-async def test_the_shards_of_a_daemon_that_loses_the_broker_move_to_one_that_reaches_it(daemons: Daemons) -> None:
-    """Long before its terms end by themselves. When it reaches the broker again, it gets its share."""
-    daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: numbers(a, b) == [3, 3])
-
-    daemons.cluster.broker.cut("daemon-a")
-    await until(lambda: numbers(a, b) == [0, 6], BROKER_LOST_SECONDS + VIEW_INTERVAL_SECONDS + 1)
-    await until(lambda: b.spreader.state_of("a") == "no_broker")
-    assert await b.spreader.transfer(0, "a", "token") == "daemon 'a' does not reach the broker: see its log"
-
-    daemons.cluster.broker.heal("daemon-a")
-    await never(lambda: a.led, STABLE_SECONDS - 1)
-    await until(lambda: a.led)
 
 
 async def refused(path: str, data: bytes) -> None:

@@ -8,11 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.leadership.election import SeenQueue
-from controller.leadership.policy.transitions import Role
 from headgate.errors import StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.waiting import never, until
+from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import BareClient
 
@@ -31,25 +30,6 @@ async def three(cluster: Cluster) -> AsyncIterator[tuple[Contender, Contender, C
                 await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("bc")))
                 await until(lambda: c.controller.follower.end.chunk > 0)
                 yield a, b, c
-
-
-async def test_a_transfer_makes_precisely_the_successor_the_leader_at_once() -> None:
-    """Accepted requests are committed first. No wait for the interval of followers, a pause or a session timeout."""
-    cluster = Cluster()
-    async with three(cluster) as (a, b, c):
-        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
-        before = asyncio.get_running_loop().time()
-        assert await a.controller.start_transfer("c", "spread") is None
-        await until(lambda: c.leads)
-        took = asyncio.get_running_loop().time() - before
-        assert set(c.leader.state.topics) == {"t"}
-        # The former leader waits again, and can lead again.
-        await until(lambda: c.elections.queue(0) == SeenQueue("c", frozenset("ab")))
-        assert await c.controller.start_transfer("a", "operator") is None
-        await until(lambda: a.leads)
-        await until(lambda: b.elections.queue(0) == SeenQueue("a", frozenset("bc"), fixed=True))
-    assert await cluster.terms() == [(1, "a"), (2, "c"), (3, "a")]
-    assert took < 0.2, "fifteen messages of up to 10 ms each, and some reads and writes of up to 2 ms"
 
 
 async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:
@@ -111,23 +91,6 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
         [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
         assert "chunk" in reason
     assert await cluster.terms() == [(1, "a")]
-
-
-async def test_a_transfer_is_complete_once_the_successors_term_has_begun() -> None:
-    """Neither its confirmation nor the lock suffices."""
-    cluster = Cluster()
-    async with three(cluster) as (a, b, _):
-        writes(b, slowly := Held(b.store.create))
-        transfer = a.controller.start_transfer("b", "spread")
-        await until(lambda: b.controller.leadership.role is Role.CATCHING_UP)
-
-        await never(transfer.done, 5)
-        assert a.controller.transfer is not None
-        slowly.allowed.set()
-        assert await transfer is None
-        assert await cluster.terms() == [(1, "a"), (2, "b")]
-        assert 5 < (a.registry.get_sample_value("headgate_transfer_handover_seconds_sum") or 0) < 5.5
-    assert a.controller.follower.end.leader_instance == "b"
 
 
 async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -> None:
@@ -202,16 +165,3 @@ async def test_a_successor_has_ten_seconds_and_the_outcome_is_logged() -> None:
         "reason": "maintenance",
         "handover_seconds": round(seconds, 4),
     }
-
-
-async def test_the_next_in_the_queue_leads_if_the_successor_cannot_begin_its_term() -> None:
-    """The successor's store has failed after it confirmed."""
-    async with three(Cluster()) as (a, b, c):
-        writes(b, refused)
-        problem = await a.controller.start_transfer("b", "spread")
-        await until(lambda: c.leads)
-
-    assert problem is not None
-    assert problem.startswith(
-        "daemon 'b' was ready, got the lock of shard 0 and began no term: daemon 'c' has begun one"
-    )

@@ -140,24 +140,6 @@ async def test_a_standby_whose_disk_was_unmounted_writes_nothing_and_leads_when_
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
-async def test_a_standby_that_reads_another_ledger_ends_before_it_writes() -> None:
-    cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        b = Contender(cluster, "b")
-        b.store.objects = dict(cluster.objects) | {IDENTITY_PATH: identity_object(OTHER)}
-        before = dict(b.store.objects)
-        async with b.elections, b.transport:
-            running = asyncio.create_task(b.controller.run())
-            await until(lambda: b.controller.follower.end.chunk == 1)
-            a.controller.post(Event.STOP_REQUESTED)
-            with pytest.raises(ExceptionGroup) as ended:
-                await asyncio.wait_for(running, 60)
-
-    assert [ConfigError] == [type(error) for error in ended.value.exceptions]
-    assert b.store.objects == before
-
-
 async def test_a_ledger_that_lost_its_id_gets_the_one_that_its_manifests_name() -> None:
     """With another id they would be refused, and with them the records of trimmed chunks."""
     ledger = LedgerInMemory(4)

@@ -83,16 +83,6 @@ def _compacted_names(shard: OneShard) -> list[str]:
     return sorted(path.rsplit("/", 1)[1] for path in shard.store.objects if path.startswith("compacted/"))
 
 
-async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None:
-    shard = OneShard()
-    async with _split_topic(shard) as (leader, client):
-        await asyncio.sleep(200)
-        assert _segments(leader) == [0, 1, 2]
-        await client.call(m.SetTopicPolicy, topic="orders", token="4", max_age_ms=60_000)
-        await asyncio.sleep(11)
-        assert _segments(leader) == [1, 2]
-
-
 async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
     """The leader did not live through the retention time."""
     shard = OneShard(retention=RetentionSettings(max_age_seconds=2 * 3600, delete_delay_seconds=2 * 3600))
@@ -197,35 +187,6 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"
         unknown = await client.call(m.PruneTopic, topic="missing", token="7")
         assert unknown.verdict == "invalid"
-
-
-async def test_the_consumer_of_a_pruned_segment_gets_a_final_revocation() -> None:
-    """CHECKPOINT consumers hold sealed segments as long as these exist."""
-    shard = OneShard(retention=SOON)
-    async with _split_topic(shard) as (leader, client):
-        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="CHECKPOINT", start="earliest")
-        for _ in range(27):
-            await asyncio.sleep(5)
-            await client.call(m.Heartbeat, **CONSUMER)
-        assert _segments(leader) == [1, 2]
-        revoked = [one for push in client.pushes for one in getattr(push, "revoked", [])]
-        assert [(one.segment, one.final) for one in revoked] == [(0, True)]
-        assert 0 not in leader.state.topics["orders"].subscriptions["s"].holdings
-
-
-async def test_an_expired_subscription_retains_nothing() -> None:
-    shard = OneShard(retention=RetentionSettings(max_age_seconds=10, subscription_expiry_seconds=100))
-    with structlog.testing.capture_logs() as logged:
-        async with _split_topic(shard) as (leader, client):
-            await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
-            await client.call(m.LeaveConsumer, **CONSUMER)
-            await asyncio.sleep(90)
-            assert _segments(leader) == [0, 1, 2]
-            await asyncio.sleep(30)
-            assert _segments(leader) == [1, 2]
-
-    (event,) = [line for line in logged if line["event"] == "subscription.records_dropped"]
-    assert (event["subscription"], event["records"]) == ("s", 1)
 
 
 async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pruned() -> None:

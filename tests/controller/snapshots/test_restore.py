@@ -76,19 +76,6 @@ async def test_a_snapshot_ahead_of_its_ledger_is_rejected() -> None:
         await load_newest_snapshot(ledger.ledger, ledger.on_unusable, complete_now)
 
 
-async def test_a_trimmed_ledger_restores_the_same_state() -> None:
-    ledger = LedgerInMemory(9)
-    await ledger.snapshot()
-    ledger.trim(8)
-    ledger.grow()
-    state, read = await ledger.restored()
-
-    assert everything(ledger.state) == everything(state)
-    assert (2, 8) == (read, state.trimmed_below)
-    assert [1, 6, 8, 9, 10, 11] == await ledger.ledger.numbers()
-    assert 11 == await ledger.ledger.newest()
-
-
 @pytest.mark.parametrize("lost", [8, 10], ids=["below the snapshot", "above it"])
 async def test_a_missing_chunk_that_was_not_trimmed_is_a_gap(lost: int) -> None:
     """Even if the state does not need it: its records are lost to consumers."""

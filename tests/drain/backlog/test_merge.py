@@ -36,41 +36,6 @@ def test_the_order_of_the_input_does_not_matter():
     assert merge_rows(merge) == merge_rows(reversed(merge))
 
 
-def test_new_rows_are_added_to_the_previous_result():
-    """A segment has a row per index slot of its new records.
-
-    An unknown subscription type keeps the known one.
-    """
-    previous = (
-        StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, timestamp_index=((0, 100), (1, 101))),
-        STREAM,
-        StateRow(TOPIC, SUBSCRIPTION, 0, position=1, above=((2, 3),)),
-    )
-    new = (
-        MergedRow(StateRow(TOPIC, None, 0, records=1, size_bytes=5, end_offset=3, timestamp_index=((2, 102),))),
-        MergedRow(StateRow(TOPIC, None, 0, records=2, size_bytes=6, end_offset=6, timestamp_index=((5, 105),))),
-        MergedRow(StateRow(TOPIC, None, 0, sealed_end_offset=6)),
-        MergedRow(StateRow(TOPIC, SUBSCRIPTION, None, subscription_type=""), present=True),
-        MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, above=((1, 2), (4, 5)))),
-    )
-
-    assert merge_rows([*previous_rows(previous), *new]) == (
-        StateRow(
-            TOPIC,
-            None,
-            0,
-            records=5,
-            size_bytes=31,
-            end_offset=6,
-            sealed_end_offset=6,
-            # Offsets 1 and 5 share a slot.
-            timestamp_index=((0, 100), (2, 102), (5, 105)),
-        ),
-        STREAM,
-        StateRow(TOPIC, SUBSCRIPTION, 0, position=3, above=((4, 5),)),
-    )
-
-
 def test_the_oldest_outstanding_record_is_the_one_at_the_position():
     segment = replace(SEGMENT, timestamp_index=((0, 100), (4, 140), (9, 190)))
 
@@ -245,19 +210,6 @@ def test_the_backlog_of_a_shared_segment_is_the_mean_over_its_buckets_rounded_up
     assert found.position == 0
     assert found.estimated
     assert not backlog_of(SEGMENT, STREAM, progress[0]).estimated
-
-
-def test_acknowledgements_of_a_bucket_before_a_seek_do_not_count():
-    reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=3), reset=True)
-    before = [MergedRow(row) for row in in_buckets(0, 16, position=9)]
-    after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, 5, position=4))
-
-    rows = merge_rows([*BASE, *before, reset, after])
-
-    assert [(row.bucket, row.position) for row in rows if row.subscription_id and row.segment == 0] == [
-        (None, 3),
-        (5, 4),
-    ]
 
 
 @pytest.mark.parametrize("position", [0, 7])

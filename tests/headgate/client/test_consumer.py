@@ -30,18 +30,6 @@ pytestmark = pytest.mark.looptime
 # Reading
 
 
-async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_they_are_stored(cluster):
-    cluster.store_records(records("0", "1"))
-    cluster.store_records(records("2", "3"))
-    async with cluster.leader(grants=[grant(start_offset=1)]) as leader, consumer(cluster) as reader:
-        assert ["1", "2", "3"] == await take(reader, 3)
-        began = asyncio.get_running_loop().time()
-        cluster.store_records(records("4"), leader)
-        assert ["4"] == await take(reader, 1)
-        assert 0.1 > asyncio.get_running_loop().time() - began
-        assert {0: 5} == decode_positions(reader.positions).positions
-
-
 async def test_get_many_returns_500_records_unless_it_is_asked_for_another_number(cluster):
     cluster.store_records(records(*map(str, range(502))))
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
@@ -116,16 +104,6 @@ async def test_queue_skips_acknowledged_records(cluster):
         consumer(cluster, type="QUEUE") as reader,
     ):
         assert ["1", "4", "6"] == await take(reader, 3)
-
-
-async def test_reading_continues_when_the_store_is_reachable_again(cluster):
-    cluster.store_records(records("0"))
-    async with cluster.leader(grants=[grant()]):
-        cluster.store.outage()
-        async with consumer(cluster) as reader:
-            await asyncio.sleep(5)
-            cluster.store.outage(False)
-            assert ["0"] == await take(reader, 1)
 
 
 async def test_missing_records_are_an_error(cluster):
@@ -248,31 +226,6 @@ async def test_only_a_consumer_of_stored_records_opens_the_ledger_with_a_client_
 # Acknowledging
 
 
-async def test_stream_acknowledgements_are_collected_and_cumulative(cluster):
-    cluster.store_records(records(*"01234"))
-    async with cluster.leader(grants=[grant(generation=4)]), consumer(cluster) as reader:
-        for _ in range(5):
-            await take(reader, 1, acknowledge=True)
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
-        assert [(0, 4, 5)] == acknowledged(cluster)
-        assert 5 == reader.metrics().acknowledged_records
-
-
-async def test_acknowledgements_survive_an_outage_longer_than_their_deadline(cluster):
-    cluster.store_records(records(*"0123"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        await take(reader, 2, acknowledge=True)
-        await asyncio.sleep(1)
-        leader.answers = False
-        await take(reader, 2, acknowledge=True)
-        await asyncio.sleep(45)
-        assert [(0, 1, 2)] == acknowledged(cluster)
-        leader.answers = True
-        await asyncio.sleep(10)
-        assert (0, 1, 4) == acknowledged(cluster)[-1]
-
-
 async def test_a_sealed_segment_is_not_read_beyond_its_end(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant(end_offset=2)]) as leader, consumer(cluster) as reader:
@@ -283,29 +236,6 @@ async def test_a_sealed_segment_is_not_read_beyond_its_end(cluster):
         await asyncio.sleep(5)
         assert reads == cluster.store.calls["read"]
         assert await reader.caught_up()
-
-
-async def test_queue_acknowledgements_are_merged_into_ranges(cluster):
-    cluster.store_records(records(*"01234"))
-    async with cluster.leader(grants=[grant()]), consumer(cluster, type="QUEUE") as reader:
-        found = [await anext(reader) for _ in range(5)]
-        for index in (4, 0, 1, 3):
-            await reader.acknowledge(found[index])
-        await asyncio.sleep(0.3)
-        assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in cluster.acknowledged)
-
-
-@pytest.mark.parametrize(
-    "script", [["silent"], ["drop"], ["unavailable"], ["double"], ["out_of_order"]], ids=lambda s: s[0]
-)
-async def test_acknowledgements_survive_every_behavior_of_the_leader(script, cluster):
-    cluster.store_records(records(*"012"))
-    async with cluster.leader(grants=[grant()]) as leader:
-        leader.script.extend(script)
-        async with consumer(cluster) as reader:
-            await take(reader, 3, acknowledge=True)
-            await asyncio.sleep(8)
-            assert {(0, 1, 3)} == set(acknowledged(cluster))
 
 
 @pytest.mark.parametrize("verdict", ["forbidden", "quota_exceeded", "invalid"])
@@ -379,30 +309,6 @@ async def test_closing_says_which_acknowledgements_are_not_stored(ending, cluste
         assert "segment 0: offsets 1 to 2" in caplog.text
 
 
-async def test_an_acknowledgement_waits_while_too_many_are_collected(cluster):
-    cluster.store_records(records("0"))
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        capacity = asyncio.Event()
-        reader._acknowledger.wait_for_capacity = capacity.wait
-        acknowledging = asyncio.create_task(reader.acknowledge(await anext(reader)))
-        await asyncio.sleep(60)
-        assert not acknowledging.done()
-        capacity.set()
-        await acknowledging
-
-
-async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
-    cluster.store_records(records(*"012"))
-    async with cluster.leader(grants=[grant()]) as leader:
-        async with consumer(cluster) as reader:
-            await take(reader, 3, acknowledge=True)
-        assert [(0, 1, 3)] == acknowledged(cluster)
-        kinds = [type(request.body) for request in leader.requests]
-        assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.LeaveConsumer)
-        with pytest.raises(StopAsyncIteration):
-            await anext(reader)
-
-
 async def test_closing_ends_a_wait_for_records_at_once_and_gives_a_silent_leader_five_seconds_twice(cluster, caplog):
     """For the last acknowledgements, and for leaving. Nothing is sent afterwards."""
     loop = asyncio.get_running_loop()
@@ -464,21 +370,6 @@ async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_recor
             assert 1 == len(leader.seen(m.ConfirmRevoked))
 
 
-async def test_a_revoked_segment_waits_for_all_records_although_some_are_acknowledged(cluster):
-    cluster.store_records(records(*"012"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        first, second = [await anext(reader) for _ in range(2)]
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await asyncio.sleep(0.1)
-        await reader.acknowledge(first)
-        await asyncio.sleep(5)
-        assert [] == leader.seen(m.ConfirmRevoked)
-        await reader.acknowledge(second)
-        await asyncio.sleep(0.5)
-        assert 1 == len(leader.seen(m.ConfirmRevoked))
-        assert all(not task.done() for task in reader._tasks._tasks), "ended tasks are forgotten"
-
-
 async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_after_its_limit(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant()]) as leader:
@@ -512,17 +403,6 @@ async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
         await asyncio.sleep(0.1)
         await nothing_more(reader)
         assert [] == leader.seen(m.ConfirmRevoked)
-        assert [] == reader.segments
-
-
-async def test_a_confirmation_is_repeated_until_the_leader_replies(cluster):
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        leader.answers = False
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await asyncio.sleep(7)
-        leader.answers = True
-        await asyncio.sleep(4)
-        assert 2 <= len(leader.seen(m.ConfirmRevoked))
         assert [] == reader.segments
 
 
@@ -562,15 +442,6 @@ async def test_one_request_confirms_250_revocations_at_most(cluster):
         confirmed = [each.released for each in leader.seen(m.ConfirmRevoked)]
         assert [250, 250, 1] == [len(each) for each in confirmed]
         assert [(n, n + 1) for n in range(501)] == [pair for each in confirmed for pair in each]
-
-
-async def test_a_segment_granted_again_at_a_higher_generation_is_read_again(cluster):
-    cluster.store_records(records(*"01"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        assert ["0", "1"] == await take(reader, 2)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
-        leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])
-        assert ["1"] == await take(reader, 1)
 
 
 async def test_a_forged_head_delays_reading_once(cluster):

@@ -11,25 +11,9 @@ from headgate.client.consumer import Consumer
 from headgate.errors import AcknowledgementsNotStoredError, FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.fakes.scripted_leader import grant
-from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
+from tests.support.worlds.consuming import consumer, records, registration, take
 
 pytestmark = pytest.mark.looptime
-
-
-async def test_a_leader_change_causes_no_duplicate_and_no_pause(cluster):
-    cluster.store_records(records(*"01"))
-    async with cluster.leader() as old:
-        old.grants = [grant()]
-        async with consumer(cluster) as reader:
-            assert ["0", "1"] == await take(reader, 2, acknowledge=True)
-            old.answers = False
-            async with cluster.leader(2) as new:
-                new.grants = [grant()]
-                cluster.store_records(records("2"), new)
-                assert ["2"] == await take(reader, 1, acknowledge=True)
-                await asyncio.sleep(1)
-                assert registration(old).incarnation == registration(new).incarnation
-                assert (0, 1, 3) == acknowledged(cluster)[-1]
 
 
 async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_registration(cluster):
@@ -41,30 +25,6 @@ async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_re
             assert new.seen(m.RegisterConsumer)
             cluster.store_records(records("0"), new)
             assert ["0"] == await take(reader, 1)
-
-
-async def test_a_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
-    cluster.store_records(records(*"01"))
-    async with cluster.leader() as old:
-        old.grants = [grant()]
-        async with consumer(cluster) as reader:
-            await take(reader, 1)
-            old.answers = False
-            async with cluster.leader(2):
-                await asyncio.sleep(1)
-                assert [] == reader.segments
-                await nothing_more(reader)
-
-
-async def test_a_pushed_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
-    async with cluster.leader() as leader, consumer(cluster) as reader:
-        leader.push(registration(leader), granted=[grant()])
-        await asyncio.sleep(1)
-        assert [0] == reader.segments
-        async with cluster.leader(2) as successor:
-            await asyncio.sleep(3)
-            assert [] == reader.segments
-            assert 1 == len(successor.seen(m.RegisterConsumer))
 
 
 async def test_pushes_to_another_program_of_the_same_name_and_before_the_registration_are_ignored(cluster):
@@ -137,17 +97,6 @@ async def test_pushes_of_a_deposed_leader_are_ignored(cluster):
         assert [] == reader.segments
 
 
-async def test_a_reconnected_consumer_registers_again_and_keeps_reading(cluster):
-    cluster.store_records(records(*"01"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster, "me") as reader:
-        await take(reader, 1)
-        cluster.broker.drop("me")
-        assert ["1"] == await take(reader, 1)
-        await asyncio.sleep(3)
-        assert 2 <= len(leader.seen(m.RegisterConsumer))
-        assert [0] == reader.segments
-
-
 async def test_heartbeats_list_the_held_segments(cluster):
     async with cluster.leader(grants=[grant(2, generation=6)]) as leader, consumer(cluster):
         await asyncio.sleep(5.5)
@@ -163,21 +112,6 @@ async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
                 async with asyncio.timeout(5):
                     await anext(reader)
         assert [] == leader.seen(m.LeaveConsumer), "another program has the name"
-
-
-async def test_an_evicted_consumer_registers_again_and_continues(cluster, caplog):
-    cluster.store_records(records(*"01"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        await take(reader, 2)
-        request = registration(leader)
-        leader.answers = False
-        leader.grants = [grant(generation=2, start_offset=1)]
-        leader.push_fenced(request, "silent for too long")
-        await asyncio.sleep(0.1)
-        assert [] == reader.segments
-        leader.answers = True
-        assert ["1"] == await take(reader, 1)
-    assert "consumer.fenced" in caplog.text
 
 
 async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster, caplog):
@@ -220,23 +154,6 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
         await asyncio.sleep(30)
         assert [(0, 1)] == leader.seen(m.Heartbeat)[0].held
         assert [] == leader.seen(m.RegisterConsumer)
-    assert "consumer.no_leader" in caplog.text
-
-
-async def test_a_registration_without_a_reply_is_repeated_until_a_leader_replies(cluster, caplog):
-    """Its grants may have changed meanwhile, and a heartbeat does not list them."""
-    async with cluster.leader() as leader, consumer(cluster) as reader:
-        leader.answers = False
-        leader.announce()
-        await asyncio.sleep(60)
-        assert [] == leader.seen(m.Heartbeat)
-        leader.grants = [grant()]
-        leader.requests.clear()
-        leader.answers = True
-        await asyncio.sleep(10)
-        assert [0] == reader.segments
-        assert isinstance(leader.requests[0].body, m.RegisterConsumer)
-        assert 1 == len(leader.seen(m.RegisterConsumer))
     assert "consumer.no_leader" in caplog.text
 
 

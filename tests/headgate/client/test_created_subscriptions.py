@@ -11,7 +11,6 @@ from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from tests.headgate.client.test_against_the_leader import client, create, delete, produce
-from tests.headgate.client.test_seek_while_consuming import take
 from tests.support.worlds.one_shard import OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
@@ -19,19 +18,6 @@ pytestmark = pytest.mark.looptime
 
 def reader(world: OneShard, **options) -> Consumer:
     return Consumer(client(world, "client-c"), **{"topic": "orders", "subscription": "audit", "name": "c", **options})
-
-
-async def test_its_first_consumer_gets_every_record_since_its_creation():
-    """The consumer asks for the latest records; the subscription has its start already."""
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=2)
-        await produce(world, 10)
-        created = await admin.create_subscription("orders", "audit", type="queue")
-        await produce(world, 20, "later")
-        assert ("QUEUE", ()) == (created.type, created.consumers)
-        async with reader(world, type="QUEUE", start="latest") as consumer:
-            assert 20 == len(await take(consumer, 20))
 
 
 async def test_it_starts_at_a_point_in_time():

@@ -23,9 +23,8 @@ from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
-from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant, send_all
+from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
 from tests.support.samples.record_rows import record_rows
-from tests.support.worlds.consuming import consumer
 
 pytestmark = pytest.mark.looptime
 
@@ -130,31 +129,6 @@ async def test_linger_delays_a_batch_until_more_records_arrive(cluster):
         assert [2] == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        ["unavailable"],
-        ["accept", "unavailable", "accept"],
-        ["accept", "drop", "accept"],
-        ["accept", "silent", "accept"],
-        ["double", "double", "double"],
-        ["accept", "delay", "accept"],
-        ["not_leader"],
-        ["accept", "out_of_order"],
-        ["silent", "silent", "drop", "unavailable", "drop", "silent"],
-    ],
-    ids=" ".join,
-)
-async def test_records_are_stored_once_in_order_whatever_the_leader_does(script, cluster):
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
-        leader.script.extend(script)
-        deliveries = await send_all(producer, 12)
-        places = [await delivery for delivery in deliveries]
-
-    assert list(range(12)) == [place.offset for place in places]
-    assert [str(n).encode() for n in range(12)] == cluster.stored
-
-
 # Names and positions
 
 
@@ -233,22 +207,6 @@ async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit(clus
         assert 0 == producer.metrics().buffered_bytes
 
 
-async def test_headers_arrive_as_they_were_sent(cluster):
-    """In their order, with repeated names, and counted in the size of the record."""
-    given = {"trace": b"00-17", "é": b"\xff"}, [("b", b"1"), ("a", b"2"), ("b", b"")], ()
-    settings = ProducerSettings(max_record_bytes=4 + len(b"trace00-17\xc3\xa9\xff"))
-    async with cluster.leader(grants=[grant()]), Producer(cluster.client(), settings=settings) as producer:
-        for each in given:
-            await producer.send_and_wait("orders", b"k", b"val", headers=each)
-        with pytest.raises(RequestRejectedError, match=r"18 bytes \(key, value and headers\) .* limit of 17"):
-            await producer.send("orders", b"k", b"val.", headers=given[0])
-        async with consumer(cluster, "reader", start="earliest") as reader:
-            found = [await anext(reader) for _ in given]
-        assert 0 == producer.metrics().buffered_bytes
-
-    assert [tuple(given[0].items()), tuple(given[1]), ()] == [record.headers for record in found]
-
-
 async def test_only_a_program_that_copies_sends_headers_of_headgate(cluster):
     own = {"headgate-reason": b"too late"}
     async with cluster.leader() as leader:
@@ -315,17 +273,6 @@ async def test_an_unknown_topic_fails_only_its_own_records(cluster):
             await bad
         await behind
     assert [b"0", b"1", b"2"] == cluster.stored
-
-
-async def test_send_waits_for_buffer_space(cluster):
-    settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100)
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
-        await (await producer.send("orders", b"key", b"probe"))
-        leader.script.extend(["delay"] * 3)
-        for n in range(20):
-            await producer.send("orders", b"key", b"x" * 50 + str(n).encode())
-            assert 300 >= producer.metrics().buffered_bytes
-    assert 21 == len(cluster.stored)
 
 
 async def test_send_fails_at_once_with_when_full_fail(cluster):

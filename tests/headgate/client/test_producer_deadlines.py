@@ -22,35 +22,6 @@ pytestmark = pytest.mark.looptime
 SHORT = ProducerSettings(batch_bytes=1, request_timeout_seconds=1, delivery_timeout_seconds=3, max_in_flight=2)
 
 
-async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed(cluster):
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
-        await (await producer.send("orders", b"key", b"probe"))
-        leader.answers = False
-        began = asyncio.get_running_loop().time()
-        deliveries = await send_all(producer, 4)
-        outcomes = await asyncio.gather(*(_outcome(delivery) for delivery in deliveries))
-        assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
-        assert [DeliveryUnknownError] * 2 + [DeliveryFailedError] * 2 == outcomes
-        leader.answers = True
-        assert 1 == (await (await producer.send("orders", b"key", b"after"))).offset
-        report = await producer.close()
-    assert (2, 2, 2) == (report.committed_records, report.failed_records, report.unknown_records)
-    assert [b"probe", b"after"] == cluster.stored
-
-
-async def test_without_a_leader_records_fail_at_the_deadline(cluster):
-    async with cluster.leader():
-        producer = Producer(cluster.client(), settings=SHORT)
-        await producer.__aenter__()
-    async with cluster.leader() as leader:
-        leader.answers = False
-        began = asyncio.get_running_loop().time()
-        deliveries = await send_all(producer, 3)
-        assert [DeliveryFailedError] * 3 == [await _outcome(delivery) for delivery in deliveries]
-        assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
-        await producer.close()
-
-
 async def test_records_of_several_topics_expire_at_their_own_deadlines(cluster):
     """Batches that wait for their turn expire, too, and none earlier than its records."""
     settings = ProducerSettings(request_timeout_seconds=1, delivery_timeout_seconds=10)
@@ -135,14 +106,6 @@ async def test_leaving_the_block_flushes(cluster):
             delivery = await producer.send("orders", b"key", b"value")
         assert delivery.done()
     assert [b"value"] == cluster.stored
-
-
-async def _outcome(delivery) -> type:
-    try:
-        await delivery
-    except HeadgateError as error:
-        return type(error)
-    return RecordMetadata
 
 
 async def test_opening_without_a_leader_is_bounded(cluster):

@@ -13,7 +13,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.errors import ConfigError
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, in_order, produce, reader
+from tests.support.worlds.one_shard_programs import client, create, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -49,22 +49,6 @@ def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
     for record in records:
         found.setdefault(record.key, []).append(int(record.value))
     return found
-
-
-async def test_after_a_seek_every_record_is_delivered_again_in_order_and_no_earlier_one_between():
-    """500 records are queued in the consumer at the seek; none of them is delivered after the revocation."""
-    async with reading(600) as (_, consumer, admin):
-        before = await take(consumer, 100)
-        answer = await admin.seek("orders", "billing", to="earliest")
-        await asyncio.sleep(0.5)
-        after = await take(consumer, 600)
-        await asyncio.sleep(1)
-        described = await admin.describe_subscription("orders", "billing")
-
-    assert in_order(600) == by_key(after)
-    assert {record.generation for record in before}.isdisjoint({record.generation for record in after})
-    assert 1 == answer.seek_generation == described.seek_generation
-    assert all(s.acknowledged_offset == s.next_offset for s in described.segments)
 
 
 async def test_records_delivered_before_a_seek_cannot_be_acknowledged():

@@ -55,18 +55,6 @@ async def balanced(harness: CoordinatorHarness) -> None:
     await traffic(harness, HOT, 300)
 
 
-async def test_a_joining_consumer_sets_the_balance_and_a_returning_one_does_not(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    assert "count" == harness.coordinator.describe().balance
-    harness.register("bob", balance="load")
-    harness.register("cyd")
-    assert "load" == harness.coordinator.describe().balance
-    harness.register("bob", balance="load")
-    harness.register("cyd", balance="count", incarnation=2)
-    harness.register("bob", balance="load")
-    assert "count" == harness.coordinator.describe().balance
-
-
 async def test_loads_are_not_sampled_when_balancing_by_count(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     await traffic(harness, HOT, 300)
@@ -102,32 +90,6 @@ async def test_a_constant_load_moves_nothing_more(harness: CoordinatorHarness) -
     await traffic(harness, HOT, 1800)
 
     assert (before, changes) == (moves(harness), len(harness.proposed(e.SegmentWeightsSet)))
-
-
-async def test_a_change_of_leader_moves_nothing(harness: CoordinatorHarness) -> None:
-    """A term starts with the recorded weights, and its first samples change nothing."""
-    await balanced(harness)
-    before, holders = moves(harness), harness.holders()
-    for _ in range(3):
-        await harness.change_leader()
-        harness.coordinator.tick()
-        for name in ("ada", "bob"):
-            harness.register(name)
-        await traffic(harness, HOT, 600)
-
-    assert (before, holders) == (moves(harness), harness.holders())
-
-
-async def test_a_burst_after_a_change_of_leader_is_smoothed_like_any_other(harness: CoordinatorHarness) -> None:
-    """If the burst were the very first sample, it would change the weight a minute later."""
-    await balanced(harness)
-    changes = len(harness.proposed(e.SegmentWeightsSet))
-    await harness.change_leader()
-    harness.coordinator.tick()
-    await traffic(harness, HOT | {1: 120_000}, 10)
-    await traffic(harness, HOT, 300)
-
-    assert changes == len(harness.proposed(e.SegmentWeightsSet))
 
 
 async def test_a_checkpoint_subscription_has_no_backlog_to_weigh(lead: Lead) -> None:
@@ -167,27 +129,6 @@ async def test_switching_back_to_count_balances_by_count(harness: CoordinatorHar
     await traffic(harness, HOT, 30)
 
     assert 3 == list(harness.holders().values()).count("ada")
-
-
-async def test_blocked_segments_have_weights_but_are_not_assigned(stream_harness: CoordinatorHarness) -> None:
-    harness = stream_harness
-    harness.register("ada", balance="load")
-    harness.register("bob")
-    harness.confirm_all()
-    harness.store(0, 5)
-    harness.split(0)
-    before = harness.holders()
-    for _ in range(30):
-        harness.store(2, 1, 5_000_000)
-        harness.store(3, 1, 5_000_000)
-        harness.store(1, 1, 50_000)
-        await harness.run_with_heartbeats(5)
-
-    described = {segment.segment: segment for segment in harness.coordinator.describe().segments}
-    assert ["blocked", "blocked"] == [described[s].status for s in (2, 3)]
-    assert described[2].weight > 10 * described[1].weight
-    assert before == harness.holders()
-    assert {"ada", "bob"} == set(before.values())
 
 
 async def test_a_bucket_range_weighs_its_proportion_and_a_backlog_counts_by_bucket(lead: Lead) -> None:

@@ -13,7 +13,6 @@ from shard.requests.subscription_commands import (
     set_order,
 )
 from shard.subscriptions.refusal import Refusal
-from shard.subscriptions.registration import MAX_SUBSCRIPTIONS
 from tests.support.worlds.command_shard import CommandShard
 
 IDS = {"topic_id": 1, "subscription_id": 2}
@@ -53,16 +52,6 @@ def ask(kind: Any, **fields: Any) -> Any:
 
 def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
     return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.result.moves]
-
-
-def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
-    shard = Shard()
-    answer = shard.do(shard.seek(to="earliest"))
-
-    assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(answer)
-    assert 1 == answer.result.seek_generation == shard.subscription.seek_generation
-    assert set() == shard.subscription.drained
-    assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
 
 
 def test_descendants_of_named_segments_move_in_strict_order() -> None:
@@ -309,24 +298,3 @@ def test_a_subscription_is_deleted_once_and_with_consumers_only_by_force(consume
     again = delete_subscription(deletion, shard.state)
     assert () == again.entries
     assert m.Done() == shard.do(again), "its reply was lost"
-
-
-def test_a_topic_has_a_limited_number_of_subscriptions() -> None:
-    shard = Shard()
-    shard.apply(
-        *(
-            e.SubscriptionCreated(
-                topic_id=1,
-                subscription_id=100 + n,
-                subscription=f"s{n}",
-                subscription_type="QUEUE",
-                order="none",
-                positions={},
-            )
-            for n in range(MAX_SUBSCRIPTIONS - 1)
-        )
-    )
-    refusal = shard.create()
-
-    assert isinstance(refusal, Refusal)
-    assert "the limit is 1000" in refusal.reason

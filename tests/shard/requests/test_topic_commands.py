@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from headgate.model import entries as e
@@ -148,25 +147,6 @@ def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None
     forced = m.DeleteTopic(topic="orders", token="x", force=True)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
-
-
-@pytest.mark.parametrize(("start", "positions"), [("earliest", {}), ("latest", {0: 4, 1: 0, 2: 0, 3: 0})])
-def test_a_subscription_starts_at_the_requested_position(
-    topic: CommandShard, start: Any, positions: dict[int, int]
-) -> None:
-    """LATEST starts at the present end of every segment, also of sealed ones, which are thus drained."""
-    topic.state.begin_chunk(3, 0)
-    topic.state.topics["orders"].tails[0].next_offset = 4
-    topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
-    register = registration("QUEUE", start=start)
-
-    entry = subscription_commands.new_subscription(register, topic.state.topics["orders"], 9, "alice")
-
-    assert (positions, "none", "count") == (entry.positions, entry.order, entry.balance)
-    by_load = subscription_commands.new_subscription(
-        msgspec.structs.replace(register, balance="load"), topic.state.topics["orders"], 9, "alice"
-    )
-    assert "load" == by_load.balance
 
 
 def _set(shard: CommandShard, token: str, **fields: Any) -> Any:

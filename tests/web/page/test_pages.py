@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from headgate.views.cluster import ComponentInfo
 from metrics.health import HealthFacts, judge_health
@@ -17,7 +16,6 @@ from tests.support.samples.status_documents import (
     NOW_MS,
     SEGMENTS,
     assignment,
-    daemon_document,
     part,
     subscription_document,
     subscription_summary,
@@ -88,30 +86,6 @@ def test_each_component_has_an_entry_in_the_runbook():
     assert set(ALERTS.values()) <= headings
 
 
-def test_the_overview_says_which_shards_have_no_leader():
-    page = overview_page(merged("test", "one", NOW_MS, 3, [part()]), None)
-    assert "no known leader of shards 1, 2: their topics are missing on this page" in text_of(page.parts["problems"])
-
-
-def test_daemons_are_linked_where_they_listen_and_say_why_they_do_not_answer():
-    gone = daemon_document("two", state="unreachable", problem="two did not answer", components=(), shards=(), url=None)
-    page = overview(part(), replace(part("two"), daemon=gone))
-
-    assert 'href="http://one.example:9464/"' in page.parts["daemons"]
-    assert "two unreachable" in text_of(page.parts["daemons"])
-    assert "two did not answer" in text_of(page.parts["problems"])
-
-
-def test_a_page_of_topics_leads_to_the_next_one_and_keeps_the_search():
-    topics = [topic_summary(f"a&{n}") for n in range(3)]
-    page = topics_page(cut_topics(topics, Query(limit=2, contains="a&"), NOW_MS), "a&", "")
-
-    assert 'href="/topics?contains=a%26&amp;after=a%261"' in page.parts["topics"]
-    assert 'value="a&amp;"' in page.parts["search"]
-    assert "First page" in topics_page(cut_topics(topics, Query(after="a&1"), NOW_MS), "", "a&1").parts["topics"]
-    assert "No such topic." in topics_page(cut_topics([], Query(), NOW_MS), "", "").parts["topics"]
-
-
 def test_a_topic_shows_its_segments_and_links_its_subscriptions():
     page = topic_page(topic_document())
 
@@ -120,40 +94,9 @@ def test_a_topic_shows_its_segments_and_links_its_subscriptions():
     assert "Stored 20/s" in text_of(page.parts["totals"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        pytest.param({"draining": ()}, "0 is not drained, read by ada", id="not counted"),
-        pytest.param(
-            {"drain_problem": "Spark is down"}, "Drain checks are not answered: Spark is down.", id="Spark down"
-        ),
-        pytest.param({"next_drain_check_seconds": None}, "No drain check is scheduled.", id="no check"),
-        pytest.param({"next_drain_check_seconds": 0.0}, "A drain check is running.", id="check runs"),
-    ],
-)
-def test_what_waits_says_what_is_unknown(fields, text):
-    assert text in text_of(subscription_page(subscription_document(**fields)).parts["waiting"])
-
-
-def test_drained_segments_are_folded_away():
-    drained = subscription_document(
-        (assignment(0, "drained", unacknowledged=0), *(assignment(n, "waiting") for n in (1, 2, 3)))
-    )
-    layout = ET.fromstring(subscription_page(drained).parts["layout"])
-    outside = [group.get("class") for group in layout.findall("div/svg[@class='wide']/g")]
-    inside = [group.get("class") for group in layout.findall("details//svg[@class='wide']/g")]
-
-    assert "drained" not in outside
-    assert outside.count("waiting") == 3
-    assert "drained" in inside
-    assert layout.find("details/summary").text == "1 drained segment, folded away"
-
-
-def test_an_acknowledged_segment_waits_for_its_drain_check():
-    done = subscription_document(
-        (assignment(0, "granted", consumer="ada", unacknowledged=0), *(assignment(n, "waiting") for n in (1, 2, 3)))
-    )
-    assert "acknowledged, drain check due" in subscription_page(done).parts["layout"]
+def test_the_overview_says_which_shards_have_no_leader():
+    page = overview_page(merged("test", "one", NOW_MS, 3, [part()]), None)
+    assert "no known leader of shards 1, 2: their topics are missing on this page" in text_of(page.parts["problems"])
 
 
 def test_every_text_is_escaped():

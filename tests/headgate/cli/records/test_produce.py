@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,29 +31,6 @@ def events(tmp_path: Path) -> Path:
     path = tmp_path / "events.ndjson"
     path.write_bytes(GOOD)
     return path
-
-
-def test_each_line_is_one_record_with_its_bytes_as_the_value(invoke: Invoke, orders: FakeCluster, events: Path):
-    result = invoke("produce", "orders", "--key-field", "id", str(events))
-
-    assert result.exit_code == 0, result.stderr
-    assert orders.sent == [
-        ("orders", b"a", b'{"id": "a", "n": 1}'),
-        ("orders", b"b", b'{"id": "b", "n": 2}'),
-        ("orders", b"a", b'{"id": "a", "n": 3}'),
-    ]
-    assert orders.positions == [None, None, None]
-    assert (orders.flushes, orders.closed) == (1, 1)
-    assert result.stderr == "accepted 3, stored 3, failed 0\n"
-    assert result.stdout == ""
-
-
-def test_several_files_are_sent_in_order(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
-    (tmp_path / "more").write_bytes(b'{"id": 9}')
-
-    invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path / "more"))
-
-    assert [key for _, key, _ in orders.sent] == [b"a", b"b", b"a", b"9"]
 
 
 def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
@@ -246,21 +221,6 @@ try:
 finally:
     print([key.decode() for _, key, _ in cluster.sent])
 """
-
-
-@pytest.mark.parametrize(("words", "redirected"), [((), False), (("-",), True)], ids=["pipe", "file"])
-def test_standard_input_may_be_a_pipe_or_a_file(
-    words: tuple[str, ...], redirected: bool, events: Path, pytestconfig: pytest.Config
-):
-    command = [sys.executable, "-c", PROGRAM, *words]
-    if redirected:
-        with events.open("rb") as file:
-            result = subprocess.run(command, stdin=file, capture_output=True, cwd=pytestconfig.rootpath, check=True)
-    else:
-        result = subprocess.run(command, input=GOOD, capture_output=True, cwd=pytestconfig.rootpath, check=True)
-
-    assert result.stdout == b"['a', 'b', 'a']\n"
-    assert result.stderr == b"accepted 3, stored 3, failed 0\n"
 
 
 @pytest.mark.parametrize(
