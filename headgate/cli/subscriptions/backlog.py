@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -70,10 +69,9 @@ def show(context: CommandContext, topic: str | None, name: str | None, by_segmen
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
     """
     if watch:
-        history: dict[tuple[str, str], list[int]] = defaultdict(list)
         context.watch(
             lambda admin: admin.backlog(topic, name),
-            lambda found: _print(found, by_segment=by_segment, history=history),
+            lambda found: _print(found, by_segment=by_segment),
             context.watch_interval_seconds,
         )
         return
@@ -86,28 +84,13 @@ def show(context: CommandContext, topic: str | None, name: str | None, by_segmen
         click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
 
 
-def _print(
-    found: list[BacklogInfo], *, by_segment: bool, history: dict[tuple[str, str], list[int]] | None = None
-) -> None:
-    """Print a table and its notes. ``history``: the earlier counts of a watched table, by topic and subscription."""
+def _print(found: list[BacklogInfo], *, by_segment: bool) -> None:
     rows = []
     for each in found:
-        trends = [table.outlook_trend(each)]
-        if history is not None:
-            seen = history[each.topic, each.subscription]
-            trends = [table.trend(seen[-1] if seen else None, each.records)]
-            if each.records is not None:
-                seen.append(each.records)
-                del seen[: -table.SPARKS]
-            trends.append(table.sparkline(seen))
-        rows.append([*table.subscription_row(each), *trends])
+        rows.append([*table.subscription_row(each), table.trend(each)])
         if by_segment:
-            rows += [
-                [*table.segment_row(part, each), table.outlook_trend(part), ""][: len(rows[0])]
-                for part in each.segments
-            ]
-    columns = (*table.COLUMNS, "") if history is None else (*table.COLUMNS, "", "trend")
-    print_table(columns, rows, numbers=table.NUMBERS, drop=table.DROP)
+            rows += [[*table.segment_row(part, each), table.trend(part)] for part in each.segments]
+    print_table((*table.COLUMNS, ""), rows, numbers=table.NUMBERS, drop=table.DROP)
     for line in table.counted_lines(found, time.time_ns() // 1_000_000):
         click.echo(line, err=True)
 

@@ -1,4 +1,4 @@
-"""Format backlogs for a terminal: table rows, a trend, and a sparkline for a watched table. Pure.
+"""Format backlogs for a terminal: table rows, and a trend. Pure.
 
 ``~`` marks an estimate, ``?`` a value that is not known yet, ``-`` a value that does not exist, or that cannot be known
 because the topic is stored elsewhere.
@@ -14,9 +14,7 @@ from headgate.views.backlogs import BacklogInfo, Outlook, SegmentBacklogInfo
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
-DROP: Final = ("type", "bytes", "in/s", "acked/s", "trend", "oldest")
-BARS: Final = "▁▂▃▄▅▆▇█"
-SPARKS: Final = 20
+DROP: Final = ("type", "bytes", "in/s", "acked/s", "oldest")
 STALE_SECONDS: Final = 5.0
 """The age of older counts is shown."""
 NOTES: Final = 5
@@ -80,23 +78,9 @@ def _needs_spark(backlog: BacklogInfo) -> bool:
     return backlog.counted_by == "leader" and not explained
 
 
-def trend(before: int | None, now: int | None) -> str:
-    """Return ▲, ▼ or = for a backlog that was ``before`` and is ``now``; empty where one of them is not known."""
-    if before is None or now is None:
-        return ""
-    return "=" if now == before else "▲" if now > before else "▼"
-
-
-def outlook_trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
-    """Return the trend that follows from the rates, for a table that is shown once."""
+def trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
+    """Return ▲, ▼ or = by the rates; empty where one of them is not known."""
     stored, acknowledged = backlog.stored_per_second, backlog.acknowledged_per_second
     if stored is None or acknowledged is None:
         return ""
     return "=" if stored == acknowledged else "▲" if stored > acknowledged else "▼"
-
-
-def sparkline(values: Sequence[int]) -> str:
-    """Return the last `SPARKS` of ``values`` as bars; 0 is always the lowest bar."""
-    shown = values[-SPARKS:]
-    highest = max(shown, default=0)
-    return "".join(BARS[0 if highest == 0 else value * (len(BARS) - 1) // highest] for value in shown)
