@@ -64,11 +64,8 @@ async def open_topic_source(
 ) -> AsyncIterator[TopicSource]:
     """Connect ``client``, which has the ledger's store, and describe ``topic``.
 
-    Raises:
-        RequestRejectedError: the topic does not exist.
-        HeadgateError: its records are stored elsewhere.
-        NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
-        StoreUnavailableError: the store is unreachable.
+    Raises RequestRejectedError, HeadgateError (its records are stored elsewhere), NoLeaderError (the cluster, or the
+    leader of the topic's shard, cannot be reached) or StoreUnavailableError.
     """
     m.require_name("topic", topic)
     head = Head()

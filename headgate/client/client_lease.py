@@ -25,9 +25,7 @@ class ClientLease:
     async def open(self) -> int:
         """Connect, and return the number of shards. If that fails, nothing stays open.
 
-        Raises:
-            NoLeaderError: the cluster cannot be reached in time.
-            TransportError: the broker and this program refuse each other.
+        Raises NoLeaderError or TransportError.
         """
         if self._owned:
             await self.client.__aenter__()

@@ -97,9 +97,8 @@ class Chunk:
 def decode(data: bytes, *, shard: int, number: int) -> Chunk:
     """Return the chunk in ``data``, without its records.
 
-    Raises:
-        LedgerFormatError: the chunk has another format.
-        LedgerError: damaged, not written by headgate, or of another shard or number. The text begins with its path.
+    Raises LedgerFormatError or LedgerError (damaged, not written by headgate, or of another shard or number. The text
+    begins with its path).
     """
     header = decode_header(data, shard=shard, number=number)
     path = chunk_path(shard, number)

@@ -95,11 +95,8 @@ async def manifest_ranges(store: Store, shard: int) -> list[ChunkRange]:
 async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifest:
     """Return one manifest.
 
-    Raises:
-        LedgerFormatError: it has another format.
-        LedgerError: it is damaged, or belongs to another ledger, shard or range.
-        ObjectMissingError: a wider one replaced it, or it never existed.
-        StoreUnavailableError: the store is unreachable.
+    Raises LedgerFormatError, LedgerError, ObjectMissingError (a wider one replaced it, or it never existed) or
+    StoreUnavailableError.
     """
     path = manifest_path(shard, chunks)
     data = await store.read(path)
@@ -170,9 +167,7 @@ async def delete_compacted_segments(
     Repeating the call is harmless and finishes what an error interrupted. A compaction that adds
     such records later deletes them itself.
 
-    Raises:
-        LedgerError: a manifest is damaged.
-        StoreUnavailableError: the store is unreachable; some objects may be deleted.
+    Raises LedgerError or StoreUnavailableError (the store is unreachable; some objects may be deleted).
     """
     deleted = 0
     for chunks in await manifest_ranges(store, shard):

@@ -40,12 +40,7 @@ def identity_object(ledger_id: str) -> bytes:
 
 
 async def read_ledger_id(store: Store, url: str) -> str | None:
-    """Return the id of the ledger at ``url``; None: it has none.
-
-    Raises:
-        LedgerError: the object is unusable.
-        StoreUnavailableError: the store is unreachable.
-    """
+    """Return the id of the ledger at ``url``; None: it has none. Raises LedgerError or StoreUnavailableError."""
     try:
         raw = await store.read(IDENTITY_PATH)
     except ObjectMissingError:

@@ -101,9 +101,8 @@ class Ledger:
     async def newest(self) -> int:
         """Return the highest number, 0 for an empty ledger.
 
-        Raises:
-            LedgerError: a gap in the numbers that no snapshot covers, or a snapshot ahead of all chunks.
-            StoreUnavailableError: the store is unreachable.
+        Raises LedgerError (a gap in the numbers that no snapshot covers, or a snapshot ahead of all chunks) or
+        StoreUnavailableError.
         """
         snapshot, numbers = await self.end()
         folder = chunk_folder(self.shard)

@@ -21,9 +21,7 @@ _MORE_FOLLOWS: Final = 0x80
 def check_sealed(data: bytes, path: str, metadata_key: bytes, supported_format: int) -> bytes:
     """Return the JSON under ``metadata_key`` in the metadata of an intact object of the ``supported_format``.
 
-    Raises:
-        LedgerFormatError: the object has another format.
-        LedgerError: it is damaged, or headgate did not write it. The text begins with ``path``.
+    Raises LedgerFormatError or LedgerError.
     """
     check_is_parquet(data, path)
     try:

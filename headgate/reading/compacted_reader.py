@@ -50,10 +50,8 @@ class CompactedRecords:
         With ``fresh`` the manifests are listed now, whatever the age of the last listing. Ranges
         before ``chunk`` are skipped: the record at ``offset`` is in it or in a later chunk.
 
-        Raises:
-            LedgerError: a manifest is damaged.
-            ObjectMissingError: a manifest was replaced meanwhile; call again with ``fresh``.
-            StoreUnavailableError: the store is unreachable.
+        Raises LedgerError, ObjectMissingError (a manifest was replaced meanwhile; call again with ``fresh``) or
+        StoreUnavailableError.
         """
         async with self._lock:
             now = asyncio.get_running_loop().time()
@@ -78,10 +76,7 @@ class CompactedRecords:
     async def slices(self, item: CompactedObject, offset: int) -> AsyncGenerator[Rows]:
         """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time. Close it.
 
-        Raises:
-            LedgerError: the object is damaged, or its records are not those that its manifest states.
-            ObjectMissingError: it was replaced, or its segment was removed.
-            StoreUnavailableError: the store is unreachable.
+        Raises LedgerError, ObjectMissingError (it was replaced, or its segment was removed) or StoreUnavailableError.
         """
         self.opened += 1
         records = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item)

@@ -29,10 +29,7 @@ async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> d
 
     ``topic`` is a current description from the leader, so the records it counts are durable.
 
-    Raises:
-        LedgerError: an object of the ledger is damaged.
-        ObjectMissingError: the ledger has a gap.
-        StoreUnavailableError: the store is unreachable.
+    Raises LedgerError, ObjectMissingError (the ledger has a gap) or StoreUnavailableError.
     """
     for _ in range(MAX_ATTEMPTS - 1):
         try:

@@ -46,10 +46,8 @@ class StoredObjects(NamedTuple):
 async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
     """Return what holds the records of the shard from ``first_chunk`` on, all of it durable.
 
-    Raises:
-        LedgerError: a manifest is damaged.
-        ObjectMissingError: a manifest or a chunk was replaced meanwhile, try again; or the ledger has a gap.
-        StoreUnavailableError: the store is unreachable.
+    Raises LedgerError, ObjectMissingError (a manifest or a chunk was replaced meanwhile, try again; or the ledger has a
+    gap) or StoreUnavailableError.
     """
     store, shard = ledger.store, ledger.shard
     ranges = [each for each in ranges_to_read(await manifest_ranges(store, shard)) if each.last >= first_chunk]

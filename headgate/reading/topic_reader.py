@@ -90,12 +90,7 @@ class TopicReader:
         self._bounded = True
 
     async def stored(self) -> AsyncGenerator[LedgerRecord]:
-        """Yield every record that the description counts.
-
-        Raises:
-            LedgerError: an object is damaged, or records are missing.
-            StoreUnavailableError: the store is unreachable.
-        """
+        """Yield every record that the description counts. Raises LedgerError or StoreUnavailableError."""
         fruitless = 0
         while not self._is_complete():
             before = dict(self._next_offsets)

@@ -35,9 +35,7 @@ def read_broker_properties(
 
     None: it speaks no MQTT 5.
 
-    Raises:
-        TransportError: the broker does not answer, or refuses the connection.
-        ConfigError: a certificate is unusable.
+    Raises TransportError or ConfigError.
     """
     answers: list[tuple[ReasonCode, Properties | None]] = []
     client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5)

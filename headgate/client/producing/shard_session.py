@@ -121,9 +121,7 @@ class ShardSession:
     async def open(self, timeout_seconds: float) -> None:
         """Get an identity before there is a batch to send.
 
-        Raises:
-            NoLeaderError: no leader granted one in time.
-            FencedError, ForgottenError, RequestRejectedError: the leader refused it for good.
+        Raises NoLeaderError, or FencedError, ForgottenError or RequestRejectedError (the leader refused it for good).
         """
         if self._session.phase is Phase.FENCED:
             raise rejection(*self._session.end)
