@@ -11,6 +11,7 @@ Parquet and object stores, and a module that needs only errors does not.
 from __future__ import annotations
 
 import logging
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -98,95 +99,21 @@ if TYPE_CHECKING:
         UnprunedSegment as UnprunedSegment,
     )
 
-_EXPORTS = {
-    "client.admin": ("Admin",),
-    "client.client_metrics": ("ConsumerMetrics", "ProducerMetrics"),
-    "client.connection": ("Client",),
-    "client.consumer": ("ConsumedRecord", "Consumer"),
-    "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
-    "client.interceptors": ("Interceptor", "OutgoingRecord"),
-    "client.processing.policies": ("BatchPolicy", "LastAction", "LookAhead", "RetryPolicy"),
-    "client.processing.runner": ("RunReport",),
-    "client.producer": ("Producer",),
-    "client.producing.producer_settings": ("ProducerSettings",),
-    "client.producing.record_batch": ("Delivery", "RecordMetadata"),
-    "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
-    "settings.config": ("ClientConfig", "load_client_config"),
-    "errors": (
-        "AcknowledgementsNotStoredError",
-        "CommandUnknownError",
-        "ConfigError",
-        "DeliveryFailedError",
-        "DeliveryUnknownError",
-        "FencedError",
-        "ForgottenError",
-        "HandlerFailedError",
-        "HeadgateError",
-        "NoLeaderError",
-        "OtherHistoryError",
-        "PositionOutOfRangeError",
-        "ProtocolError",
-        "RequestRejectedError",
-    ),
-    "model.bucket_ranges": ("BucketRange",),
-    "model.entries": ("DeliveryPolicy", "SubscriptionType", "TopicPolicy"),
-    "model.identifiers": ("Generation", "Offset", "SegmentId"),
-    "views.backlogs": (
-        "BacklogInfo",
-        "SegmentBacklogInfo",
-    ),
-    "views.cluster": (
-        "ClusterInfo",
-        "ClusterTotals",
-        "ComponentInfo",
-        "DaemonInfo",
-        "ShardInfo",
-        "SubscriptionSummary",
-    ),
-    "views.explanations": (
-        "BlockingSegment",
-        "ConsumerReasons",
-        "ConsumerSegmentCount",
-        "Explanation",
-        "Plan",
-        "ProposedMove",
-        "ProposedSegment",
-        "SegmentReasons",
-    ),
-    "views.producers": ("ProducerInfo", "TopicPosition"),
-    "views.subscriptions": (
-        "BucketRangeAssignment",
-        "ConsumerInfo",
-        "HeldBucketRange",
-        "SeekResult",
-        "SegmentAssignment",
-        "SegmentSeek",
-        "SubscriptionInfo",
-    ),
-    "views.topics": (
-        "ExternalSource",
-        "PruneResult",
-        "SegmentInfo",
-        "TopicImportResult",
-        "TopicInfo",
-        "UnprunedSegment",
-    ),
-}
-_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
-
-__all__ = list(_MODULES)
-
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Hidden from type checkers: they would accept every name that is imported from here.
 if not TYPE_CHECKING:
+    # The imports above are the only list of what is exported. They never run, so they are read.
+    _IMPORTS = re.findall(r"^    from (\S+) import (\([^)]*\)|.*)$", __spec__.loader.get_source(__name__), re.MULTILINE)
+    _MODULES = {name: module for module, names in _IMPORTS for name in re.findall(r"as (\w+)", names)}
+    __all__ = list(_MODULES)
 
     def __getattr__(name: str) -> object:
         """Import an exported name on first use."""
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module 'headgate' has no attribute {name!r}")
-        return getattr(import_module(f"headgate.{module}"), name)
+        return getattr(import_module(module), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
