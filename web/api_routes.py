@@ -14,6 +14,7 @@ from aiohttp import web
 from headgate.errors import HeadgateError
 from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
+from web.api.overview import DaemonPart, Overview
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 from web.api.source import NotAnsweredError, StatusSource, UnknownNameError
 from web.bodies import send_body
@@ -33,18 +34,8 @@ class HttpApi:
         self._making = asyncio.Semaphore(MAX_DOCUMENTS)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        answers: dict[str, Answer] = {
-            "cluster": self._cluster,
-            "daemons": self._daemons,
-            "daemon": self._daemon,
-            "topics": self._topics,
-            "topic": self._topic,
-            "subscriptions": self._subscriptions,
-            "subscription": self._subscription,
-            "openapi": self._openapi,
-        }
         for operation in OPERATIONS:
-            router.add_get(ROOT + operation.path, partial(self._handle, operation, answers[operation.name]))
+            router.add_get(ROOT + operation.path, partial(self._handle, operation, getattr(self, f"_{operation.name}")))
 
     async def _handle(self, operation: Operation, answer: Answer, request: web.Request) -> web.StreamResponse:
         try:
@@ -72,22 +63,24 @@ class HttpApi:
     async def _daemon(self, _: web.Request, __: Query) -> Any:
         return (await self._source.part()).daemon
 
-    async def _topics(self, _: web.Request, query: Query) -> Any:
+    async def _rows(self, query: Query) -> tuple[Overview | DaemonPart, int]:
+        """Return the rows of the cluster, or of this daemon, and the time that they are of."""
         if query.own:
             part = await self._source.part()
-            return await asyncio.to_thread(topic_page, part.topics, query, part.daemon.as_of_ms or 0)
+            return part, part.daemon.as_of_ms or 0
         overview = await self._source.overview()
-        return await asyncio.to_thread(topic_page, overview.topics, query, overview.cluster.as_of_ms)
+        return overview, overview.cluster.as_of_ms
+
+    async def _topics(self, _: web.Request, query: Query) -> Any:
+        rows, as_of_ms = await self._rows(query)
+        return await asyncio.to_thread(topic_page, rows.topics, query, as_of_ms)
 
     async def _topic(self, request: web.Request, query: Query) -> Any:
         return await self._source.topic(request.match_info["topic"], own=query.own)
 
     async def _subscriptions(self, _: web.Request, query: Query) -> Any:
-        if query.own:
-            part = await self._source.part()
-            return await asyncio.to_thread(subscription_page, part.subscriptions, query, part.daemon.as_of_ms or 0)
-        overview = await self._source.overview()
-        return await asyncio.to_thread(subscription_page, overview.subscriptions, query, overview.cluster.as_of_ms)
+        rows, as_of_ms = await self._rows(query)
+        return await asyncio.to_thread(subscription_page, rows.subscriptions, query, as_of_ms)
 
     async def _subscription(self, request: web.Request, query: Query) -> Any:
         names = request.match_info
