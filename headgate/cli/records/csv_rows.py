@@ -7,7 +7,7 @@ Rules:
 2. A record's value is the row as a JSON object with the names of the header, or as an array if there is no header.
    All values are strings, with the characters of the field.
 3. A column is named by the header, or by its number from 1. A name of the header precedes a number.
-4. A row with more or fewer fields than the header, or than the first row, is a `BadLine`, and so is an empty key.
+4. A row with more or fewer fields than the header, or than the first row, is invalid, and so is an empty key.
 5. A blank line is no record and is counted. So is a byte order mark, which is no part of the first row.
 6. A header that cannot name each column ends the run: without it, no row is a record.
 """
@@ -17,13 +17,11 @@ import csv
 import msgspec
 
 from headgate.cli.records.ndjson import (
-    BadLine,
-    BlankLine,
+    BadLineError,
     Header,
     KeyedRecord,
     Line,
     LineFormat,
-    MissingKeyError,
     json_text,
     timestamp_ms,
 )
@@ -42,33 +40,38 @@ class RowParser:
         self._names: list[str] | None = None
         self._columns: int | None = None
 
-    def parse(self, line: Line) -> KeyedRecord | BadLine | BlankLine | Header:
+    def parse(self, line: Line) -> KeyedRecord | Header | None:
+        """Return what ``line`` contains; None: it is blank. Raises BadLineError."""
         if line.number == 1:
             self._names = self._columns = None
         is_header = self._has_header and line.number == 1
-        if line.text is None:
-            problem = f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size: is a quote not closed?"
-            return BadLine(line.number, problem, ends=is_header)
-        text = json_text(line, line.text)
         try:
-            row = next(csv.reader([text.decode()], strict=True), [])
-            if is_header:
-                self._set_header(row)
-                return Header(has_mark=len(text) < len(line.text))
-            return self._record(line, row, has_mark=len(text) < len(line.text)) if row else BlankLine(line.number)
-        except UnicodeDecodeError as error:
-            return BadLine(line.number, f"is not UTF-8 at its byte {error.start + 1}", ends=is_header)
-        except csv.Error as error:
-            return BadLine(line.number, f"is not CSV: {error}", ends=is_header)
-        except MissingKeyError as error:
-            return BadLine(line.number, str(error), ends=is_header)
+            return self._parsed(line, is_header=is_header)
+        except (UnicodeDecodeError, csv.Error, BadLineError) as error:
+            bad = error if isinstance(error, BadLineError) else BadLineError(f"is not CSV: {error}")
+            if isinstance(error, UnicodeDecodeError):
+                bad = BadLineError(f"is not UTF-8 at its byte {error.start + 1}")
+            bad.ends = is_header
+            raise bad from None
+
+    def _parsed(self, line: Line, *, is_header: bool) -> KeyedRecord | Header | None:
+        if line.text is None:
+            raise BadLineError(
+                f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size: is a quote not closed?"
+            )
+        text = json_text(line, line.text)
+        row, has_mark = next(csv.reader([text.decode()], strict=True), []), len(text) < len(line.text)
+        if is_header:
+            self._set_header(row)
+            return Header(has_mark)
+        return self._record(line, row, has_mark=has_mark) if row else None
 
     def _set_header(self, row: list[str]) -> None:
         twice = sorted({name for name in row if row.count(name) > 1})
         if not row:
-            raise MissingKeyError("is blank, but must be the header; see --no-header")
+            raise BadLineError("is blank, but must be the header; see --no-header")
         if twice:
-            raise MissingKeyError(f"is a header with several columns {twice[0]!r}")
+            raise BadLineError(f"is a header with several columns {twice[0]!r}")
         self._names, self._columns = row, len(row)
         for column in (self._form.key_field, self._form.timestamp_field):
             if column is not None:
@@ -80,18 +83,18 @@ class RowParser:
         if len(row) != self._columns:
             whose = "the header" if self._has_header else "the first row"
             at = f"column {min(len(row), self._columns) + 1} is {'extra' if len(row) > self._columns else 'missing'}"
-            raise MissingKeyError(f"has {len(row)} columns, and {whose} has {self._columns}: {at}")
+            raise BadLineError(f"has {len(row)} columns, and {whose} has {self._columns}: {at}")
         form, key, at_ms = self._form, self._form.key, None
         if form.key_field is not None:
             key = row[self._index(form.key_field)].encode()
         if not key:
-            raise MissingKeyError(f"has an empty text in column {form.key_field!r}; a key must not be empty")
+            raise BadLineError(f"has an empty text in column {form.key_field!r}; a key must not be empty")
         if form.timestamp_field is not None:
             text, where = row[self._index(form.timestamp_field)], f"column {form.timestamp_field!r}"
             at_ms = timestamp_ms(text, where, form)
         value = msgspec.json.encode(row if self._names is None else dict(zip(self._names, row, strict=True)))
         if len(key) + len(value) > MAX_RECORD_BYTES:
-            raise MissingKeyError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
+            raise BadLineError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
         return KeyedRecord(line.number, line.end_offset, key, value, at_ms, line.digest, has_mark, line.more_lines)
 
     def _index(self, column: str) -> int:
@@ -101,4 +104,4 @@ class RowParser:
         if column.isascii() and column.isdigit() and 1 <= int(column[:9]) <= self._columns:
             return int(column[:9]) - 1
         known = "" if self._names is None else f" {', '.join(map(repr, self._names[:8]))}, or"
-        raise MissingKeyError(f"has no column {column!r}; its columns are{known} 1 to {self._columns}")
+        raise BadLineError(f"has no column {column!r}; its columns are{known} 1 to {self._columns}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from headgate.cli.records.ndjson import BadLine, BlankLine, KeyedRecord, Line, json_text
+from headgate.cli.records.ndjson import BadLineError, KeyedRecord, Line, json_text
 from headgate.model.headers import Headers, header_bytes, wrong_headers
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
@@ -58,24 +58,24 @@ def exported_line(key: bytes, value: bytes, timestamp_ms: int, headers: Headers)
     return _ENCODER.encode(exported) + b"\n"
 
 
-def parse_exported(line: Line) -> KeyedRecord | BadLine | BlankLine:
+def parse_exported(line: Line) -> KeyedRecord | None:
     if line.text is None:
-        return BadLine(line.number, f"is longer than {MAX_LINE_BYTES} bytes, the longest line of an export")
+        raise BadLineError(f"is longer than {MAX_LINE_BYTES} bytes, the longest line of an export")
     text = json_text(line, line.text)
     if not text.strip():
-        return BlankLine(line.number)
+        return None
     try:
         found = _DECODER.decode(text)
         key, value = _data(found.key, found.key_encoding), _data(found.value, found.value_encoding)
         headers = tuple((each.name, _data(each.value, each.value_encoding)) for each in found.headers)
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
-        return BadLine(line.number, f"is not a line of 'headgate topic export': {error}")
+        raise BadLineError(f"is not a line of 'headgate topic export': {error}") from None
     if (wrong := wrong_headers(headers, reserved=True)) is not None:
-        return BadLine(line.number, f"has {wrong}")
+        raise BadLineError(f"has {wrong}")
     if len(key) + len(value) + header_bytes(headers) > MAX_RECORD_BYTES:
-        return BadLine(line.number, f"has a record above {MAX_RECORD_BYTES} bytes, the maximum record size")
+        raise BadLineError(f"has a record above {MAX_RECORD_BYTES} bytes, the maximum record size")
     if not key:
-        return BadLine(line.number, "has an empty key")
+        raise BadLineError("has an empty key")
     has_mark = len(text) < len(line.text)
     return KeyedRecord(
         line.number, line.end_offset, key, value, found.timestamp, line.digest, has_mark=has_mark, headers=headers

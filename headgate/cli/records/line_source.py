@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    parse: Callable[[lines.Line], lines.KeyedRecord | lines.BadLine | lines.BlankLine | lines.Header]
+    parse: Callable[[lines.Line], lines.KeyedRecord | lines.Header | None]
     max_line_bytes: int = MAX_RECORD_BYTES
     advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
     quotes: Callable[[], Quotes] | None = None
@@ -140,22 +140,23 @@ class LineImport:
 
     def _record(self, source: Path, line: lines.Line) -> lines.KeyedRecord | None:
         """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
-        record = self._parser.parse(line)
-        if isinstance(record, lines.KeyedRecord | lines.Header):
-            self.counts.byte_order_marks += record.has_mark
-            return record if isinstance(record, lines.KeyedRecord) else None
-        if isinstance(record, lines.BlankLine):
+        try:
+            record = self._parser.parse(line)
+        except lines.BadLineError as bad:
+            problem = f"{_display_name(source)}:{line.number} {bad}"
+            if bad.ends or not self._skip_bad_lines:
+                advice = "correct this line" if bad.ends else self._parser.advice
+                self._sender.stop = HeadgateError(f"{problem}; {advice}")
+                return None
+            self.counts.skipped += 1
+            if self.counts.skipped <= REPORTED:
+                self._progress.print_line(f"headgate: skipped {problem}")
+            return None
+        if record is None:
             self.counts.blank += 1
             return None
-        problem = f"{_display_name(source)}:{record.number} {record.problem}"
-        if record.ends or not self._skip_bad_lines:
-            advice = "correct this line" if record.ends else self._parser.advice
-            self._sender.stop = HeadgateError(f"{problem}; {advice}")
-            return None
-        self.counts.skipped += 1
-        if self.counts.skipped <= REPORTED:
-            self._progress.print_line(f"headgate: skipped {problem}")
-        return None
+        self.counts.byte_order_marks += record.has_mark
+        return record if isinstance(record, lines.KeyedRecord) else None
 
     async def _resume(self, producer: Producer) -> _Beginning:
         if self._name is None:

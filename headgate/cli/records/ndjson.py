@@ -8,8 +8,8 @@ Rules:
    follows the first separator, and the key is what precedes it.
 3. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
    line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists. An empty key is invalid.
-4. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason. Raw lines and those with
-   a key separator need not be JSON.
+4. A line that is not JSON, or does not have the field, is invalid, with a readable reason. Raw lines and those with a
+   key separator need not be JSON.
 5. Where lines are JSON, a blank line is no record, and a byte order mark before the first line is no part of it. Both
    are counted and reported.
 6. A timestamp is a number or text that `headgate.model.time_text` reads. The value keeps it as it was written.
@@ -48,19 +48,10 @@ class Line:
     """Lines after the first: a quoted field of CSV may contain line feeds."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    number: int
-    problem: str
-    ends: bool = False
-    """Whether the run ends even if invalid lines are skipped: the line says what the others mean."""
+class BadLineError(Exception):
+    """A line is invalid. The text says why; ``ends``: the run ends even if invalid lines are skipped."""
 
-
-@dataclass(frozen=True, slots=True)
-class BlankLine:
-    """A line of a JSON source with nothing but white space, which is no record."""
-
-    number: int
+    ends = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +162,15 @@ def json_text(line: Line, text: bytes) -> bytes:
     return text.removeprefix(_BYTE_ORDER_MARK) if line.number == 1 else text
 
 
-def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine | BlankLine:
+def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | None:
+    """Return the record in ``line``; None: it is blank. Raises BadLineError."""
     if line.text is None:
-        return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
+        raise BadLineError(f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
     if form.key_separator is not None:
         return _separated(line, line.text, form.key_separator)
     text = json_text(line, line.text) if form.is_json else line.text
     if form.is_json and not text.strip():
-        return BlankLine(line.number)
+        return None
     key, timestamp_ms = form.key, None
     try:
         if form.key_field is not None or form.timestamp_field is not None:
@@ -188,30 +180,24 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | BadLine | BlankL
         elif form.is_json:
             _ANYTHING.decode(text)
     except msgspec.ValidationError:
-        return BadLine(
-            line.number, f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
-        )
+        raise BadLineError(
+            f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return BadLine(line.number, f"is not JSON: {_reason(error)}")
-    except MissingKeyError as error:
-        return BadLine(line.number, str(error))
+        raise BadLineError(f"is not JSON: {_reason(error)}") from None
     assert key is not None, "one of the three is given"
     if len(key) + len(text) > MAX_RECORD_BYTES:
-        return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
+        raise BadLineError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
     return KeyedRecord(line.number, line.end_offset, key, text, timestamp_ms, line.digest, len(text) < len(line.text))
 
 
-def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord | BadLine:
+def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord:
     key, found, value = text.partition(separator)
     if not found:
-        return BadLine(line.number, f"has no key separator {separator.decode(errors='replace')!r}")
+        raise BadLineError(f"has no key separator {separator.decode(errors='replace')!r}")
     if not key:
-        return BadLine(line.number, f"has no key before its separator {separator.decode(errors='replace')!r}")
+        raise BadLineError(f"has no key before its separator {separator.decode(errors='replace')!r}")
     return KeyedRecord(line.number, line.end_offset, key, value, digest=line.digest)
-
-
-class MissingKeyError(Exception):
-    """The object has no usable key or timestamp. The text gives the reason."""
 
 
 def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
@@ -222,7 +208,7 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
         if inner is not None and bytes(inner)[:1] == b"{":
             return _field(_OBJECT.decode(inner), rest)
     if raw is None:
-        raise MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
+        raise BadLineError(f"has no field {name!r}; its fields are {_format_names(fields)}")
     return bytes(raw)
 
 
@@ -236,16 +222,16 @@ def timestamp_ms(text: str, where: str, form: LineFormat) -> int:
     try:
         return time_ms(text, form.timestamp_unit)
     except ValueError as error:
-        raise MissingKeyError(f"has no timestamp in {where}: {error}, or see --timestamp-unit") from None
+        raise BadLineError(f"has no timestamp in {where}: {error}, or see --timestamp-unit") from None
 
 
 def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     text = _field(fields, name)
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
-        raise MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
+        raise BadLineError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
     if text == b'""':
-        raise MissingKeyError(f"has an empty text in field {name!r}; a key must not be empty")
+        raise BadLineError(f"has an empty text in field {name!r}; a key must not be empty")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
 
 

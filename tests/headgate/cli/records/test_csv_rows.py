@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.csv_rows import RowParser
-from headgate.cli.records.ndjson import BlankLine, KeyedRecord, Line, LineFormat, LineSplitter
+from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, topic
 
@@ -133,7 +133,7 @@ def test_quotes_inside_a_field_without_quotes_are_data() -> None:
     parser = RowParser(LineFormat(key=b"k"), has_header=False)
 
     assert [1, 2, 3, 4] == [each.number for each in lines]
-    assert isinstance(parser.parse(lines[2]), BlankLine)
+    assert parser.parse(lines[2]) is None
     first = parser.parse(lines[0])
     assert isinstance(first, KeyedRecord)
     assert ['5" pipe', 'a""'] == json.loads(first.value)
