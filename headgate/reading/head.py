@@ -9,11 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from headgate.backoff import Backoff
 from headgate.errors import ObjectMissingError, StoreUnavailableError
 from headgate.reading.known_history import KnownHistory
 
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
+POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=30.0, jitter=0)
+"""Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
 
 
 class Head:
@@ -70,9 +73,10 @@ class Head:
 class TailPoll:
     """Polls for the next chunk, once for all readers of one `headgate.reading.chunk_cache.ChunkCache`.
 
-    An announcement of a new head may be lost, so the next chunk is looked for once a second. A reader is woken when the
-    chunk can be read, and otherwise only by a poll that ends when the reader wants to do something else. So the cost of
-    an idle topic does not grow with its segments.
+    An announcement of a new head may be lost, and a leader can fail before it announces what it wrote. So the next
+    chunk is looked for a second after the head has changed, and then ever more seldom: replies to heartbeats state the
+    head as well. A reader is woken when the chunk can be read, and otherwise only by a poll that ends when the reader
+    wants to do something else. So the cost of an idle topic does not grow with its segments.
     """
 
     def __init__(self, load: Callable[[int], asyncio.Task[Any]]) -> None:
@@ -83,6 +87,8 @@ class TailPoll:
         """The earliest time at which a waiting reader wants to be woken by a poll without a result."""
         self._timer: asyncio.TimerHandle | None = None
         self._timed_at_head = 0
+        self._empty_polls = 0
+        """How many polls in a row have found nothing."""
         self._polls_in_flight = 0
         self._wakes = 0
         self._found: dict[int, BaseException | None] = {}
@@ -120,16 +126,20 @@ class TailPoll:
             self._timer.cancel()
 
     def _set_timer(self, head: Head) -> None:
-        """Poll a second after the last poll, or after the head has changed."""
-        if self._timer is not None and self._timed_at_head != head.number:
-            self._timer.cancel()
-            self._timer = None
+        """Poll a while after the last poll, or a second after the head has changed."""
+        if self._timed_at_head != head.number:
+            self._empty_polls = 0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         if self._timer is None and not self._polls_in_flight:
             self._timed_at_head = head.number
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll, head)
+            pause_seconds = POLLS.bound_seconds(self._empty_polls)
+            self._timer = asyncio.get_running_loop().call_later(pause_seconds, self._poll, head)
 
     def _poll(self, head: Head) -> None:
         self._timer = None
+        self._empty_polls += 1
         self._found.clear()
         for number in sorted(self._waiting):
             self._polls_in_flight += 1

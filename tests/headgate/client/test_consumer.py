@@ -59,13 +59,16 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
             await reader.get_many()
 
 
-async def test_a_lost_head_announcement_delays_records_by_a_second_at_most(cluster):
+@pytest.mark.parametrize(("idle_seconds", "delay_seconds"), [(0.5, 1), (40, 5)])
+async def test_a_lost_head_announcement_delays_records_until_a_poll_or_a_heartbeat(
+    cluster, idle_seconds, delay_seconds
+):
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(idle_seconds)
         began = asyncio.get_running_loop().time()
         cluster.store_records(records("0"))
         assert ["0"] == await take(reader, 1)
-        assert 1.1 > asyncio.get_running_loop().time() - began
+        assert delay_seconds + 0.1 > asyncio.get_running_loop().time() - began
 
 
 async def test_what_was_stored_before_a_registration_is_read_at_once(cluster):

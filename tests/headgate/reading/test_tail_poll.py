@@ -52,15 +52,20 @@ async def ended(*readers: asyncio.Task[bool]) -> list[bool]:
     return await asyncio.wait_for(asyncio.gather(*readers), 0.1)
 
 
-async def test_all_readers_share_one_poll_a_second_and_sleep_while_it_finds_nothing() -> None:
+async def test_all_readers_share_polls_that_grow_rare_and_sleep_while_they_find_nothing() -> None:
     ledger = PolledLedger()
     readers = [ledger.reader() for _ in range(5)]
-    await asyncio.sleep(5.5)
+    await asyncio.sleep(95)
 
-    assert ledger.times == pytest.approx([1, 2.01, 3.02, 4.03, 5.04])
+    assert ledger.times == pytest.approx([1, 3.01, 7.02, 15.03, 31.04, 61.05, 91.06])
     assert not any(reader.done() for reader in readers)
     ledger.head.advance(1)
     assert await ended(*readers) == [True] * 5
+
+    reader = ledger.reader(number=2)
+    await asyncio.sleep(1.1)
+    assert ledger.times[-1] == pytest.approx(96.0, abs=0.1), "a second after the head has changed"
+    reader.cancel()
 
 
 async def test_a_poll_that_finds_the_chunk_wakes_its_readers() -> None:
@@ -68,7 +73,7 @@ async def test_a_poll_that_finds_the_chunk_wakes_its_readers() -> None:
     readers = [ledger.reader() for _ in range(2)]
     await asyncio.sleep(1.5)
     ledger.error = None
-    await asyncio.sleep(1)
+    await asyncio.sleep(2)
 
     assert await ended(*readers) == [True, True]
 
