@@ -175,8 +175,9 @@ performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md
 
 # What takes minutes and fails rarely: bugs of a list that seeds must find, 60 examples of each property instead of 25,
 # other Spark engines, another Python, and whole runs of the trials, which `make chaos` and `make scale` play longer.
-nightly: $(DOCS_STAMP) $(SPARK_CLASSES) ## Play what `make test` leaves out: planted bugs, more examples, engines, trials; an hour
+nightly: $(DOCS_STAMP) $(SPARK_CLASSES) ## Play what `make test` leaves out: planted bugs, more examples, engines, trials; two hours
 	$(BIN)/python -m tests.simulation.nightly
+	$(BIN)/python -m tests.simulation --minutes 20
 	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect

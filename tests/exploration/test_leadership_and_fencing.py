@@ -45,10 +45,12 @@ def test_no_interleaving_breaks_a_promise(budget: Budget) -> None:
     assert explored.states > 100, "fewer choices than these environments have"
 
 
+@pytest.mark.nightly
 def test_one_lost_result_and_one_expired_session_are_searched_to_the_end() -> None:
     assert explore(lambda: LeadershipAndFencing(Budget()), depth=30).complete
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in wrong_tables()])
 def test_every_part_of_the_table_is_needed(table: Transitions) -> None:
     def found() -> None:

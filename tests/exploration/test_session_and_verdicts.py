@@ -88,6 +88,7 @@ BUGS: dict[str, tuple[Judge, str]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("bug", "promise"), BUGS.values(), ids=BUGS.keys())
 def test_a_planted_bug_is_found(bug: Judge, promise: str) -> None:
     def found() -> None:

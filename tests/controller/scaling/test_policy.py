@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
-from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
 from controller.scaling.policy import (
@@ -325,7 +324,6 @@ STEADY = given(
 
 
 @pytest.mark.simulation
-@given_settings(max_examples=60)
 @STEADY
 def test_a_steady_load_converges(steady: tuple[Any, ...]) -> None:
     """With any thresholds, splits and merges do not alternate, and the layout stops changing."""

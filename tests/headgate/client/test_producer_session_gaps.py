@@ -44,6 +44,34 @@ def test_a_batch_that_was_refused_and_expired_is_unknown():
     assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
+def test_the_records_of_a_batch_expire_at_their_own_deadlines():
+    """The others are committed, and there is no gap."""
+    talk = streaming()
+    talk.offer_until("a", 5, 6, 20)
+    talk.connect(False)
+    talk.wait(4.9)
+    assert [] == talk.expired
+    talk.wait(1.2)
+    assert [("a", 5, Outcome.UNKNOWN), ("a", 6, Outcome.UNKNOWN)] == talk.expired
+    assert ["a@1"] == talk.connect()
+    assert ["b@2"] == (talk.commit("a") or talk.offer("b"))
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+
+
+def test_expired_records_leave_a_batch_that_was_never_sent():
+    """The command comes before the request that must not contain them."""
+    talk = streaming()
+    talk.connect(False)
+    talk.offer_until("a", 5, 20)
+    talk.wait(5)
+    assert [("a", 5, Outcome.FAILED)] == talk.expired
+    assert ["a@1"] == talk.connect()
+    talk.wait(14.9)
+    assert "a" not in talk.outcomes
+    talk.wait(0.2)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+
+
 @pytest.mark.parametrize(
     ("obstacle", "reason"),
     [
@@ -122,6 +150,39 @@ def test_the_answer_to_an_expired_probe_opens_the_window():
     assert 0 == talk.session.epoch_bumps
 
 
+@pytest.mark.parametrize(("noticed", "within_seconds"), [(True, 0.65), (False, 5.0 + 1.0 + 0.65)])
+def test_a_producer_recovers_from_an_outage_that_outlasts_its_delivery_timeout(noticed, within_seconds):
+    """8 batches a second at a round trip of 0.3 s: whichever is the head of the queue has less than that to live.
+
+    An opening and a batch take two round trips. If the connection seems to last, a request has to time out first.
+    """
+    talk, answers, commits = Dialogue(deadline=10.0), [], []
+    begins, ends, round_trip = 5.0, 20.0, 0.3
+
+    def travel(sent: list[str]) -> None:
+        if not begins <= talk.now < ends:
+            answers.extend((talk.now + round_trip, talk.last.get(name.split("@")[0])) for name in sent)
+
+    talk.leader()
+    talk.connect()
+    for step in range(40 * 80):
+        travel(talk.wait(1 / 80))
+        if noticed and step in (begins * 80, ends * 80):
+            travel(talk.connect(step == ends * 80))
+        if step % 10 == 0:
+            travel(talk.offer(f"r{step}"))
+        while answers and answers[0][0] <= talk.now:
+            _, batch = answers.pop(0)
+            if batch is None:
+                travel(talk.identify(7, talk.session.epoch_bumps, reached=len(commits)))
+            elif batch.request_id in talk.awaited:
+                commits.append(talk.now)
+                travel(talk.commit(batch))
+
+    assert ends <= next(at for at in commits if at > ends) <= ends + within_seconds
+    assert talk.session.epoch_bumps <= 2
+
+
 def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_is_overdue():
     talk = streaming(deadline=3)
     talk.offer("a")
@@ -132,6 +193,16 @@ def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_i
 
 
 # Verdicts that end something
+
+
+def test_fenced_resolves_every_batch_and_renumbers_none():
+    talk = streaming()
+    talk.offer("a", "b")
+    assert [] == talk.refuse("a", "fenced")
+    assert (Outcome.FENCED, Outcome.FENCED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert [] == talk.offer("c")
+    assert Outcome.FENCED is talk.outcomes["c"]
+    assert [] == talk.wait(60)
 
 
 def test_fenced_while_opening_rejects_the_identity():
@@ -215,6 +286,16 @@ def test_a_batch_refused_for_good_fails_alone_once_the_epoch_is_closed(verdict):
     assert ["c@0"] == talk.identify(7, 1, reached=2)
     assert {"0": Outcome.COMMITTED, "a": Outcome.COMMITTED, "bad": Outcome.INVALID} == talk.outcomes
     assert ["d@1"] == talk.commit("c")
+
+
+def test_a_commit_that_arrives_during_the_opening_has_offsets():
+    talk = streaming()
+    talk.offer("a", "bad")
+    talk.refuse("bad", "invalid")
+    talk.commit("a")
+    assert talk.replies["a"] is not None
+    talk.identify(7, 1, reached=2)
+    assert Outcome.INVALID is talk.outcomes["bad"]
 
 
 def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():

@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shard.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load, fair_level
@@ -217,6 +217,23 @@ def test_rule_3_no_single_move_helps_a_consumer_beyond_the_tolerance(assignment_
                 )
 
 
+@given(assignment_inputs())
+def test_rule_3_an_overloaded_consumer_exceeds_the_lowest_by_one_key_at_most(
+    assignment_input: WeightedAssignmentInput,
+) -> None:
+    """Its level exceeds the lowest by at most its lightest key."""
+    target = assign_by_load(assignment_input)
+    level = levels(target, assignment_input)
+    for name in beyond(target, assignment_input):
+        if level[name] > mean(assignment_input):
+            lightest = min(assignment_input.weights[key] for key, owner in target.items() if owner == name)
+            assert all(
+                level[name] <= level[other] + Fraction(lightest, capacity)
+                for other, capacity in assignment_input.capacities.items()
+                if other != name
+            )
+
+
 def test_a_key_heavier_than_a_fair_load_does_not_distort_the_mean() -> None:
     """With the heavy key, the mean would be 1006, and key 1 would move to cyd."""
     holders = {0: "ada", 1: "bob", 2: "bob", 3: "bob", 4: "cyd"}
@@ -224,6 +241,20 @@ def test_a_key_heavier_than_a_fair_load_does_not_distort_the_mean() -> None:
     assignment_input = WeightedAssignmentInput(weights, {"ada": 100, "bob": 100, "cyd": 100}, holders, weights)
 
     assert holders == assign_by_load(assignment_input)
+
+
+@given(assignment_inputs(most_keys=12))
+def test_rule_3_moves_do_not_raise_the_highest_level(assignment_input: WeightedAssignmentInput) -> None:
+    """Without free keys, the highest level does not rise."""
+    held = {
+        key: name
+        for key, name in assignment_input.holders.items()
+        if key in assignment_input.weights and name != "removed"
+    }
+    settled = WeightedAssignmentInput(set(held), assignment_input.capacities, held, assignment_input.weights)
+    if held:
+        before, then = levels(held, settled), levels(assign_by_load(settled), settled)
+        assert max(then.values()) <= max(before.values())
 
 
 @given(assignment_inputs(most_keys=5, most_consumers=3))
@@ -352,6 +383,19 @@ def test_rule_6_the_input_order_does_not_matter(assignment_input: WeightedAssign
     )
 
     assert sorted(assign_by_load(assignment_input).items()) == sorted(assign_by_load(other).items())
+
+
+@given(st.lists(st.integers(70, 130), min_size=4, max_size=30))
+@example([130, 70] * 10)
+def test_scaling_all_weights_moves_nothing(factors: list[int]) -> None:
+    """Traffic that changes by the same factor everywhere moves nothing."""
+    base = {key: 10 + key for key in range(12)}
+    held = assign_by_load(WeightedAssignmentInput(base, EQUAL, {}, base))
+    for factor in factors:
+        assignment_input = WeightedAssignmentInput(
+            base, EQUAL, held, {key: weight * factor for key, weight in base.items()}
+        )
+        assert held == assign_by_load(assignment_input)
 
 
 def test_fewer_segments_than_consumers_leave_a_level_of_nothing() -> None:

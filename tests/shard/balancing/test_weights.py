@@ -1,5 +1,6 @@
 """Smoothed weights, rule by rule, with random loads, and together with the target."""
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shard.balancing import weights as w
+from shard.balancing.load_target import WeightedAssignmentInput, assign_by_load
 from shard.balancing.weights import LoadSample, WeightSmoother, leaves_band, weight_of
 
 
@@ -67,6 +69,17 @@ def test_rule_1_a_lasting_change_is_recorded_within_two_minutes() -> None:
     assert stream.changes[-1][0] <= began + 70
     stream.hold({0: 1_000_000}, 300)
     assert 2800 <= stream.record[0] <= 3907
+
+
+@pytest.mark.parametrize("seconds", [20, 60, 240, 3600], ids=lambda s: f"period-{s}-s")
+@pytest.mark.parametrize("mean", [5_000, 4096 * 2, 100_000, 65_536 * 3])
+def test_rule_2_a_load_that_varies_by_a_third_changes_its_weight_at_most_once(seconds: int, mean: int) -> None:
+    """For any period and any mean."""
+    stream = Stream()
+    for step in range(2000):
+        stream.sample({0: mean * (1 + 0.3 * math.copysign(1, math.sin(2 * math.pi * step * 10 / seconds + 0.1)))})
+
+    assert 1 == len(stream.changes)
 
 
 @given(st.lists(st.integers(70_000, 130_000), min_size=20, max_size=80))
@@ -197,3 +210,22 @@ def test_segments_that_are_no_longer_sampled_are_dropped() -> None:
     stream.hold({1: 100_000})
 
     assert {1} == set(stream.smoother._known)
+
+
+@given(
+    st.lists(st.integers(10_000, 2_000_000), min_size=4, max_size=12),
+    st.lists(st.integers(70, 130), min_size=400, max_size=400),
+)
+@settings(max_examples=20, deadline=None)
+def test_loads_that_vary_by_a_third_move_nothing_after_the_first_target(means: list[int], swing: list[int]) -> None:
+    """Smoothing and target together, for three consumers and half an hour."""
+    capacities = {"ada": 100, "bob": 100, "cyd": 200}
+    stream, target, moves = Stream(), {}, []
+    for step in range(180):
+        stream.sample({s: mean * swing[(step * 7 + s * 31) % len(swing)] / 100 for s, mean in enumerate(means)})
+        if stream.record:
+            assigned = assign_by_load(WeightedAssignmentInput(range(len(means)), capacities, target, stream.record))
+            moves.append(sum(assigned[s] != target[s] for s in target))
+            target = assigned
+
+    assert 0 == sum(moves)

@@ -101,6 +101,16 @@ def test_an_unanswered_open_request_is_repeated_with_the_same_token():
 # Replies
 
 
+def test_a_commit_is_reported_although_earlier_replies_are_missing():
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("c")
+    assert ["0", "c"] == list(talk.outcomes)
+    talk.commit("b", "a")
+    assert ["0", "c", "b", "a"] == list(talk.outcomes)
+    assert None not in talk.replies.values()
+
+
 def test_a_doubled_reply_changes_nothing():
     talk = streaming()
     talk.offer("a", "b")
@@ -158,7 +168,38 @@ def test_the_end_of_an_attempt_reports_proven_batches(end):
     assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
 
 
+@pytest.mark.parametrize("verdict", ["invalid", "out_of_order", "forgotten", "fenced"])
+def test_no_refusal_makes_a_proven_batch_fail(verdict):
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("b")
+    talk.wait(0.2)
+    talk.refuse("a", verdict)
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+    assert talk.outcomes.get("c") is (Outcome.FENCED if verdict == "fenced" else None)
+
+
+def test_a_refusal_of_an_older_attempt_is_ignored():
+    talk = streaming()
+    talk.offer("a")
+    old = talk.last["a"]
+    talk.refuse("a", "unavailable")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert [] == talk.refuse(old, "fenced")
+    assert Phase.PROBING is talk.session.phase
+
+
 # Refusals and losses: replay
+
+
+def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order():
+    """Restate F10: a is refused, and b would be accepted in the same epoch. b is rejected, and a is sent first."""
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.refuse("a", "unavailable")
+    talk.refuse("b", "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert ["b@2"] == talk.commit("a")
 
 
 def test_pauses_double_up_to_a_second_and_a_commit_resets_them():
@@ -183,6 +224,18 @@ def test_the_shortest_pause_has_a_lower_bound():
     talk.session.rejected(talk.last["a"].request_id, 1, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
     assert 0.0125 == pytest.approx(talk.session.wake_at - talk.now)
+
+
+def test_a_failed_send_of_an_older_attempt_or_of_a_resolved_batch_changes_nothing():
+    talk = streaming()
+    resolved = talk.last["0"]
+    talk.offer("a")
+    old = talk.last["a"]
+    talk.refuse("a", "unavailable")
+    talk.wait_for_pause()
+    for send in (resolved, old):
+        assert [] == talk.session.send_failed(send.request_id, talk.now, 1.0)
+        assert Phase.PROBING is talk.session.phase
 
 
 def test_a_failed_send_ends_the_attempt():
@@ -233,6 +286,16 @@ def test_batches_that_are_known_to_be_committed_are_not_replayed():
     talk.refuse("d", "unavailable")
     assert ["d@4"] == talk.wait_for_pause()
     assert [Outcome.COMMITTED] * 3 == [talk.outcomes[name] for name in "abc"]
+
+
+def test_a_refusal_by_a_deposed_leader_of_a_request_to_its_successor_is_ignored():
+    talk = streaming()
+    talk.leader(2)
+    talk.offer("a")
+    assert [] == talk.refuse("a", "not_leader", epoch=1)
+    assert Phase.BACKING_OFF is not talk.session.phase
+    talk.commit("a")
+    assert Outcome.COMMITTED is talk.outcomes["a"]
 
 
 def test_another_leader_ends_the_pause_after_a_refusal():

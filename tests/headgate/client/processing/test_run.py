@@ -113,7 +113,7 @@ async def test_what_is_handled_is_acknowledged_or_moves_the_position(kind, store
 
 async def test_a_segment_at_its_share_of_the_look_ahead_waits_and_the_others_continue():
     cluster = ScriptedCluster(segments=2)
-    keys = [f"{n}" for n in range(4000)]
+    keys = [f"{n}" for n in range(2600)]
     cluster.store_records([m.Record(key.encode(), key.encode(), 1) for key in keys])
     here, there = ([key for key in keys if segment_hash(key.encode()) // 0x8000 == segment] for segment in (0, 1))
     handler = Handler({here[0]: 500})
