@@ -38,6 +38,19 @@ async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harne
     assert (1, pytest.approx(0.05)) == (drained.count, drained.waited_seconds)
 
 
+async def test_a_segment_that_was_skipped_by_a_seek_opens_its_children_without_a_check(lead: Lead) -> None:
+    harness = lead("ada", records=5)
+    harness.checker.reports_nothing_drained = True
+    harness.seek({0: 5})
+    harness.split(0)
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+    harness.seek({0: 4})
+    assert {0: "ada"} == harness.holders()
+    harness.seek({0: 5})
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+
 async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lead) -> None:
     """Segment 2 was never held. By name only, 4 would go to ada and 5 to bob."""
     harness = lead("bob", "ada", segments=2)
@@ -49,6 +62,16 @@ async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lea
     await harness.run(0.1)
 
     assert {1: "ada", 3: "bob", 4: "bob", 5: "ada"} == harness.holders()
+
+
+async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
+    harness = lead("ada", type="CHECKPOINT", records=5)
+    harness.split(0)
+    harness.coordinator.install_drain_checker(harness.checker)
+    await harness.run_with_heartbeats(100)
+
+    assert [] == harness.checker.checks
+    assert {0, 1, 2} == set(harness.holders())
 
 
 async def test_without_a_drain_check_children_stay_blocked_until_one_is_installed(lead: Lead) -> None:
@@ -156,6 +179,23 @@ async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHar
 
 
 # Seeks
+
+
+async def test_a_seek_blocks_the_children_again_and_reissues_all_grants(harness: CoordinatorHarness) -> None:
+    harness.register("bob")
+    harness.acknowledge("ada", 0, 5)
+    await harness.run(0.1)
+    assert {1: "ada", 2: "bob"} == harness.holders()
+    harness.pushes.clear()
+    harness.seek({0: 2})
+
+    assert {0} == set(harness.holders())
+    assert [(1, 2, True)] == [
+        (r.segment, r.generation, r.final) for push in harness.take_pushes("ada") for r in push.revoked
+    ]
+    assert {"drained", "rewound"} == {entry.reason for entry in harness.proposed(e.SegmentReleased)}
+    await harness.run_with_heartbeats(100)
+    assert {0} == set(harness.holders())
 
 
 async def test_a_check_result_from_before_a_seek_is_ignored(harness: CoordinatorHarness) -> None:

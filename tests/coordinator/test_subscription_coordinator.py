@@ -4,6 +4,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics import events
 from shard.subscriptions.refusal import Refusal
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import START_MS, CoordinatorHarness
@@ -105,7 +106,31 @@ async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     assert all(proposed)
 
 
+async def test_registering_again_omits_revoked_segments_and_revokes_them_again(harness: CoordinatorHarness) -> None:
+    harness.join("ada", "bob")
+    harness.pushes.clear()
+    answer = harness.register("ada")
+
+    assert [0, 1] == granted(answer)
+    [push] = harness.take_pushes("ada")
+    assert [2, 3] == [revocation.segment for revocation in push.revoked]
+    assert not any(revocation.final for revocation in push.revoked)
+
+
 # Two instances with one name
+
+
+async def test_a_newer_incarnation_fences_the_older_and_gets_new_generations(harness: CoordinatorHarness) -> None:
+    harness.register("ada", client_id="anonymous/client-old")
+    answer = harness.register("ada", incarnation=2, client_id="anonymous/client-new")
+
+    assert [5, 6, 7, 8] == [grant.generation for grant in answer.grants]
+    [(client_id, fenced)] = harness.pushes
+    assert "anonymous/client-old" == client_id
+    assert isinstance(fenced, m.ConsumerFenced)
+    assert 1 == fenced.incarnation
+    assert "replaced" == harness.proposed(e.ConsumerRemoved)[0].reason
+    assert events.ConsumerRemoved(reason="replaced") in harness.observer.events
 
 
 # Leaving and disconnecting

@@ -23,6 +23,7 @@ from tests.support.worlds.one_shard import CLUSTER
 pytestmark = pytest.mark.looptime
 
 STATES = get_args(DeviceSessionState)
+SUBSCRIBED = {"shard": "0", "state": "subscribed"}
 OFF = IngestSettings(mqtt_devices=False)
 SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
 
@@ -37,6 +38,24 @@ async def session_closed(devices: Devices, leader: ShardLeader) -> None:
     assert set() == devices.broker.sessions()
     await until(lambda: [0, 0, 0] == [devices.metric("device_sessions", shard="0", state=each) for each in STATES])
     assert not devices.publish("orders/a", b"unmatched")
+
+
+async def test_disabling_stores_the_queued_messages_and_empties_the_session() -> None:
+    """With more messages than the broker delivers at once, and a frozen store."""
+    devices = Devices(FakeDeviceBroker(window=3))
+    async with devices.running() as (leader, _):
+        await until(lambda: devices.metric("device_sessions", **SUBSCRIBED) == 1)
+        devices.shard.store.freeze()
+        assert all(devices.publish("orders/a", number) for number in numbers(50))
+        leader.devices.sessions.set_enabled(enabled=False)
+        await asyncio.sleep(5)
+        assert devices.broker.waiting(SESSION) == 50
+        devices.shard.store.thaw()
+        with capture_logs() as logs:
+            await session_closed(devices, leader)
+
+    assert numbers(50) == await devices.values()
+    assert [("device.session_closed", 0, 1)] == [(line["event"], line["shard"], line["topic_id"]) for line in logs]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 2.5, 3.5, 4.5])
@@ -54,6 +73,34 @@ async def test_enabling_again_before_the_session_is_closed_loses_nothing(seconds
         await devices.all_acknowledged()
 
     assert numbers(2) == await devices.values()
+
+
+async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_term(devices: Devices) -> None:
+    async with devices.running():
+        pass
+    devices.publish_all("orders/a", numbers(5))
+    devices.shard.ingest = OFF
+
+    async with devices.shard.leader("b") as leader:
+        await until(lambda: not devices.broker.filters(SESSION))
+        await session_closed(devices, leader)
+
+    assert numbers(5) == await devices.values()
+
+
+@pytest.mark.parametrize("disable", [True, False], ids=["disabled", "topic deleted"])
+async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devices, disable: bool) -> None:
+    """It is disabled, or deletes a topic, before it notices, and takes the session back."""
+    async with devices.running() as (leader, client):
+        await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
+        task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
+        if disable:
+            leader.devices.sessions.set_enabled(enabled=False)
+        else:
+            client.send(m.DeleteTopic, topic="orders", token="d")
+        await until(task.done)
+        assert ORDERS <= devices.broker.filters(SESSION)
+        assert devices.publish("orders/a", b"promised")
 
 
 async def test_sessions_that_the_broker_does_not_accept_are_counted_and_logged_once_per_minute(

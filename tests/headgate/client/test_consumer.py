@@ -312,6 +312,18 @@ async def test_closing_says_which_acknowledgements_are_not_stored(ending, cluste
         assert "segment 0: offsets 1 to 2" in caplog.text
 
 
+async def test_an_acknowledgement_waits_while_too_many_are_collected(cluster):
+    cluster.store_records(records("0"))
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        capacity = asyncio.Event()
+        reader._acknowledger.wait_for_capacity = capacity.wait
+        acknowledging = asyncio.create_task(reader.acknowledge(await anext(reader)))
+        await asyncio.sleep(60)
+        assert not acknowledging.done()
+        capacity.set()
+        await acknowledging
+
+
 async def test_closing_ends_a_wait_for_records_at_once_and_gives_a_silent_leader_five_seconds_twice(cluster, caplog):
     """For the last acknowledgements, and for leaving. Nothing is sent afterwards."""
     loop = asyncio.get_running_loop()

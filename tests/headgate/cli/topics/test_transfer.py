@@ -14,7 +14,7 @@ from headgate.model.headers import Headers
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info
 from tests.headgate.cli.records.test_read import never
-from tests.support.fakes.cli_client import FakeCluster, segment, topic
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 LEDGER_ID = "0123456789abcdef" * 2
@@ -40,6 +40,19 @@ def stored(cluster: FakeCluster) -> None:
 def values(cluster: FakeCluster) -> list[bytes]:
     assert {name for name, _, _ in cluster.sent} <= {"copies"}
     return [value for _, _, value in cluster.sent]
+
+
+def test_a_copy_has_keys_values_and_timestamps_in_order(invoke: Invoke, cluster: FakeCluster) -> None:
+    result = invoke("topic", "copy", "orders", "copies")
+
+    assert result.exit_code == 0, result.stderr
+    assert cluster.sent == [
+        ("copies", key, value) for key, value in zip((b"k0", b"k0", b"k1", b"k0"), VALUES, strict=True)
+    ]
+    assert cluster.timestamps == [0] * 4
+    assert cluster.headers == HEADERS
+    assert cluster.names == ["copy-orders-copies"]
+    assert result.stderr == "accepted 4, stored 4, failed 0\n"
 
 
 @pytest.mark.parametrize("stored_records", [1, 2, 3, 4])
@@ -101,6 +114,36 @@ def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, clus
 
     assert result.exit_code == 1
     assert "producer import-1 cannot continue: its producer has read another source before" in result.stderr
+
+
+def test_an_export_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
+    exported = invoke("topic", "export", "orders")
+    assert json.loads(exported.stdout.splitlines()[0]) == {"key": "k0", "value": "0.0", "timestamp": 0}
+
+    file = tmp_path / "orders.ndjson"
+    file.write_text(exported.stdout)
+    result = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
+
+    assert result.exit_code == 0, result.stderr
+    assert (values(cluster), cluster.timestamps, cluster.names) == (VALUES, [0] * 4, ["restore"])
+    assert cluster.headers == HEADERS
+    cluster.source_position = cluster.positions[1]
+    cluster.sent.clear()
+    again = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
+    assert values(cluster) == VALUES[2:]
+    assert "2 lines are already stored; continuing after them" in again.stderr
+
+
+def test_records_are_imported_from_standard_input(
+    invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.ndjson"
+    file.write_text(invoke("topic", "export", "orders").stdout)
+    with file.open("rb") as opened:
+        context.input_file = opened.fileno()
+        result = invoke("topic", "import-records", "copies")
+
+    assert (result.exit_code, values(cluster)) == (0, VALUES)
 
 
 def test_a_line_that_is_no_record_ends_an_import(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
