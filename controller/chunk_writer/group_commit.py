@@ -1,12 +1,14 @@
 """Group commit: write one chunk while the next one collects entries.
 
 Accepted entries are applied at once; replies wait until their chunk is durable. A chunk is written
-as soon as the previous write completes, unless only barriers need it (`EmptyChunkLimit`). When
+as soon as the previous write completes, but not sooner than ``ingest.commit_interval_ms`` after that
+began, unless only barriers need it (`EmptyChunkLimit`). When
 `GroupCommit.run` raises `TermEndedError`, the caller must discard the state, because it may be
 ahead of the ledger.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -206,8 +208,11 @@ class GroupCommit:
 
     async def _write_chunks(self) -> None:
         loop = asyncio.get_running_loop()
+        began = -math.inf
         while True:
             await self._wake.wait()
+            if (pause_seconds := began + self._context.ingest.commit_interval_ms / 1000 - loop.time()) > 0:
+                await asyncio.sleep(pause_seconds)
             self._wake.clear()
             assert self._pending is not None, "woken without a chunk to write"
             self._writing, self._pending = self._pending, None

@@ -279,6 +279,10 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=MAX_CHUNK_BYTES // 2)] = 64 * 1024 * 1024
     """Bytes of accepted batches per shard that may wait for the store; above it, batches are
     rejected as "unavailable". Default: 64 MiB."""
+    commit_interval_ms: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """Shortest time between the beginnings of two commits of a shard, in milliseconds. On a bucket each
+    commit is a request that is billed: 100 allows ten a second, and lets a record wait for up to
+    100 ms. What waits counts against ``queue_bytes``. Default: 0, no pause."""
     write_timeout_seconds: Seconds = 10.0
     """Longest wait for the store to write a chunk, in seconds. After it the outcome is unknown and
     the leader term ends. Default: 10."""

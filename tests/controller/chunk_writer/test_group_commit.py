@@ -42,7 +42,7 @@ class CommitObserver(RecordingObserver):
 class Shard:
     """A term on a store that takes one second per write."""
 
-    def __init__(self, *, yields_to_contender: bool = False) -> None:
+    def __init__(self, *, yields_to_contender: bool = False, commit_interval_ms: int = 0) -> None:
         self.store = FakeStore(latency_seconds=(1.0, 1.0))
         self.ledger = Ledger(self.store, 0)
         self.state = ShardState(0)
@@ -53,7 +53,9 @@ class Shard:
             SimpleNamespace(
                 trace_commits=None,
                 ledger=self.ledger,
-                ingest=IngestSettings(write_timeout_seconds=10, unreachable_seconds=15),
+                ingest=IngestSettings(
+                    write_timeout_seconds=10, unreachable_seconds=15, commit_interval_ms=commit_interval_ms
+                ),
                 observer=self.observer,
                 now_ms=lambda: 0,
             ),
@@ -108,6 +110,22 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
         chunk = await shard.ledger.read(number)
         replayed.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
     assert set(shard.state.topics) == set(replayed.topics)
+
+
+async def test_a_commit_begins_an_interval_after_the_previous_one(looptime: Any) -> None:
+    """On a bucket each commit is billed. What arrives in between shares the next chunk."""
+    shard, clock = Shard(commit_interval_ms=5000), asyncio.get_running_loop().time
+    async with running(shard):
+        began = clock()
+        shard.create("a")
+        await asyncio.sleep(2)
+        assert ["a"] == shard.sent, "nothing was committed before"
+        shard.create("b")
+        await asyncio.sleep(2)
+        shard.create("c")
+        await shard.commit.flush()
+        assert (["a", "b", "c"], 6) == (shard.sent, pytest.approx(clock() - began))
+        assert 2 == shard.commit.durable - 1, "two chunks"
 
 
 async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
