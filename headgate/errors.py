@@ -111,11 +111,12 @@ class ForgottenError(FencedError):
 
 
 class PositionOutOfRangeError(RequestRejectedError):
-    """A position that a CHECKPOINT consumer stored itself does not exist: going on would skip records.
+    """A segment or an offset does not exist: going on would skip records.
 
-    The topic was deleted and created again, or a segment was pruned before it was read to its end. The
-    text names the topic, the segment, the records, and the first ones that are kept. Open a consumer without
-    these positions, or one that continues behind what is gone (``behind="continue"``).
+    A CHECKPOINT consumer stored the position itself, or `headgate.dataset` was asked for it. The topic was
+    deleted and created again, or a segment was pruned before it was read to its end. The text names the
+    topic, the segment, the records, and the first ones that are kept. Open a consumer without these
+    positions, or one that continues behind what is gone (``behind="continue"``).
     """
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from headgate import Admin, Consumer, Producer, ProducerSettings
-    from headgate.cli.topic_source import TopicSource
+    from headgate.client.topic_source import TopicSource
     from headgate.settings.config import ClientConfig
 
 REPLY_TIMEOUT_SECONDS: Final = 30.0
@@ -86,8 +86,8 @@ class CommandContext:
 
     def open_topic(self, topic: str) -> AbstractAsyncContextManager[TopicSource]:
         """Return a topic's description and ledger, not yet entered."""
-        from headgate.cli.topic_source import open_topic_source  # noqa: PLC0415
         from headgate.client.connection import Client  # noqa: PLC0415
+        from headgate.client.topic_source import open_topic_source  # noqa: PLC0415
 
         client = Client.from_config(self.client_config(), "reader", with_store=True)
         return open_topic_source(client, topic, self.wait_seconds())

@@ -18,7 +18,18 @@ from itertools import islice, pairwise
 from operator import sub
 from typing import Final
 
-from arro3.core import Array, RecordBatch, Schema, Table, list_flatten, struct_field
+from arro3.core import (
+    Array,
+    DataType,
+    Field,
+    RecordBatch,
+    Schema,
+    Table,
+    list_array,
+    list_flatten,
+    struct_array,
+    struct_field,
+)
 from arro3.io import read_parquet
 
 from headgate.errors import LedgerError
@@ -31,6 +42,14 @@ _BLOBS: Final = b"z"
 _TEXTS: Final = b"u"
 _LISTS: Final = b"+l"
 """Types in the C data interface: 64-bit integers; binary, UTF-8 and lists with 32-bit offsets."""
+_NO_HEADERS: Final = list_array(
+    Array([0, 0], type=DataType.int32()),
+    struct_array(
+        [Array([], type=DataType.string()), Array([], type=DataType.binary())],
+        fields=[Field("name", DataType.string()), Field("value", DataType.binary())],
+    ),
+)
+"""One row. Arrays with nulls are made of it: arro3 (seen with 0.9.1) makes no list itself."""
 
 
 class Columns:
@@ -69,6 +88,15 @@ class Columns:
         values = _blobs(self._exported(struct_field(flat, 1), name, _BLOBS))
         pairs, ends = list(zip(map(bytes.decode, names), values, strict=True)), _ends(lists)
         return [tuple(pairs[first - ends[0] : end - ends[0]]) for first, end in pairwise(ends)]
+
+    def arrow(self, name: str, kind: DataType) -> Array:
+        """Return a column as Arrow values of the type ``kind``; if there are no ``headers``, nulls.
+
+        Raises LedgerError: another column is missing.
+        """
+        if name == "headers" and name not in self._batch.column_names:
+            return _NO_HEADERS.take(Array([None] * self._count, type=DataType.uint32())).cast(kind)
+        return self._column(name).cast(kind)
 
     def values(self, name: str) -> int:
         """Return how many values of a column are not null; raises LedgerError if it is missing."""

@@ -10,12 +10,24 @@ from typing import Final, NamedTuple
 
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
+from headgate.ledger.parquet_columns import Columns
 from headgate.model.headers import Headers
+from headgate.reading.stored_rows import SLICE_MAX_RECORDS
 from headgate.storage.object_store import Store
 
 LISTING_TTL_SECONDS: Final = 5.0
 """How long a listing is reused: readers of many segments start at the same time."""
-SLICE_MAX_RECORDS: Final = 1000
+
+
+async def read_object(store: Store, item: CompactedObject) -> Columns:
+    """Return the records of one object.
+
+    Raises:
+        LedgerError: the object is damaged, or its records are not those that its manifest states.
+        ObjectMissingError: it was replaced, or its segment was removed.
+        StoreUnavailableError: the store is unreachable.
+    """
+    return await asyncio.to_thread(decode_compacted, await store.read(item.path), item)
 
 
 class Rows(NamedTuple):
@@ -76,10 +88,10 @@ class CompactedRecords:
     async def slices(self, item: CompactedObject, offset: int) -> AsyncGenerator[Rows]:
         """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time. Close it.
 
-        Raises LedgerError, ObjectMissingError (it was replaced, or its segment was removed) or StoreUnavailableError.
+        Raises like `read_object`.
         """
         self.opened += 1
-        records = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item)
+        records = await read_object(self._store, item)
         for at in range(max(0, offset - item.first_offset), len(records), SLICE_MAX_RECORDS):
             rows = records.slice(at, SLICE_MAX_RECORDS)
             yield Rows(

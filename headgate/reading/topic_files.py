@@ -55,7 +55,7 @@ async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
     after = max(compacted_through(ranges), first_chunk - 1)
     numbers = await ledger.numbers(after=after)
     if numbers and numbers[0] != after + 1:
-        raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing; try again")
+        raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing")
     await ledger.make_durable()
     return StoredObjects(shard, manifests, after, numbers)
 

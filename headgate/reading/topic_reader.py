@@ -5,25 +5,25 @@ of their offsets, and all records of a parent come before those of its children,
 Every record is read once, however many segments there are. Nothing is acknowledged, and nothing is written.
 
 A chunk is deleted after compaction. A slow reader then plans its pass again and continues by offset, so no record is
-skipped or repeated.
+skipped or repeated. If an object stays missing, the present layout says why: its segment was pruned, or it was lost.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
-from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
-from headgate.model.headers import Headers
 from headgate.protocol.messages import TopicInfo
-from headgate.reading.compacted_reader import CompactedRecords
+from headgate.reading.compacted_reader import read_object
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
+from headgate.reading.stored_rows import LedgerRecord, StoredRows
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
 
@@ -33,16 +33,6 @@ MAX_ATTEMPTS: Final = 3
 """Passes that may end without a new record. Compaction replaces objects once in minutes."""
 
 log = get_logger(__name__)
-
-
-class LedgerRecord(NamedTuple):
-    segment: int
-    offset: int
-    timestamp_ms: int
-    """Milliseconds since 1970, as the producer set it."""
-    key: bytes
-    value: bytes
-    headers: Headers = ()
 
 
 class _Plan(NamedTuple):
@@ -61,10 +51,12 @@ class TopicReader:
         topic: TopicInfo,
         *,
         starts: Mapping[int, int],
+        ends: Mapping[int, int] | None = None,
         stored_at_ms: int = 0,
         first_chunk: int = 1,
         only_started: bool = False,
         key: bytes | None = None,
+        describe: Callable[[], Awaitable[TopicInfo]] | None = None,
     ) -> None:
         """``topic`` is a current description from the leader: the records it counts are durable.
 
@@ -72,16 +64,19 @@ class TopicReader:
             ledger: the ledger of the topic's shard.
             topic: the description.
             starts: segment → first offset to read; segments that are not named are not read.
+            ends: segment → offset before which to stop; by default what the description counts.
             stored_at_ms: no wanted record was stored before; saves reading older chunks.
             first_chunk: no wanted record is in an earlier chunk.
             only_started: `follow` ignores segments that are created later.
             key: only yield records with this key.
+            describe: returns the present description; asked when an object stays missing.
         """
         self._ledger = ledger
         self._topic_id = topic.topic_id
-        self._compacted = CompactedRecords(ledger.store, ledger.shard, topic.topic_id)
+        self._describe = describe
         self._next_offsets: dict[int, int] = dict(starts)
-        self._ends = {each.segment: each.next_offset for each in topic.segments if each.segment in starts}
+        ends = {each.segment: each.next_offset for each in topic.segments} if ends is None else ends
+        self._ends = {segment: end for segment, end in ends.items() if segment in starts}
         self._newest_segment = max((each.segment for each in topic.segments), default=-1)
         self._stored_at_ms = stored_at_ms
         self._next_chunk = first_chunk
@@ -90,20 +85,34 @@ class TopicReader:
         self._bounded = True
 
     async def stored(self) -> AsyncGenerator[LedgerRecord]:
-        """Yield every record that the description counts. Raises LedgerError or StoreUnavailableError."""
+        """Yield every record that the description counts, or up to ``ends``. Raises like `stored_rows`."""
+        async with aclosing(self.stored_rows()) as found:
+            async for rows in found:
+                for record in self._with_key(rows):
+                    yield record
+
+    async def stored_rows(self) -> AsyncGenerator[StoredRows]:
+        """Yield the same records, as the objects hold them; ``key`` does not count.
+
+        Raises:
+            LedgerError: an object is damaged, or records are missing.
+            StoreUnavailableError: the store is unreachable.
+            HeadgateError, NoLeaderError: what ``describe`` raises.
+        """
         fruitless = 0
         while not self._is_complete():
-            before = dict(self._next_offsets)
+            before, missing = dict(self._next_offsets), None
             try:
-                async with aclosing(self._pass()) as records:
-                    async for record in records:
-                        yield record
-            except ObjectMissingError:
+                async with aclosing(self._pass()) as found:
+                    async for rows in found:
+                        yield rows
+            except ObjectMissingError as error:
                 # Compaction has just replaced it; the next plan has its successor.
+                missing = error
                 await asyncio.sleep(POLL_SECONDS)
             fruitless = fruitless + 1 if before == self._next_offsets else 0
             if fruitless == MAX_ATTEMPTS:
-                raise LedgerError(self._missing_records())
+                raise LedgerError(await self._reason(missing))
 
     async def tail(self, count: int) -> list[LedgerRecord]:
         """Return the last ``count`` stored records, oldest first. Raises like `stored`.
@@ -114,15 +123,17 @@ class TopicReader:
         plan = await self._plan()
         for group in _backwards(plan.chunks):
             for columns in reversed(await self._read_chunks(group)):
-                newest.extendleft(reversed(list(self._wanted(_records(columns, self._topic_id)))))
+                picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
+                newest.extendleft(reversed(list(self._with_key(StoredRows(columns, picked)))))
             if len(newest) >= count:
                 break
         else:
             for item in reversed(plan.objects):
                 if len(newest) >= count:
                     break
-                found = [record async for record in self._object_records(item)]
-                newest.extendleft(reversed(list(self._wanted(found))))
+                columns = await read_object(self._ledger.store, item)
+                found = StoredRows(columns, range(len(columns)), item.segment)
+                newest.extendleft(reversed(list(self._with_key(found))))
         self._next_chunk = plan.compacted_through + len(plan.chunks) + 1
         # `follow` accepts the first record of each other segment: the ledger may have grown since the description.
         self._newest_segment = -1
@@ -140,11 +151,12 @@ class TopicReader:
         while True:
             try:
                 if now() - planned_at >= COMPACTION_RECHECK_SECONDS:
-                    async with aclosing(self._pass()) as records:
-                        async for record in records:
-                            yield record
+                    async with aclosing(self._pass()) as found:
+                        async for rows in found:
+                            for record in self._with_key(rows):
+                                yield record
                     planned_at = now()
-                columns = await self._ledger.read_records(self._next_chunk)
+                _, columns = await self._ledger.open_records(self._next_chunk)
                 if self._next_chunk > head.number:
                     await self._ledger.make_durable()
                     head.advance(self._next_chunk)
@@ -160,18 +172,20 @@ class TopicReader:
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             self._next_chunk += 1
-            for record in self._advance(_records(columns, self._topic_id)):
+            for record in self._with_key(StoredRows(columns, self._advance(columns))):
                 yield record
 
     # One pass
 
-    async def _pass(self) -> AsyncGenerator[LedgerRecord]:
+    async def _pass(self) -> AsyncGenerator[StoredRows]:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
         plan = await self._plan()
         for item in plan.objects:
-            if item.end_offset > self._next_offsets.get(item.segment, 0):
-                for record in self._advance([each async for each in self._object_records(item)]):
-                    yield record
+            if self._range(item):
+                columns = await read_object(self._ledger.store, item)
+                picked = self._range(item)
+                self._next_offsets[item.segment] = item.first_offset + picked.stop
+                yield StoredRows(columns, picked, item.segment)
         self._next_chunk = plan.compacted_through + 1
         chunks = plan.chunks
         if self._stored_at_ms:
@@ -181,8 +195,8 @@ class TopicReader:
                 return
             group = chunks[begin : begin + CONCURRENT_CHUNK_READS]
             for number, columns in zip(group, await self._read_chunks(group), strict=True):
-                for record in self._advance(_records(columns, self._topic_id)):
-                    yield record
+                if rows := self._advance(columns):
+                    yield StoredRows(columns, rows)
                 self._next_chunk = number + 1
 
     async def _plan(self) -> _Plan:
@@ -196,13 +210,8 @@ class TopicReader:
         ]
         return _Plan(objects, found.compacted_through, found.chunks)
 
-    async def _object_records(self, item: CompactedObject) -> AsyncGenerator[LedgerRecord]:
-        async for rows in self._compacted.slices(item, self._next_offsets.get(item.segment, 0)):
-            for fields in zip(*rows, strict=True):
-                yield LedgerRecord(item.segment, *fields)
-
-    async def _read_chunks(self, numbers: list[int]) -> list[RecordColumns]:
-        return await asyncio.gather(*map(self._ledger.read_records, numbers))
+    async def _read_chunks(self, numbers: list[int]) -> list[Columns]:
+        return [columns for _, columns in await asyncio.gather(*map(self._ledger.open_records, numbers))]
 
     # What is wanted
 
@@ -211,32 +220,69 @@ class TopicReader:
             return True
         return not self._bounded and self._accepts_new and segment > self._newest_segment
 
-    def _wanted(self, records: Iterable[LedgerRecord]) -> Iterator[LedgerRecord]:
-        return (each for each in records if self._is_wanted(each.segment) and self._key in (None, each.key))
+    def _with_key(self, rows: StoredRows) -> Iterator[LedgerRecord]:
+        return (each for each in rows.records() if self._key in (None, each.key))
 
-    def _advance(self, records: Iterable[LedgerRecord]) -> Iterator[LedgerRecord]:
-        for record in records:
-            segment, offset = record.segment, record.offset
+    def _places(self, columns: Columns) -> Iterator[tuple[int, int, int]]:
+        """Yield row, segment and offset of each record of the topic in a chunk."""
+        topic_ids, segments, offsets = map(columns.integers, ("topic_id", "segment", "offset"))
+        for row, (topic_id, segment, offset) in enumerate(zip(topic_ids, segments, offsets, strict=True)):
+            if topic_id == self._topic_id:
+                yield row, segment, offset
+
+    def _range(self, item: CompactedObject) -> range:
+        """Return the wanted rows of a compacted object. Raises LedgerError: it begins behind the present position."""
+        first = self._next_offsets.get(item.segment, item.first_offset)
+        end = min(item.end_offset, self._ends.get(item.segment, 0)) if self._bounded else item.end_offset
+        if first >= end:
+            return range(0)
+        self._require_next(item.segment, item.first_offset, first)
+        return range(first - item.first_offset, end - item.first_offset)
+
+    def _advance(self, columns: Columns) -> list[int]:
+        """Return the wanted rows of a chunk, and move the positions behind them. Raises like `_range`."""
+        picked = []
+        for row, segment, offset in self._places(columns):
             expected = self._next_offsets.get(segment, offset)
             is_after_end = self._bounded and offset >= self._ends.get(segment, 0)
-            if not self._is_wanted(segment) or offset < expected or is_after_end:
-                continue
-            if offset > expected:
-                raise LedgerError(
-                    f"segment {segment} continues at offset {offset}, expected {expected}: records are missing"
-                )
-            self._next_offsets[segment] = offset + 1
-            if self._key in {None, record.key}:
-                yield record
+            if self._is_wanted(segment) and offset >= expected and not is_after_end:
+                self._require_next(segment, offset, expected)
+                self._next_offsets[segment] = offset + 1
+                picked.append(row)
+        return picked
+
+    @staticmethod
+    def _require_next(segment: int, first: int, expected: int) -> None:
+        if first > expected:
+            raise LedgerError(
+                f"segment {segment} continues at offset {first}, expected {expected}: records are missing"
+            )
 
     def _is_complete(self) -> bool:
         return all(self._next_offsets[segment] >= end for segment, end in self._ends.items())
 
-    def _missing_records(self) -> str:
+    async def _reason(self, missing: ObjectMissingError | None) -> str:
+        """Return why the records end early: the segment was pruned, ``missing`` was lost, or there are fewer."""
         segment, end = next(item for item in self._ends.items() if self._next_offsets[item[0]] < item[1])
+        offset = self._next_offsets[segment]
+        if self._describe is not None:
+            now = await self._describe()
+            if now.topic_id != self._topic_id:
+                return f"topic {now.topic!r} was deleted and created again, and its former records are deleted"
+            kept = [each.segment for each in now.segments]
+            if segment not in kept:
+                return (
+                    f"segment {segment} was pruned while it was read, and its records from offset {offset} on are "
+                    f"deleted: read again; the oldest segment that is kept is {min(kept)}"
+                )
+        if missing is not None:
+            return (
+                f"{missing}, and nothing replaces it, although segment {segment} exists from offset {offset} on: it "
+                "was lost; `headgate ledger check` lists all that is missing, restore it from a copy of the ledger"
+            )
         return (
-            f"segment {segment} ends at offset {self._next_offsets[segment]} in the ledger, and its leader counts "
-            f"{end}: was it pruned meanwhile, or is ledger_url that of another cluster?"
+            f"segment {segment} ends at offset {offset} in the ledger, and its leader counts {end}: was it pruned "
+            "meanwhile, or is ledger_url that of another cluster?"
         )
 
 
@@ -247,16 +293,3 @@ def _place(item: CompactedObject) -> tuple[int, int]:
 def _backwards(numbers: list[int]) -> Iterator[list[int]]:
     for end in range(len(numbers), 0, -CONCURRENT_CHUNK_READS):
         yield numbers[max(0, end - CONCURRENT_CHUNK_READS) : end]
-
-
-def _records(columns: RecordColumns, topic_id: int) -> Iterator[LedgerRecord]:
-    for index, topic in enumerate(columns.topic_id):
-        if topic == topic_id:
-            yield LedgerRecord(
-                columns.segment[index],
-                columns.offset[index],
-                columns.timestamp_ms[index],
-                columns.key[index],
-                columns.value[index],
-                columns.headers[index],
-            )

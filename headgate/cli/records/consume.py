@@ -25,7 +25,7 @@ from headgate.model.entries import SubscriptionType
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
     from headgate.model.entries import Balance
-    from headgate.reading.topic_reader import LedgerRecord
+    from headgate.reading.stored_rows import LedgerRecord
 
 PRINT_BATCH_RECORDS = 512
 """Maximum number of records that are printed and acknowledged together."""

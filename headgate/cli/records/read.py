@@ -27,8 +27,9 @@ from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
 
 if TYPE_CHECKING:
-    from headgate.cli.topic_source import TopicSource
-    from headgate.reading.topic_reader import LedgerRecord, TopicReader
+    from headgate.client.topic_source import TopicSource
+    from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_reader import TopicReader
 
 MAX_TAIL_RECORDS: Final = 100_000
 """They are in memory until the oldest of them is found."""
@@ -174,12 +175,14 @@ async def _records(source: TopicSource, reader: TopicReader, wanted: _Wanted) ->
 
 async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
     """Return a reader that begins where ``wanted`` says. Raises UsageError for a position that does not exist."""
-    from headgate.model.hashing import segment_hash  # noqa: PLC0415 - not needed to print help
+    from headgate.errors import PositionOutOfRangeError  # noqa: PLC0415 - not needed to print help
+    from headgate.model.hashing import segment_hash  # noqa: PLC0415
+    from headgate.reading.selected_offsets import select_offsets  # noqa: PLC0415
     from headgate.reading.time_lookup import positions_at  # noqa: PLC0415
     from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415
 
     described = source.description
-    reader = partial(TopicReader, source.ledger, described, key=wanted.key)
+    reader = partial(TopicReader, source.ledger, described, key=wanted.key, describe=source.describe)
     ends = {
         each.segment: each.next_offset
         for each in described.segments
@@ -188,7 +191,10 @@ async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
     first = wanted.starts[0] if wanted.starts else "earliest"
     if isinstance(first, tuple):
         named = {int(start[0]): int(start[1]) for start in wanted.starts if isinstance(start, tuple)}
-        _check_positions(source, named)
+        try:
+            select_offsets(described, offsets={segment: (offset, None) for segment, offset in named.items()})
+        except PositionOutOfRangeError as error:
+            raise click.UsageError(str(error)) from None
         return reader(starts=named, only_started=True)
     if isinstance(first, int):
         found = await positions_at(source.ledger, described, first)
@@ -196,15 +202,3 @@ async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
     if first == "latest":
         return reader(starts=ends, first_chunk=source.newest_chunk)
     return reader(starts=dict.fromkeys(ends, 0))
-
-
-def _check_positions(source: TopicSource, named: dict[int, int]) -> None:
-    ends = {each.segment: each.next_offset for each in source.description.segments}
-    for segment, offset in named.items():
-        if segment not in ends:
-            existing = ", ".join(map(str, sorted(ends)))
-            raise click.UsageError(
-                f"topic {source.description.topic} has no segment {segment}; its segments are {existing}"
-            )
-        if offset > ends[segment]:
-            raise click.UsageError(f"segment {segment} ends at offset {ends[segment]}: choose 0 to {ends[segment]}")

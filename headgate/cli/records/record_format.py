@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from headgate.model.headers import Headers
-    from headgate.reading.topic_reader import LedgerRecord
+    from headgate.reading.stored_rows import LedgerRecord
 
 Formatter = Callable[["LedgerRecord"], bytes]
 

@@ -99,7 +99,9 @@ class TopicCopy:
                 positions = self._positions(source.ledger_id, source.description, target, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
                 sender = RecordSender(self._target, self.counts, progress, ends_at_failure=True)
-                reader = TopicReader(source.ledger, source.description, starts=positions.starts)
+                reader = TopicReader(
+                    source.ledger, source.description, starts=positions.starts, describe=source.describe
+                )
                 self.began = True
                 await sender.run(producer, self._outgoing(reader, positions, progress))
 
@@ -193,7 +195,7 @@ async def _export(context: CommandContext, topic: str) -> int:
     async with context.open_topic(topic) as source:
         total = sum(segment.next_offset for segment in source.description.segments)
         starts = dict.fromkeys((segment.segment for segment in source.description.segments), 0)
-        reader = TopicReader(source.ledger, source.description, starts=starts)
+        reader = TopicReader(source.ledger, source.description, starts=starts, describe=source.describe)
         with ProgressLine(lambda: f"{printed} of {total} records", total, _progress_stream()) as progress:
             async with aclosing(reader.stored()) as records:
                 async for record in records:

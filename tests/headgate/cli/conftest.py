@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headgate.cli.main import main
-from headgate.cli.topic_source import TopicSource
+from headgate.client.topic_source import TopicSource
 from headgate.protocol import messages as m
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext
 from tests.support.samples.positioned_ledger import LedgerWithPositions

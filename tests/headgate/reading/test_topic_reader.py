@@ -4,13 +4,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.reading.head import Head
-from headgate.reading.topic_reader import LedgerRecord, TopicReader
+from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_reader import TopicReader
+from headgate.views.topics import TopicInfo
+from tests.support.samples.compaction import compact
 from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
 
 pytestmark = pytest.mark.looptime
@@ -94,12 +98,25 @@ def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
                 last = max((at for at, (number, _) in enumerate(found) if number == ancestor), default=-1)
                 assert all(at > last for at, (number, _) in enumerate(found) if number == segment)
         everything = await places(reader(known).stored())
+        records = [record._asdict() async for record in reader(known, starts).stored()]
+        batches = [rows.arrow() async for rows in reader(known, starts).stored_rows()]
+        assert records == [as_record(row) for batch in batches for row in batch.to_struct_array().to_pylist()]
+        ends = {segment: (starts[segment] + tail.next_offset) // 2 for segment, tail in topic.tails.items()}
+        assert [each for each in found if each[1] < ends[each[0]]] == await places(
+            reader(known, starts, ends=ends).stored()
+        )
         for count in (0, 1, 3, 100):
             assert everything[len(everything) - min(count, len(everything)) :] == [
                 each[:2] for each in await reader(known).tail(count)
             ]
 
     asyncio.run(play())
+
+
+def as_record(row: dict) -> dict:
+    """Return the fields of `LedgerRecord` from those of an Arrow row."""
+    headers = tuple((each["name"], each["value"]) for each in row.pop("headers") or ())
+    return row | {"headers": headers, "timestamp_ms": int(row.pop("timestamp").timestamp() * 1000)}
 
 
 def possible(known: LedgerWithPositions, steps: list[Step]) -> list[Step]:
@@ -170,6 +187,62 @@ async def test_chunks_that_compaction_deletes_meanwhile_are_read_from_its_object
     await known.compact(18)
 
     assert [(0, offset) for offset in range(1, 20)] == await places(reading)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), min_size=4, max_size=30), st.randoms())
+def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks, rng):
+    """After each object that is read, all ranges may be replaced by a wider one, and everything else deleted."""
+
+    async def play() -> None:
+        known = LedgerWithPositions()
+        for time, steps in enumerate(chunks, 1):
+            await known.write(10 * time, *(possible(known, steps) if time > 1 else ()))
+        newest, objects = known.state.chunk, known.ledger.store.objects
+        whole = await places(reader(known).stored())
+        kept = {path: data for path, data in objects.items() if path.startswith("chunks/")}
+        last, found = 0, []
+        async with aclosing(reader(known).stored_rows()) as reading:
+            async for rows in reading:
+                found += [record[:2] for record in rows.records()]
+                if last < newest and rng.random() < 0.5:
+                    last = rng.randint(last + 1, newest)
+                    objects.clear()
+                    objects.update(kept)
+                    await known.compact(last)
+        assert sorted(whole) == sorted(found)
+        for segment in {segment for segment, _ in whole}:
+            assert [each for each in whole if each[0] == segment] == [each for each in found if each[0] == segment]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("lost", "segments", "text"),
+    [
+        ("compacted", [1], "segment 0 was pruned while it was read, and its records from offset 1 on are deleted"),
+        ("compacted", [0, 1], "part=1/x.parquet does not exist, and nothing replaces it, although segment 0 exists"),
+        ("chunk", [0, 1], "chunk 5 of shard 0 is missing, and nothing replaces it, although segment 0 exists"),
+        ("compacted", None, "topic 't' was deleted and created again, and its former records are deleted"),
+    ],
+    ids=["pruned", "lost", "lost chunk", "created again"],
+)
+async def test_what_stays_missing_is_explained_by_the_present_layout(lost: str, segments: list | None, text: str):
+    known = await written(*[(0,)] * 6)
+    described = known.description()
+    await compact(known.ledger, 1, 4, parts=4)
+
+    async def present() -> TopicInfo:
+        kept = tuple(each for each in described.segments if segments is None or each.segment in segments)
+        return msgspec.structs.replace(described, segments=kept, topic_id=2 if segments is None else 1)
+
+    reading = reader(known, describe=present).stored()
+    assert (0, 0) == (await anext(reading))[:2]
+    for path in list(known.ledger.store.objects):
+        if ("/part=" in path and "/part=0" not in path) if lost == "compacted" else path.endswith("05.parquet"):
+            await known.ledger.store.delete(path)
+    with pytest.raises(LedgerError, match=text):
+        await places(reading)
 
 
 async def test_records_that_the_leader_counts_and_the_ledger_lacks_are_an_error():

@@ -37,7 +37,7 @@ from headgate import (
     TopicInfo,
     UnprunedSegment,
 )
-from headgate.cli.topic_source import TopicSource
+from headgate.client.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import DeliveryPolicy

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.cli.records.consume import record_line
-from headgate.reading.topic_reader import LedgerRecord
+from headgate.reading.stored_rows import LedgerRecord
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, Record, segment, topic
 

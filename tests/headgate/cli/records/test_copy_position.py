@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from headgate import TopicInfo
 from headgate.cli.records.copy_position import MAX_POSITION_BYTES, CopyPositionError, CopyProgress
 from headgate.protocol import messages as m
-from headgate.reading.topic_reader import LedgerRecord, TopicReader
+from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_reader import TopicReader
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible
 from tests.support.fakes.cli_client import topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions

@@ -7,9 +7,9 @@ from typing import NoReturn
 import pytest
 
 from headgate.cli.records.record_format import record_formatter
-from headgate.cli.topic_source import TopicSource
+from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
-from headgate.reading.topic_reader import LedgerRecord
+from headgate.reading.stored_rows import LedgerRecord
 from tests.headgate.cli.conftest import Invoke, never
 from tests.support.fakes.cli_client import FakeCluster
 
@@ -64,8 +64,8 @@ def test_a_timestamp_beyond_the_calendar_is_a_number(timestamp_ms: int):
     [
         (("--from", "yesterday"), "or earliest, latest, or a position such as 3=1200"),
         (("--from", "3=x"), "write for example 3=1200"),
-        (("--from", "9=0"), "topic t has no segment 9; its segments are 0, 1"),
-        (("--from", "0=4"), "segment 0 ends at offset 3: choose 0 to 3"),
+        (("--from", "9=0"), "topic 't' has no segment 9; its segments, and their offsets, are 0 (0 to 3), 1 (0 to 1)"),
+        (("--from", "0=4"), "segment 0 of topic 't' ends at offset 3: choose 0 to 3"),
         (("--from", "0=1", "--from", "0=2"), "--from names a segment twice"),
         (("--from", "0=1", "--from", "latest"), "only --from SEGMENT=OFFSET can be repeated"),
         (("--from", "latest"), "--from latest prints only new records: add --follow, or use --tail N"),

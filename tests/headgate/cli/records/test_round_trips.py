@@ -12,7 +12,7 @@ from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_e
 from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter, keyed_record
 from headgate.cli.records.record_format import record_formatter
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.reading.topic_reader import LedgerRecord
+from headgate.reading.stored_rows import LedgerRecord
 
 Parse = Callable[[Line], object]
 

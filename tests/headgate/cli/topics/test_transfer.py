@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.topic_source import TopicSource
+from headgate.client.topic_source import TopicSource
 from headgate.errors import DeliveryFailedError
 from headgate.model.headers import Headers
 from tests.headgate.cli.conftest import Invoke

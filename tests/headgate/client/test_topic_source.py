@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from headgate.cli.topic_source import open_topic_source
 from headgate.client.admin import Admin
+from headgate.client.topic_source import open_topic_source
 from headgate.errors import HeadgateError
 from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.worlds.one_shard import OneShard

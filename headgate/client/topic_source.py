@@ -1,4 +1,4 @@
-"""A topic as `headgate read` sees it: its description, its ledger, news of new chunks, and of its deletion."""
+"""A topic as readers without a subscription see it: its description, ledger, new chunks, and its deletion."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

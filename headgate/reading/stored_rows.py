@@ -1,0 +1,89 @@
+"""Records of a topic as one object of the ledger holds them: as values, or as Arrow columns without a copy. Pure."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+from arro3.core import Array, DataType, Field, RecordBatch, Schema
+
+from headgate.ledger.parquet_columns import Columns
+from headgate.model.headers import Headers
+
+SLICE_MAX_RECORDS: Final = 1000
+"""Records of a compacted object that are Python values at the same time."""
+HEADERS: Final = DataType.list(
+    Field("element", DataType.struct([Field("name", DataType.string()), Field("value", DataType.binary())]))
+)
+COLUMNS: Final = {
+    "key": ("key", DataType.binary()),
+    "value": ("value", DataType.binary()),
+    "headers": ("headers", HEADERS),
+    "timestamp": ("timestamp_ms", DataType.timestamp("ms", tz="UTC")),
+    "segment": ("segment", DataType.int64()),
+    "offset": ("offset", DataType.int64()),
+}
+"""Column of `SCHEMA` → the column of an object, and its type."""
+SCHEMA: Final = Schema([Field(name, kind) for name, (_, kind) in COLUMNS.items()])
+"""What `StoredRows.arrow` returns. ``headers`` is null without any."""
+
+
+class LedgerRecord(NamedTuple):
+    """One stored record."""
+
+    segment: int
+    offset: int
+    timestamp_ms: int
+    """Milliseconds since 1970, as the producer set it."""
+    key: bytes
+    value: bytes
+    headers: Headers = ()
+
+
+class StoredRows(NamedTuple):
+    """Records of one object, in the order in which they were stored."""
+
+    columns: Columns
+    """All records of the object."""
+    picked: Sequence[int]
+    """The rows of ``columns`` that count, rising; a range if they follow each other."""
+    segment: int | None = None
+    """The segment of all rows; None: the object has a column for it."""
+
+    def records(self) -> Iterator[LedgerRecord]:
+        """Yield them as values. Raises LedgerError: a column is missing, or of another type."""
+        if not isinstance(self.picked, range):
+            values = list(_values(self.columns, self.segment))
+            yield from (LedgerRecord(*values[row]) for row in self.picked)
+            return
+        for at in self.picked[::SLICE_MAX_RECORDS]:
+            rows = self.columns.slice(at, min(SLICE_MAX_RECORDS, self.picked.stop - at))
+            yield from (LedgerRecord(*values) for values in _values(rows, self.segment))
+
+    def arrow(self) -> RecordBatch:
+        """Return them as one batch of `SCHEMA`. Raises like `records`."""
+        is_run = isinstance(self.picked, range)
+        columns = self.columns.slice(self.picked[0], len(self.picked)) if is_run and self.picked else self.columns
+        found = {name: self._column(columns, *source) for name, source in COLUMNS.items()}
+        if not is_run:
+            rows = Array.from_buffer(array("I", self.picked))
+            found = {name: column.take(rows) for name, column in found.items()}
+        return RecordBatch.from_arrays(list(found.values()), schema=SCHEMA)
+
+    def _column(self, columns: Columns, name: str, kind: DataType) -> Array:
+        if name == "segment" and self.segment is not None:
+            return Array.from_buffer(array("q", [self.segment]) * len(columns))
+        return columns.arrow(name, kind)
+
+
+def _values(rows: Columns, segment: int | None) -> Iterator[tuple[int, int, int, bytes, bytes, Headers]]:
+    segments = rows.integers("segment") if segment is None else repeat(segment)
+    return zip(
+        segments,
+        rows.integers("offset"),
+        rows.integers("timestamp_ms"),
+        rows.blobs("key"),
+        rows.blobs("value"),
+        rows.headers(),
+        strict=False,  # a repeated segment has no end
+    )
