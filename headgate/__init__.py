@@ -2,7 +2,7 @@
 
 A program uses `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and
 `ExternalConsumer` for streams that headgate does not store. They are coroutines; `headgate.sync`
-offers the first three to programs without an event loop.
+offers the first three to programs without an event loop. `dataset` returns a topic as Arrow data.
 
 Importing this package is cheap. Each name is imported on first use, because the clients need MQTT,
 Parquet and object stores, and a module that needs only errors does not.
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from headgate.model.identifiers import Generation as Generation, Offset as Offset, SegmentId as SegmentId
     from headgate.settings.config import ClientConfig as ClientConfig, load_client_config as load_client_config
+    from headgate.topic_dataset import Dataset as Dataset, dataset as dataset
     from headgate.views.backlogs import BacklogInfo as BacklogInfo, SegmentBacklogInfo as SegmentBacklogInfo
     from headgate.views.cluster import (
         ClusterInfo as ClusterInfo,
@@ -98,6 +99,85 @@ if TYPE_CHECKING:
         TopicInfo as TopicInfo,
         UnprunedSegment as UnprunedSegment,
     )
+
+_EXPORTS = {
+    "client.admin": ("Admin",),
+    "client.client_metrics": ("ConsumerMetrics", "ProducerMetrics"),
+    "client.connection": ("Client",),
+    "client.consumer": ("ConsumedRecord", "Consumer"),
+    "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
+    "client.interceptors": ("Interceptor", "OutgoingRecord"),
+    "client.processing.policies": ("BatchPolicy", "LastAction", "LookAhead", "RetryPolicy"),
+    "client.processing.runner": ("RunReport",),
+    "client.producer": ("Producer",),
+    "client.producing.producer_settings": ("ProducerSettings",),
+    "client.producing.record_batch": ("Delivery", "RecordMetadata"),
+    "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
+    "settings.config": ("ClientConfig", "load_client_config"),
+    "errors": (
+        "AcknowledgementsNotStoredError",
+        "CommandUnknownError",
+        "ConfigError",
+        "DeliveryFailedError",
+        "DeliveryUnknownError",
+        "FencedError",
+        "ForgottenError",
+        "HandlerFailedError",
+        "HeadgateError",
+        "NoLeaderError",
+        "OtherHistoryError",
+        "PositionOutOfRangeError",
+        "ProtocolError",
+        "RequestRejectedError",
+    ),
+    "model.bucket_ranges": ("BucketRange",),
+    "model.entries": ("DeliveryPolicy", "SubscriptionType", "TopicPolicy"),
+    "model.identifiers": ("Generation", "Offset", "SegmentId"),
+    "topic_dataset": ("Dataset", "dataset"),
+    "views.backlogs": (
+        "BacklogInfo",
+        "SegmentBacklogInfo",
+    ),
+    "views.cluster": (
+        "ClusterInfo",
+        "ClusterTotals",
+        "ComponentInfo",
+        "DaemonInfo",
+        "ShardInfo",
+        "SubscriptionSummary",
+    ),
+    "views.explanations": (
+        "BlockingSegment",
+        "ConsumerReasons",
+        "ConsumerSegmentCount",
+        "Explanation",
+        "Plan",
+        "ProposedMove",
+        "ProposedSegment",
+        "SegmentReasons",
+    ),
+    "views.producers": ("ProducerInfo", "TopicPosition"),
+    "views.subscriptions": (
+        "BucketRangeAssignment",
+        "ConsumerInfo",
+        "HeldBucketRange",
+        "SeekResult",
+        "SegmentAssignment",
+        "SegmentSeek",
+        "SubscriptionInfo",
+    ),
+    "views.topics": (
+        "ExternalSource",
+        "PruneResult",
+        "SegmentInfo",
+        "TopicImportResult",
+        "TopicInfo",
+        "UnprunedSegment",
+    ),
+}
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = list(_MODULES)
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

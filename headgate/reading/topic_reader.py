@@ -10,7 +10,7 @@ skipped or repeated. If an object stays missing, the present layout says why: it
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -239,7 +239,7 @@ class TopicReader:
         self._require_next(item.segment, item.first_offset, first)
         return range(first - item.first_offset, end - item.first_offset)
 
-    def _advance(self, columns: Columns) -> list[int]:
+    def _advance(self, columns: Columns) -> Sequence[int]:
         """Return the wanted rows of a chunk, and move the positions behind them. Raises like `_range`."""
         picked = []
         for row, segment, offset in self._places(columns):
@@ -249,7 +249,8 @@ class TopicReader:
                 self._require_next(segment, offset, expected)
                 self._next_offsets[segment] = offset + 1
                 picked.append(row)
-        return picked
+        is_run = picked and picked[-1] - picked[0] + 1 == len(picked)
+        return range(picked[0], picked[-1] + 1) if is_run else picked
 
     @staticmethod
     def _require_next(segment: int, first: int, expected: int) -> None:

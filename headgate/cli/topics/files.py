@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 def files(context: CommandContext, topic: str) -> None:
     """List the Parquet files that hold the records of TOPIC, each record once.
 
-    A compacted file holds only records of one segment of TOPIC. A chunk also has other rows: select fact "record", the
-    topic id and the segments that --json prints. If a file disappears while it is read, list again.
+    A compacted file holds only records of one segment of TOPIC. A chunk also has other rows: select fact "record", and
+    the topic id, the segments and their offsets that --json prints. If a file disappears while it is read, list again.
+    In Python, `headgate.dataset` does all of this.
     """
-    description, found = context.run(_files(context, topic))
-    listed = listing(description, found, context.client_config().ledger_url)
+    description, ledger_id, found = context.run(_files(context, topic))
+    listed = listing(description, ledger_id, found, context.client_config().ledger_url)
     if context.printed_as_json(listed):
         return
     print_table(
@@ -42,7 +43,7 @@ def files(context: CommandContext, topic: str) -> None:
     )
 
 
-def listing(topic: TopicInfo, files: list[TopicFile], ledger_url: str) -> dict[str, Any]:
+def listing(topic: TopicInfo, ledger_id: str, files: list[TopicFile], ledger_url: str) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415 - not needed to print help
 
     base = location(ledger_url)
@@ -50,7 +51,8 @@ def listing(topic: TopicInfo, files: list[TopicFile], ledger_url: str) -> dict[s
         "topic": topic.topic,
         "topic_id": topic.topic_id,
         "shard": topic.shard,
-        "segments": [each.segment for each in topic.segments],
+        "ledger_id": ledger_id,
+        "segments": [{"segment": each.segment, "end_offset": each.next_offset} for each in topic.segments],
         "files": [{"location": f"{base}/{each.path}", **msgspec.structs.asdict(each)} for each in files],
     }
 
@@ -61,8 +63,8 @@ def location(ledger_url: str) -> str:
     return (unquote(parts.path) if parts.scheme == "file" else ledger_url).rstrip("/")
 
 
-async def _files(context: CommandContext, topic: str) -> tuple[TopicInfo, list[TopicFile]]:
+async def _files(context: CommandContext, topic: str) -> tuple[TopicInfo, str, list[TopicFile]]:
     from headgate.reading.topic_files import topic_files  # noqa: PLC0415 - not needed to print help
 
     async with context.open_topic(topic) as source:
-        return source.description, await topic_files(source.ledger, source.description)
+        return source.description, source.ledger_id, await topic_files(source.ledger, source.description)

@@ -175,19 +175,22 @@ def test_arrays_inside_entries_are_described_in_their_order(document) -> None:
 
 
 @pytest.mark.parametrize("compacted", [0, 5, 8])
-def test_the_pyarrow_example_returns_each_stored_record_once(
+def test_the_examples_of_a_dataset_return_each_stored_record_once(
     document, compacted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs unchanged, on a ledger that was compacted and trimmed."""
+    """They run unchanged, on a ledger that was compacted and trimmed."""
     known = trimmed_ledger(tmp_path, compacted=compacted)
-    monkeypatch.chdir(tmp_path)
+    known.serve(monkeypatch)
     names: dict[str, typing.Any] = {}
-    for block in document["Python with pyarrow and pandas"].fenced("python"):
+    for block in document["Python: Arrow, pandas, DuckDB and Polars"].fenced("python"):
         exec(block, names)
 
-    columns = [names["records"].column(name).to_pylist() for name in ("segment", "offset", "value")]
+    columns = [names["table"].column(name).to_pylist() for name in ("segment", "offset", "value")]
     assert known.stored == sorted(zip(*columns, strict=True))
-    assert len(known.stored) == sum(names["per_segment"].column("offset_count").to_pylist())
+    assert len(known.stored) == sum(names["per_segment"].column("offset_count").to_pylist()) == len(names["frame"])
+    values = [value for segment, _, value in known.stored if segment == 0]
+    assert [(0, len(values), sum(map(len, values)))] == names["sums"]
+    assert len(values) == sum(names["keys"]["len"])
 
 
 def test_the_examples_for_chunks_read_the_ledger(document, ledger) -> None:

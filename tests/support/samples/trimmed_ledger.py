@@ -1,16 +1,24 @@
-"""A ledger in a folder that was compacted and trimmed, and the output of `headgate topic files` for a topic of it."""
+"""A ledger in a folder that was compacted and trimmed, and what commands and programs get of a topic of it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 
+from headgate import topic_dataset
 from headgate.cli.topics.files import listing
+from headgate.client.topic_source import TopicSource
+from headgate.ledger.ledger import Ledger
 from headgate.reading.topic_files import topic_files
+from headgate.storage.object_store import open_store
+from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 
@@ -21,20 +29,41 @@ class TrimmedLedger(NamedTuple):
     chunks: Path
     stored: list[tuple[int, int, bytes]]
     """Segment, offset and value of each record that is stored, in order."""
+    described: TopicInfo
+
+    def serve(
+        self, monkeypatch: pytest.MonkeyPatch, describe: Callable[[], Awaitable[TopicInfo]] | None = None
+    ) -> None:
+        """Let `headgate.dataset` find the topic under every name, as if a leader had described it."""
+
+        @asynccontextmanager
+        async def source(_client: Any, _topic: str, _timeout_seconds: float) -> AsyncIterator[TopicSource]:
+            now = self.described if describe is None else await describe()
+            yield TopicSource(now, Ledger(open_store(self.url), 0), "1" * 32, 8, _present)
+
+        async def _present() -> TopicInfo:
+            return self.described
+
+        monkeypatch.setattr(topic_dataset, "open_topic_source", source)
+        config = self.chunks.parents[2] / "client.toml"
+        config.write_text(
+            f'cluster = "local"\nbroker_host = "localhost"\nbroker_port = 1883\nledger_url = "{self.url}"\n'
+        )
+        monkeypatch.setenv("HEADGATE_CONFIG", str(config))
 
 
-def trimmed_ledger(folder: Path, *, compacted: int = 5) -> TrimmedLedger:
+def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> TrimmedLedger:
     """Write the ledger and ``orders.json`` into ``folder``; chunks 1 to ``compacted`` of 8 are compacted.
 
     Chunk 1 begins a term, so it is kept, and chunk 5 is not deleted yet. Segment 1 was pruned.
     """
 
-    async def write() -> list[tuple[int, int, bytes]]:
+    async def write() -> tuple[list[tuple[int, int, bytes]], TopicInfo]:
         known = LedgerWithPositions()
         for at_ms, steps in enumerate([(0, 1), (0, 0), (1,), ("split",), (2, 3, 1), (3, 3), (1, 2)], 1):
-            await known.write(10 * at_ms, *steps)
+            await known.write(start_ms + 10 * at_ms, *steps)
             if at_ms == 3:
-                await known.write(35, 0, 1, 0, topic_id=9)
+                await known.write(start_ms + 35, 0, 1, 0, topic_id=9)
         kept = {
             path: data
             for path, data in known.ledger.store.objects.items()
@@ -52,8 +81,10 @@ def trimmed_ledger(folder: Path, *, compacted: int = 5) -> TrimmedLedger:
         for path, data in known.ledger.store.objects.items():
             (folder / "ledger" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "ledger" / path).write_bytes(data)
-        (folder / "orders.json").write_text(json.dumps(listing(described, files, f"file://{folder}/ledger")))
-        return [(s.segment, at, b"%d.%d" % (s.segment, at)) for s in segments for at in range(s.next_offset)]
+        (folder / "orders.json").write_text(json.dumps(listing(described, "1" * 32, files, f"file://{folder}/ledger")))
+        return [(s.segment, at, b"%d.%d" % (s.segment, at)) for s in segments for at in range(s.next_offset)], described
 
-    stored = asyncio.run(write())
-    return TrimmedLedger(f"file://{folder}/ledger", folder / "ledger" / "chunks" / "shard=0000", sorted(stored))
+    stored, described = asyncio.run(write())
+    return TrimmedLedger(
+        f"file://{folder}/ledger", folder / "ledger" / "chunks" / "shard=0000", sorted(stored), described
+    )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.topic_source import TopicSource
 from headgate.cli.topics.files import location
+from headgate.client.topic_source import TopicSource
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_read import never
 from tests.support.fakes.cli_client import FakeCluster
@@ -39,7 +39,10 @@ def test_files_of_a_topic_as_json(invoke: Invoke) -> None:
 
     assert result.exit_code == 0, result.stderr
     listed = json.loads(result.stdout)
-    assert ("t", 1, 0, [0, 1]) == tuple(listed[name] for name in ("topic", "topic_id", "shard", "segments"))
+    segments = [{"segment": 0, "end_offset": 2}, {"segment": 1, "end_offset": 1}]
+    assert ("t", 1, 0, "0" * 32, segments) == tuple(
+        listed[name] for name in ("topic", "topic_id", "shard", "ledger_id", "segments")
+    )
     compacted, chunk = listed["files"]
     assert ("compacted", 1, 1, 0, 0, 2) == tuple(
         compacted[name] for name in ("kind", "first_chunk", "last_chunk", "segment", "first_offset", "end_offset")
