@@ -29,6 +29,8 @@ from headgate.reading.topic_files import list_objects
 
 CONCURRENT_CHUNK_READS: Final = 8
 """Chunks that are read concurrently, hence the most that are in memory."""
+CONCURRENT_OBJECT_READS: Final = 2
+"""Compacted objects that are in memory: one is used, and the next one is read."""
 MAX_ATTEMPTS: Final = 3
 """Passes that may end without a new record. Compaction replaces objects once in minutes."""
 
@@ -180,9 +182,8 @@ class TopicReader:
     async def _pass(self) -> AsyncGenerator[StoredRows]:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
         plan = await self._plan()
-        for item in plan.objects:
-            if self._range(item):
-                columns = await read_object(self._ledger.store, item)
+        async with aclosing(self._read_objects([item for item in plan.objects if self._is_ahead(item)])) as objects:
+            async for item, columns in objects:
                 picked = self._range(item)
                 self._next_offsets[item.segment] = item.first_offset + picked.stop
                 yield StoredRows(columns, picked, item.segment)
@@ -210,6 +211,20 @@ class TopicReader:
         ]
         return _Plan(objects, found.compacted_through, found.chunks)
 
+    async def _read_objects(self, items: Sequence[CompactedObject]) -> AsyncGenerator[tuple[CompactedObject, Columns]]:
+        """Yield compacted objects with their records, and read the next one meanwhile."""
+        reading: deque[asyncio.Task[Columns]] = deque()
+        try:
+            for at, item in enumerate(items):
+                for following in items[at + len(reading) : at + CONCURRENT_OBJECT_READS]:
+                    read = read_object(self._ledger.store, following)
+                    reading.append(asyncio.get_running_loop().create_task(read, name="read-object"))
+                yield item, await reading.popleft()
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+
     async def _read_chunks(self, numbers: list[int]) -> list[Columns]:
         return [columns for _, columns in await asyncio.gather(*map(self._ledger.open_records, numbers))]
 
@@ -230,12 +245,15 @@ class TopicReader:
             if topic_id == self._topic_id:
                 yield row, segment, offset
 
+    def _is_ahead(self, item: CompactedObject) -> bool:
+        """Whether a compacted object has records between the present position and the end."""
+        is_after_end = self._bounded and item.first_offset >= self._ends.get(item.segment, 0)
+        return item.end_offset > self._next_offsets.get(item.segment, 0) and not is_after_end
+
     def _range(self, item: CompactedObject) -> range:
         """Return the wanted rows of a compacted object. Raises LedgerError: it begins behind the present position."""
         first = self._next_offsets.get(item.segment, item.first_offset)
         end = min(item.end_offset, self._ends.get(item.segment, 0)) if self._bounded else item.end_offset
-        if first >= end:
-            return range(0)
         self._require_next(item.segment, item.first_offset, first)
         return range(first - item.first_offset, end - item.first_offset)
 

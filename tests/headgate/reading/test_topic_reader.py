@@ -220,8 +220,8 @@ def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks
 @pytest.mark.parametrize(
     ("lost", "segments", "text"),
     [
-        ("compacted", [1], "segment 0 was pruned while it was read, and its records from offset 1 on are deleted"),
-        ("compacted", [0, 1], "part=1/x.parquet does not exist, and nothing replaces it, although segment 0 exists"),
+        ("compacted", [1], "segment 0 was pruned while it was read, and its records from offset 2 on are deleted"),
+        ("compacted", [0, 1], "part=2/x.parquet does not exist, and nothing replaces it, although segment 0 exists"),
         ("chunk", [0, 1], "chunk 5 of shard 0 is missing, and nothing replaces it, although segment 0 exists"),
         ("compacted", None, "topic 't' was deleted and created again, and its former records are deleted"),
     ],
@@ -243,6 +243,18 @@ async def test_what_stays_missing_is_explained_by_the_present_layout(lost: str, 
             await known.ledger.store.delete(path)
     with pytest.raises(LedgerError, match=text):
         await places(reading)
+
+
+async def test_the_next_object_is_read_while_one_is_used():
+    """In a bucket each read takes a while."""
+    known = await written(*[(0,)] * 20)
+    await compact(known.ledger, 1, 20, parts=20)
+    known.ledger.store.latency_seconds = (1.0, 1.0)
+    began = asyncio.get_running_loop().time()
+
+    async for _ in reader(known).stored_rows():
+        await asyncio.sleep(1)
+    assert 30 > asyncio.get_running_loop().time() - began
 
 
 async def test_records_that_the_leader_counts_and_the_ledger_lacks_are_an_error():
