@@ -7,6 +7,7 @@ import io
 import re
 from collections import defaultdict
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,9 +18,10 @@ from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
-from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
+from headgate.ledger.compacted import decode_compacted, delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
+from headgate.reading.stored_rows import StoredRows
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 from tests.support.samples.record_rows import record_rows
 
@@ -56,9 +58,13 @@ class CompactionFixture:
         covering = ranges_to_read(await manifest_ranges(self.store, self.ledger.shard))
         for each in covering:
             for item in (await read_manifest(self.store, self.ledger.shard, each)).objects:
-                table = pq.read_table(io.BytesIO(await self.store.read(item.path)))
+                data = await self.store.read(item.path)
+                table = pq.read_table(io.BytesIO(data))
                 assert table.column_names == list(plans.RECORD_COLUMNS)
                 rows = table.to_pylist()
+                arrow = StoredRows(decode_compacted(data, item), range(len(rows)), item.segment).arrow()
+                names = ["key", "value", "headers", "offset"]
+                assert pa.table(arrow).select(names).to_pylist() == table.select(names).to_pylist()
                 assert (item.first_offset, item.end_offset) == (rows[0]["offset"], rows[-1]["offset"] + 1)
                 assert (item.first_at_ms, item.last_at_ms) == (rows[0]["stored_at_ms"], rows[-1]["stored_at_ms"])
                 assert item.size_bytes == sum(map(_size, rows))
