@@ -29,7 +29,7 @@ from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderE
 if TYPE_CHECKING:
     from headgate.client.topic_source import TopicSource
     from headgate.reading.stored_rows import LedgerRecord
-from headgate.reading.topic_reader import TopicReader
+    from headgate.reading.topic_reader import TopicReader
 
 MAX_TAIL_RECORDS: Final = 100_000
 """They are in memory until the oldest of them is found."""

@@ -36,7 +36,7 @@ from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
     from headgate import Admin, SubscriptionInfo, TopicInfo
-    from headgate.reading.topic_reader import LedgerRecord
+    from headgate.reading.stored_rows import LedgerRecord
 
 
 @command(
@@ -129,7 +129,8 @@ async def find_open(context: CommandContext, topic: str, name: str) -> OpenLette
     async with context.open_topic(store) as opened:
         starts = {each.segment: passed.get(each.segment, 0) for each in opened.description.segments}
         found = OpenLetters(source, described, opened.description, opened.ledger_id, starts, [])
-        async with aclosing(TopicReader(opened.ledger, opened.description, starts=starts).stored()) as records:
+        reader = TopicReader(opened.ledger, opened.description, starts=starts, describe=opened.describe)
+        async with aclosing(reader.stored()) as records:
             async for record in records:
                 origin = origin_of(record.headers)
                 if origin is not None and found.is_own(origin):

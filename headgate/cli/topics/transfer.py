@@ -33,7 +33,8 @@ from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo
-    from headgate.reading.topic_reader import LedgerRecord, TopicReader
+    from headgate.reading.stored_rows import LedgerRecord
+    from headgate.reading.topic_reader import TopicReader
 
 OUTPUT_BYTES: Final = 64 * 1024
 

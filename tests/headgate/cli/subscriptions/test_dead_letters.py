@@ -12,10 +12,10 @@ import pytest
 
 from headgate.cli.context import CommandContext
 from headgate.cli.subscriptions.dead_letters import find_open, replay_open
-from headgate.cli.topic_source import open_topic_source
 from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.topic_source import open_topic_source
 from headgate.errors import DeliveryUnknownError, HeadgateError
 from headgate.protocol.messages import MAX_RECORD_BYTES
 from tests.headgate.cli.conftest import Invoke
