@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
+from types import MappingProxyType
 
 import structlog
 
@@ -32,6 +33,7 @@ MAX_MOVES_PER_TURN = 500
 MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
 
+NO_HOLDERS: Mapping[SegmentSlice, str] = MappingProxyType({})
 CONFIRMED = "confirmed"
 """The reason of moves that follow from the confirmation of revocations."""
 
@@ -147,18 +149,19 @@ class AssignmentReconciler:
         preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
         requester: str | None = None,
         timed_out: AbstractSet[SegmentSlice] = frozenset(),
+        stalled: Mapping[SegmentSlice, str] = NO_HOLDERS,
         confirmed: AbstractSet[SegmentSlice] = frozenset(),
     ) -> None:
         """Compare the holdings with the target, and make all moves that are allowed now.
 
         ``preferred_owners`` override affinity for slices that have just become free. ``requester``
         learns its grants from the response to its own request. ``timed_out`` comes from
-        `overdue_revocations`. ``confirmed``: slices whose holder has finished. At most
-        `MAX_MOVES_PER_TURN` moves are made; a later turn makes the others.
+        `overdue_revocations`, ``stalled`` from `ProgressMonitor.check`. ``confirmed``: slices whose
+        holder has finished. At most `MAX_MOVES_PER_TURN` moves are made; a later turn makes the others.
         """
         subscription, gate = self._subscription, self.gate
         preferred = {**(self._waiting_preferences or {}), **(preferred_owners or {})}
-        target = self._compute_target(gate, preferred)
+        target = self._compute_target(gate, preferred, stalled)
         moves = handover.plan(
             handover.HandoverState(
                 target=target,
@@ -167,6 +170,7 @@ class AssignmentReconciler:
                 retired=gate.retired,
                 confirmed=confirmed,
                 timed_out=timed_out,
+                stalled=stalled,
             )
         )
         now = moves.first(MAX_MOVES_PER_TURN)
@@ -275,14 +279,27 @@ class AssignmentReconciler:
         self._apply_moves(handover.Moves(releases=tuple((held, how) for held in slices)), reason, None)
 
     def _compute_target(
-        self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]]
+        self,
+        gate: Gate,
+        preferred_owners: Mapping[SegmentSlice, Sequence[str]],
+        stalled: Mapping[SegmentSlice, str],
     ) -> dict[SegmentSlice, str]:
-        holdings = self._subscription.holdings
-        return compute_target(
+        """Return slice → owner. A consumer that makes no progress keeps whole segments, and gets no further one."""
+        holdings, consumers = self._subscription.holdings, self._subscription.consumers
+        slow = {name for name, each in consumers.items() if each.stalled_at_ms is not None}.union(stalled.values())
+        if len(slow) == len(consumers):
+            slow.clear()
+        readable = set(gate.grantable) if slow else ()
+        kept = {
+            held: holding.consumer
+            for held, holding in (holdings.items() if slow else ())
+            if holding.consumer in slow and held in readable and held not in self._revoking and held not in stalled
+        }
+        return kept | compute_target(
             self._subscription,
             self._topic.layout,
-            gate.grantable,
-            {name: consumer.supports_bucket_ranges for name, consumer in self._subscription.consumers.items()},
+            [segment for segment in gate.grantable if segment not in kept],
+            {name: each.supports_bucket_ranges for name, each in consumers.items() if name not in slow},
             {held: holding.consumer for held, holding in holdings.items() if held not in self._revoking},
             all_holders={held: holding.consumer for held, holding in holdings.items()},
             preferred_owners=preferred_owners,

@@ -11,6 +11,7 @@ again with a later one, as another program of that name may have been ahead of i
 from typing import Any
 
 from coordinator.ports import SubscriptionContext
+from coordinator.progress_monitor import ProgressMonitor
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
@@ -23,6 +24,7 @@ class DeliveryMonitor:
     def __init__(self, context: SubscriptionContext) -> None:
         self.problem = ""
         """Why dead letters are not sent; empty: nothing is known to be wrong."""
+        self.progress = ProgressMonitor(context)
         self._context = context
         self._subscription, self._topic, self._ledger = context.subscription, context.topic, context.ledger
         self._ids: dict[str, Any] = context.ids

@@ -23,7 +23,7 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from coordinator.assignment_reconciler import AssignmentReconciler
+from coordinator.assignment_reconciler import NO_HOLDERS, AssignmentReconciler
 from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
@@ -141,6 +141,7 @@ class SubscriptionCoordinator:
             drain_problem=drain_problem or self._drain.poller.problem,
             contradicted=self._drain.contradicted,
             dead_letter_problem=self._deliveries.problem,
+            unfinished=self._deliveries.progress.unfinished,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
@@ -238,6 +239,8 @@ class SubscriptionCoordinator:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self._members.record_contact(request.consumer):
             self._drain.wake()
+        if request.ready:
+            self._deliveries.progress.resumed(request.consumer)
         self._reconciler.resend(request.consumer, request.held)
         unread = 0
         if request.asks_unread:
@@ -362,6 +365,8 @@ class SubscriptionCoordinator:
         if self._drain_rate.is_due(now):
             slices = rated_slices(self._subscription, self._reconciler.blocking_segments())
             self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})
+        if (stalled := self._deliveries.progress.check(now)) is not None:
+            self._reconcile("consumers stalled or resumed", stalled=stalled)
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
             self._reconcile("revocation timed out", timed_out=late)
@@ -378,11 +383,14 @@ class SubscriptionCoordinator:
         preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
         requester: str | None = None,
         timed_out: AbstractSet[SegmentSlice] = frozenset(),
+        stalled: Mapping[SegmentSlice, str] = NO_HOLDERS,
     ) -> None:
         """Record what is drained without a count, then reconcile; see `AssignmentReconciler.reconcile`."""
         if self._drain.record_uncounted():
             self._reconciler.invalidate_gate()
-        self._reconciler.reconcile(reason, preferred_owners=preferred_owners, requester=requester, timed_out=timed_out)
+        self._reconciler.reconcile(
+            reason, preferred_owners=preferred_owners, requester=requester, timed_out=timed_out, stalled=stalled
+        )
 
     def _segments_drained(self) -> None:
         self._reconciler.invalidate_gate()

@@ -338,6 +338,13 @@ class DeliveriesJudged(Event, frozen=True):
     outcome: labels.DeliveryOutcome
 
 
+@counted("segments_stalled", "outcome")
+class SegmentStalled(Event, frozen=True):
+    """Segments whose consumer made no progress for too long, by whether another one could take them."""
+
+    outcome: labels.StallOutcome
+
+
 @counted("subscription_seeks")
 class SubscriptionSeekCompleted(Event, frozen=True):
     """Seeks of subscriptions."""

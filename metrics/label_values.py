@@ -50,4 +50,5 @@ Quota = Literal[
     "topics", "segments", "subscriptions", "consumers", "producers", "requests_per_second", "bytes_per_second"
 ]
 ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
+StallOutcome = Literal["moved", "kept"]
 DeliveryOutcome = Literal["failed", "delayed", "dead_letter"]

@@ -116,6 +116,12 @@ REFUSALS: Final = Row(
             (rate("redeliveries_total", "outcome"),),
         ),
         Panel(
+            "Stalled segments",
+            "Segments whose consumer made no progress for too long, by whether another one could take them.",
+            units.CountsPerSecond,
+            (rate("segments_stalled_total", "outcome"),),
+        ),
+        Panel(
             "Acknowledgements over the limit",
             "Acknowledgements of QUEUE subscriptions that did not count, because they would open too many gaps.",
             units.CountsPerSecond,

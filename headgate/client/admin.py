@@ -438,12 +438,15 @@ class Admin:
         max_deliveries: int | None = None,
         ack_timeout_seconds: float | None = None,
         dead_letter_topic: str | None = None,
+        max_processing_seconds: float | None = None,
     ) -> SubscriptionInfo:
-        """Set what a QUEUE subscription does with records that are not acknowledged; None leaves a part as it is.
+        """Set what a subscription does with records that are not acknowledged; None leaves a part as it is.
 
-        After ``max_deliveries`` failed deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that
-        is neither acknowledged nor extended within ``ack_timeout_seconds``, up to a day, has failed. 0 and "" switch
-        them off. Consumers follow within a heartbeat.
+        A consumer that makes no progress for ``max_processing_seconds``, up to a day, loses its segment to another one:
+        it acknowledges nothing, although there are records. The other parts are for a QUEUE. After ``max_deliveries``
+        failed deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that is neither acknowledged
+        nor extended within ``ack_timeout_seconds``, up to a day, has failed. 0 and "" switch them off. Consumers follow
+        within a heartbeat.
 
         Raises ConfigError: an argument is out of range, or dead letters would return in a circle.
         """
@@ -451,16 +454,14 @@ class Admin:
             if (await self.describe_topic(dead_letter_topic)).external is not None:
                 raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
             await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
-        timeout = ack_timeout_seconds
         request = m.SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
             token=self._client.new_token(),
             max_deliveries=max_deliveries,
-            ack_timeout_ms=None
-            if timeout is None
-            else round(1000 * require_seconds("ack_timeout_seconds", timeout, at_least=0.0)),
+            ack_timeout_ms=_milliseconds("ack_timeout_seconds", ack_timeout_seconds),
             dead_letter_topic=dead_letter_topic,
+            max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
         )
         return await self._subscription(topic, request)
 
@@ -571,3 +572,7 @@ async def check_dead_letter_topic(
             with contextlib.suppress(RequestRejectedError):
                 known = await subscriptions_of(way[-1])
                 pending += [(*way, each.policy.dead_letter_topic) for each in known if each.policy.dead_letter_topic]
+
+
+def _milliseconds(name: str, seconds: float | None) -> int | None:
+    return None if seconds is None else round(1000 * require_seconds(name, seconds, at_least=0.0))

@@ -93,6 +93,8 @@ class ProducerTotals:
 class ConsumerTotals:
     """What a consumer counts, for each record or call of the handler."""
 
+    asked: int = 0
+    """How often the program asked for a record."""
     delivered: int = 0
     redelivered: int = 0
     handler_calls: int = 0

@@ -363,6 +363,7 @@ class Consumer:
 
     async def _take(self) -> ConsumedRecord:
         """Return the next record of the feed, which is not handed to the program yet."""
+        self._feed.totals.asked += 1
         while True:
             if self._tasks.failure is not None:
                 raise self._tasks.failure

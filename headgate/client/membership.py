@@ -58,6 +58,8 @@ class Membership:
         """Id of its subscription; None before the first registration."""
         self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
+        self._asked_before = 0
+        """How often the program had asked for a record at the last heartbeat that was answered."""
         self._forbidden_since: float | None = None
         """Loop time since which every request was forbidden; None: the newest was not."""
         deliveries.sender.heartbeat = self.heartbeat
@@ -111,9 +113,14 @@ class Membership:
 
     async def heartbeat(self, *, asks_unread: bool = False) -> m.HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
+        asked, handling = self._feed.totals.asked, self._holdings.handling
         alive = await self._requests.heartbeat(
-            self._holdings.generations(), asks_unread=asks_unread, problem=self._deliveries.sender.problem
+            self._holdings.generations(),
+            asks_unread=asks_unread,
+            problem=self._deliveries.sender.problem,
+            ready=asked != self._asked_before if handling is None else handling.is_free,
         )
+        self._asked_before = asked
         self._feed.head.advance(alive.head)
         self._deliveries.heard(alive)
         return alive

@@ -21,7 +21,7 @@ Positions = Literal["offsets", "opaque"]
 Balance = Literal["count", "load"]
 LeaveReason = Literal["left", "failed", "evicted", "replaced", "subscription_deleted"]
 """``failed``: it left because its program ended with an error."""
-ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound", "pruned"]
+ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "stalled", "drained", "rewound", "pruned"]
 
 
 class SubscriptionType(StrEnum):
@@ -333,13 +333,15 @@ class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_c
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a QUEUE subscription does with a record that is not acknowledged."""
+    """What a subscription does with records that are not acknowledged. Only the last part applies to a STREAM."""
 
     max_deliveries: int = 0
     """After so many failed deliveries a record goes to the dead-letter topic; 0: never."""
     ack_timeout_ms: int = 0
     """A delivery that is neither acknowledged nor extended for so long has failed; 0: no limit."""
     dead_letter_topic: str = ""
+    max_processing_ms: int = 0
+    """A holder that makes no progress for so long loses its segment to another consumer; 0: no limit."""
 
 
 class DeliveryPolicySet(SubscriptionEntry, frozen=True, tag="delivery_policy_set"):

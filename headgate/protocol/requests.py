@@ -296,11 +296,13 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     the pushes that were lost: missing grants, unconfirmed revocations, and final revocations of
     segments that the consumer no longer holds. ``asks_unread``: count what nothing reads.
     ``dead_letter_problem``: why it could not send dead records to their topic; empty: it could, or had none.
+    ``ready``: the program has asked for a record since the last heartbeat, so it can be given segments again.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
     asks_unread: bool = False
     dead_letter_problem: Annotated[str, Meta(max_length=MAX_PROBLEM_CHARACTERS)] = ""
+    ready: bool = False
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):

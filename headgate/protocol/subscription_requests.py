@@ -105,13 +105,14 @@ class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscripti
 
 
 class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_policy"):
-    """Change what a QUEUE does with records that are not acknowledged. None leaves a field as it is.
+    """Change what a subscription does with records that are not acknowledged. None leaves a field as it is.
 
-    ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off.
-    ``max_deliveries`` requires a dead-letter topic.
+    ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off; they are for
+    a QUEUE. ``max_deliveries`` requires a dead-letter topic. ``max_processing_ms`` 0: no limit.
     """
 
     token: Token
     max_deliveries: Annotated[int, Meta(ge=0, le=MAX_DELIVERIES)] | None = None
     ack_timeout_ms: DelayMs | None = None
     dead_letter_topic: Annotated[str, Meta(max_length=100)] | None = None
+    max_processing_ms: DelayMs | None = None

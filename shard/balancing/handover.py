@@ -11,7 +11,8 @@ rules, in order of precedence:
 5. A holder that is not the target's owner, or whose slice may not be read now, is revoked, once.
 6. A revoked holder is not touched until it confirms, even if the target assigns the slice to it
    again. It then gets a new generation.
-7. Holdings that match the target stay untouched.
+7. A holder that makes no progress is released at once (shard.subscriptions.stalled). The next generation fences it.
+8. Holdings that match the target stay untouched.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class HandoverState:
     """Slices whose holder has finished. Only revoked slices count."""
     timed_out: AbstractSet[SegmentSlice] = frozenset()
     """Revoked slices whose holder did not confirm in time."""
+    stalled: Container[SegmentSlice] = ()
+    """Slices whose holder makes no progress, and that the target gives to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ def plan(state: HandoverState) -> Moves:
                 releases[segment_slice] = "confirmed"
             elif segment_slice in state.timed_out:
                 releases[segment_slice] = "timed_out"
+        elif segment_slice in state.stalled:
+            releases[segment_slice] = "stalled"
         elif target.get(segment_slice) != holding.consumer:
             revocations.append(segment_slice)
     grants = [

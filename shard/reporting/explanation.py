@@ -28,6 +28,7 @@ from shard.steps import Steps, encoding_cost, parts
 from shard.subscriptions.deliveries import record_limit
 from shard.subscriptions.external_topics import remaining_at_source
 from shard.subscriptions.gate import Gate, is_gated, tracks_acknowledgements
+from shard.subscriptions.stalled import Unfinished
 
 LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
@@ -64,6 +65,8 @@ class ExplanationContext:
     """Seconds for which the running drain check has had no answer; None: none is running."""
     drain_problem: str | None = None
     """Why drain checks are not answered; None: nothing is known to be wrong."""
+    unfinished: Mapping[SegmentSlice, Unfinished] = field(default_factory=dict)
+    """Slices whose holder has made no progress for more than half of what is allowed."""
     dead_letter_problem: str = ""
     """Why dead letters are not stored; empty: nothing is known to be wrong."""
     contradicted: Mapping[int, str] = field(default_factory=dict)
@@ -235,7 +238,20 @@ class _Explainer:
                 f"which is fenced in {left}."
             )
         grace = self._grace_period(name)
-        return f"{title} is read by {name}{f', which {grace}' if grace else ''}: {self._remaining(held.segment_slice)}."
+        text = f"{title} is read by {name}{f', which {grace}' if grace else ''}: {self._remaining(held.segment_slice)}."
+        return text + self._stalled(held.segment_slice)
+
+    def _stalled(self, segment_slice: SegmentSlice) -> str:
+        """Describe a holder without progress; empty: it makes progress."""
+        found = self._context.unfinished.get(segment_slice)
+        if found is None:
+            return ""
+        limit, passed = self._subscription.redelivery.policy.max_processing_ms, self._context.now_ms - found.since_ms
+        fate = f"after {duration(limit / 1000)} another consumer gets the segment, if one can"
+        return (
+            f" {found.consumer} has acknowledged nothing for {duration(passed / 1000)}, and is at offset "
+            f"{found.offset}: {fate}."
+        )
 
     def _revoked_seconds(self, held: SegmentHolder) -> float:
         assert held.revoked_at_ms is not None, f"{held.segment_slice} was not revoked"

@@ -1,11 +1,12 @@
 """Explains why a consumer has no segment. Pure. The first matching reason applies.
 
 1. All segments are blocked by undrained ancestors, or all are drained.
-2. A segment is moving, so the idle consumer may be about to get it.
-3. When balancing by load, no single move would even out the load.
-4. The type does not share segments: CHECKPOINT, or not yet known.
-5. The consumer cannot read bucket ranges, or no other consumer can.
-6. Each segment is already divided into single buckets.
+2. The consumer made no progress for too long, and has not asked for a record since.
+3. A segment is moving, so the idle consumer may be about to get it.
+4. When balancing by load, no single move would even out the load.
+5. The type does not share segments: CHECKPOINT, or not yet known.
+6. The consumer cannot read bucket ranges, or no other consumer can.
+7. Each segment is already divided into single buckets.
 
 The text also states how many segments are blocked: those would give more to read.
 """
@@ -31,9 +32,9 @@ def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
     moving = _has_pending_handover(subscription, gate)
     able = sum(consumer.supports_bucket_ranges for consumer in subscription.consumers.values())
     return {
-        name: _reason(
-            subscription, moving=moving, shares=subscription.consumers[name].supports_bucket_ranges, able=able
-        )
+        name: "it made no progress for too long, and its program has not asked for a record since"
+        if subscription.consumers[name].stalled_at_ms is not None
+        else _reason(subscription, moving=moving, shares=subscription.consumers[name].supports_bucket_ranges, able=able)
         + suffix
         for name in idle
     }

@@ -17,7 +17,7 @@ from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 from shard.steps import complete
 from shard.subscriptions.external_topics import seekable_ends, start_error
-from shard.subscriptions.gate import compute_gate, is_gated
+from shard.subscriptions.gate import compute_gate, is_gated, tracks_acknowledgements
 from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import default_order, order_error, subscriptions_error
 from shard.subscriptions.seek import SeekTarget, seek_positions
@@ -195,7 +195,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
 
 
 def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
-    """Change the delivery policy of a QUEUE. The client checks that the dead-letter topic exists, on whatever shard."""
+    """Change the delivery policy of a subscription. The client checks that the dead-letter topic exists."""
     found = find_subscription(request.topic, request.subscription, state)
     if isinstance(found, Refusal):
         return found
@@ -205,13 +205,18 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
         return Decision((), answer)
     given = {
         name: value
-        for name in ("max_deliveries", "ack_timeout_ms", "dead_letter_topic")
+        for name in ("max_deliveries", "ack_timeout_ms", "dead_letter_topic", "max_processing_ms")
         if (value := getattr(request, name)) is not None
     }
     policy = replace(subscription.redelivery.policy, **given)
-    if subscription.type != e.SubscriptionType.QUEUE or topic.external is not None:
+    if topic.external is not None or not tracks_acknowledgements(subscription.type):
         kind = "of an external topic" if topic.external is not None else f"of type {subscription.type}"
-        return _invalid(f"subscription {subscription.name!r} is {kind}: only a QUEUE has a delivery policy")
+        return _invalid(f"subscription {subscription.name!r} is {kind}, which has no delivery policy")
+    if subscription.type != e.SubscriptionType.QUEUE and given.keys() - {"max_processing_ms"}:
+        return _invalid(
+            f"subscription {subscription.name!r} is of type {subscription.type}: only a QUEUE delivers again, so only "
+            "max_processing can be set"
+        )
     if policy.max_deliveries and not policy.dead_letter_topic:
         return _invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
     if policy.dead_letter_topic == topic.name:

@@ -48,8 +48,14 @@ SubscriptionEntry = (
     | e.DeliveriesBegun
     | e.DeliveriesFailed
 )
-LOST = {"failed": "ended with an error", "evicted": "was lost", "replaced": "was lost, and started again"}
-"""How a consumer was removed whose begun deliveries fail → why. One that leaves hands its records back."""
+LOST = {
+    "failed": "ended with an error",
+    "evicted": "was lost",
+    "replaced": "was lost, and started again",
+    "timed_out": "did not give the segment back in time",
+    "stalled": "made no progress for too long",
+}
+"""How a consumer was removed, or a segment released, whose begun deliveries fail → why. Others hand records back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,8 @@ class RegisteredConsumer:
     """Version of its library, as it says."""
     registered_at_ms: int | None = None
     """When this instance joined."""
+    stalled_at_ms: int | None = None
+    """When it lost a segment because it made no progress; None: it has made some since, or asked for records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,8 @@ class Holding:
     generation: int
     revoked_at_ms: int | None = None
     """When the grant was revoked; None while it is valid."""
+    progressed_at_ms: int = 0
+    """When it was granted; with ``max_processing_ms``, when its holder last acknowledged or began a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +261,13 @@ class Subscription:
 
     def apply(self, entry: SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
+        self._record_progress(entry, at_ms)
         match entry:
             case e.RecordsAcknowledged():
                 self._acknowledge(entry)
             case e.SegmentGranted():
                 segment_slice = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
-                self.holdings[segment_slice] = Holding(entry.consumer, entry.generation)
+                self.holdings[segment_slice] = Holding(entry.consumer, entry.generation, progressed_at_ms=at_ms)
                 self._slices_by_generation[entry.generation] = segment_slice
                 if isinstance(segment_slice, BucketRange):
                     self._held_ranges.add(segment_slice)
@@ -266,8 +277,11 @@ class Subscription:
                 holding = self.holdings[revoked]
                 self.holdings[revoked] = Holding(holding.consumer, holding.generation, at_ms)
             case e.SegmentReleased():
-                lost = "its consumer did not give the segment back in time" if entry.reason == "timed_out" else ""
-                self._release(slice_of(entry.segment, entry.first_bucket, entry.end_bucket), at_ms, lost)
+                self._release(
+                    slice_of(entry.segment, entry.first_bucket, entry.end_bucket),
+                    at_ms,
+                    LOST.get(entry.reason, "") and f"its consumer {LOST[entry.reason]}",
+                )
             case e.SegmentsDrained():
                 if entry.seek_generation == self.seek_generation:
                     self.drained.update(entry.segments)
@@ -303,6 +317,35 @@ class Subscription:
             case _:
                 assert_never(entry)
 
+    def _record_progress(self, entry: SubscriptionEntry, at_ms: int) -> None:
+        """Let the time limits of the holders that make progress begin again. Without a limit it costs nothing."""
+        slices: Iterable[SegmentSlice] = ()
+        match entry:
+            case e.DeliveryPolicySet():
+                slices = list(self.holdings)
+            case e.SegmentReleased(reason="stalled"):
+                released = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
+                self._set_stalled(self.holdings[released].consumer, at_ms)
+            case _ if not self.redelivery.policy.max_processing_ms:
+                return
+            case e.RecordsAcknowledged():
+                slices = [slice_of(each.segment, each.first_bucket, each.end_bucket) for each in entry.ranges]
+            case e.DeliveriesBegun() | e.DeliveriesFailed():
+                slices = [
+                    held
+                    for segment, bucket in {(segment, bucket) for segment, _, bucket, *_ in entry.records}
+                    for held in self.held_in({segment})
+                    if bucket in buckets_of(held)
+                ]
+        for held in slices:
+            if (holding := self.holdings.get(held)) is not None and holding.progressed_at_ms != at_ms:
+                self.holdings[held] = replace(holding, progressed_at_ms=at_ms)
+                self._set_stalled(holding.consumer, None)
+
+    def _set_stalled(self, consumer: str, at_ms: int | None) -> None:
+        if self.consumers[consumer].stalled_at_ms != at_ms:
+            self.consumers[consumer] = replace(self.consumers[consumer], stalled_at_ms=at_ms)
+
     def unread_in(self, ends: Mapping[int, int]) -> int:
         """Return how many records it has not acknowledged in segments that end where ``ends`` says."""
         if self.type == e.SubscriptionType.CHECKPOINT:
@@ -337,7 +380,7 @@ class Subscription:
         self.redelivery.forget(segments)
 
     def _set_disconnected(self, consumer: str, at_ms: int | None) -> None:
-        self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms)
+        self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms, stalled_at_ms=None)
 
     def _register(self, entry: e.ConsumerRegistered, at_ms: int) -> None:
         known = self.consumers.get(entry.consumer)

@@ -44,6 +44,14 @@ class Traffic:
         """Return the mean over the window that ends with the last complete slot before ``now_ms``."""
         return self._mean(now_ms // SLOT_MS, max(1, window_ms // SLOT_MS))
 
+    def stored_by_ms(self, newest: int) -> int:
+        """Return a ledger time by which the first of the ``newest`` records was stored; 0: longer ago than is known."""
+        for slot, records, _ in reversed(self.slots):
+            newest -= records
+            if newest <= 0:
+                return (slot + 1) * SLOT_MS
+        return 0
+
     def peak(self, now_ms: int, window_ms: int, span_ms: int) -> Rate:
         """Return the highest mean over any window in the last ``span_ms``, separately for records and for bytes."""
         end, width = now_ms // SLOT_MS, max(1, window_ms // SLOT_MS)

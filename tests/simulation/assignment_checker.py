@@ -2,7 +2,7 @@
 
 1. Every segment that may be read is held, in all buckets.
 2. Segments are shared only if there are more consumers than segments. Then there are slices for all, of similar sizes.
-3. Balanced by count, no consumer holds more than one slice more than another.
+3. Balanced by count, no consumer holds more than one slice more than another. One that stalled counts for nothing.
 4. Consumers that cannot read bucket ranges have whole segments: one each, as long as one is left for the others to share.
 """
 
@@ -21,7 +21,7 @@ from shard.subscriptions.gate import compute_gate
 def uneven(subscription: Subscription, layout: Layout) -> str | None:
     """Return how its segments are divided wrongly; None: they are not."""
     counts = dict.fromkeys(subscription.consumers, 0)
-    if not counts:
+    if not counts or any(each.stalled_at_ms is not None for each in subscription.consumers.values()):
         return None
     grantable = compute_gate(layout, subscription.drained, subscription.type, subscription.order).grantable
     held: Counter[int] = Counter()

@@ -301,6 +301,7 @@ BUGS = (
         lambda right, daemons, queues: right([replace(each, in_maintenance=False) for each in daemons], queues)),
     # Queues
     Bug("The loss of a consumer fails nothing.", "shard.state.redelivery:Redelivery.release", with_arguments(lost="")),
+    Bug("No consumer takes the segment of one without progress.", "shard.subscriptions.stalled:takeable", always({})),
     Bug("A dead record is acknowledged and stored nowhere.", "headgate.client.consuming.dead_letters:DeadLetterSender._store", _at_once),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),

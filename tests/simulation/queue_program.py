@@ -6,7 +6,8 @@ worker, without a farewell or with an error. The queue has a dead-letter topic.
 1. A delivery count is never above the deliveries that a program was handed: what was not begun is not counted. A worker
    that is lost while it waits for the leader may have begun more.
 2. It is never below the deliveries that have failed: a worker that ends with each attempt is counted.
-3. In the end each record is either processed, or in the dead-letter topic, and there once.
+3. In the end each record is either processed, or in the dead-letter topic, and there once: also those of a worker
+   that lives, and never asks for another record.
 """
 
 import asyncio
@@ -75,8 +76,11 @@ class QueueProgram:
                     max_deliveries=MAX_DELIVERIES,
                     ack_timeout_seconds=10,
                     dead_letter_topic=GRAVEYARD,
+                    max_processing_seconds=20,
                 )
             )
+        if rng.random() < 0.5:
+            tasks.append(self._world.spawn(self._fall_silent()))
         tasks += [self._world.spawn(self._work(f"worker-{number}", rng)) for number in range(WORKERS)]
 
     @staticmethod
@@ -90,6 +94,16 @@ class QueueProgram:
                 if "exists" not in str(error):
                     raise
             return
+
+    async def _fall_silent(self) -> None:
+        """Take some records, and then live without ever asking for another one."""
+        options = {"topic": MAIN_TOPIC, "subscription": WORK, "type": "QUEUE", "name": "silent"}
+        with suppress(NoLeaderError):
+            async with Consumer(self._world.client("silent"), **options) as consumer:
+                records = await consumer.get_many(5, timeout_seconds=60)
+                self._begun.update((each.segment, each.offset) for each in records)
+                self._world.log("silent", f"falls silent with {len(records)} records")
+                await asyncio.Event().wait()
 
     async def _work(self, name: str, rng: random.Random) -> None:
         while True:
@@ -152,7 +166,7 @@ class QueueProgram:
         for entries, _ in history[self._searched :]:
             for entry in entries:
                 removed = isinstance(entry, e.ConsumerRemoved) and entry.reason in ("evicted", "replaced")
-                late = isinstance(entry, e.SegmentReleased) and entry.reason == "timed_out"
+                late = isinstance(entry, e.SegmentReleased) and entry.reason in ("timed_out", "stalled")
                 self._losses += (removed or late) and entry.subscription_id == subscription
         self._searched = len(history)
         return self._losses

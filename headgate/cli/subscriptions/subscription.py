@@ -65,7 +65,7 @@ def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
 
 def _policy(described: SubscriptionInfo) -> str:
     if described.type != "QUEUE":
-        return ""
+        return f"; {policy_text(described.policy)}" if described.policy.max_processing_ms else ""
     return f"; {policy_text(described.policy)}; {described.failed} failed, {described.dead} dead"
 
 
@@ -234,6 +234,11 @@ def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run:
     )
 
 
+max_processing_option = click.option(
+    "--max-processing", type=Seconds(0.0), help="Seconds without progress until others read; 0: no limit."
+)
+
+
 @command(
     "headgate subscription create orders billing",
     "headgate subscription create orders audit --type queue --from earliest",
@@ -252,6 +257,7 @@ def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run:
     help=f"Where it starts. {PLACE_HELP}",
 )
 @click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
+@max_processing_option
 def create(
     context: CommandContext,
     topic: str,
@@ -259,6 +265,7 @@ def create(
     kind: SubscriptionType,
     start: str | int,
     if_not_exists: bool,
+    max_processing: float | None,
 ) -> None:
     """Create SUBSCRIPTION of TOPIC before its first consumer.
 
@@ -269,6 +276,10 @@ def create(
     described = context.ask(
         lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )
+    if max_processing is not None:
+        described = context.ask(
+            lambda admin: admin.set_delivery_policy(topic, name, max_processing_seconds=max_processing)
+        )
     if not context.printed_as_json(described):
         counted = _backlog(described.segments)
         records = "" if counted == "-" else f", {counted} unacknowledged records"
@@ -278,6 +289,7 @@ def create(
 @command(
     "headgate subscription set orders jobs --max-deliveries 5 --dead-letter orders-dead",
     "headgate subscription set orders jobs --ack-timeout 60",
+    "headgate subscription set orders billing --max-processing 600",
     group=subscription,
     name="set",
 )
@@ -286,6 +298,7 @@ def create(
 @click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
 @click.option("--ack-timeout", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit.")
 @click.option("--dead-letter", metavar="TOPIC", shell_complete=complete_topic, help='Where dead records go; "": none.')
+@max_processing_option
 def set_(
     context: CommandContext,
     topic: str,
@@ -293,8 +306,13 @@ def set_(
     max_deliveries: int | None,
     ack_timeout: float | None,
     dead_letter: str | None,
+    max_processing: float | None,
 ) -> None:
-    """Set what SUBSCRIPTION of TOPIC, a queue, does with records that are not acknowledged. Consumers may run."""
+    """Set what SUBSCRIPTION of TOPIC does with records that are not acknowledged. Consumers may run.
+
+    A consumer that acknowledges nothing for --max-processing, although there are records, loses its segment to another
+    one. The other options are for a queue.
+    """
     described = context.ask(
         lambda admin: admin.set_delivery_policy(
             topic,
@@ -302,6 +320,7 @@ def set_(
             max_deliveries=max_deliveries,
             ack_timeout_seconds=ack_timeout,
             dead_letter_topic=dead_letter,
+            max_processing_seconds=max_processing,
         )
     )
     if not context.printed_as_json(described):
@@ -312,4 +331,5 @@ def policy_text(policy: DeliveryPolicy) -> str:
     parts = [f"dead after {policy.max_deliveries} deliveries"] if policy.max_deliveries else []
     parts += [f"acknowledged within {policy.ack_timeout_ms / 1000:g} s"] if policy.ack_timeout_ms else []
     parts += [f"dead letters in {policy.dead_letter_topic}"] if policy.dead_letter_topic else []
+    parts += [f"progress within {policy.max_processing_ms / 1000:g} s"] if policy.max_processing_ms else []
     return ", ".join(parts) or "no limits"

@@ -189,15 +189,20 @@ class ConsumerRequests:
         return registered, reply.leader_epoch
 
     async def heartbeat(
-        self, held: list[tuple[int, int]], *, asks_unread: bool = False, problem: str = ""
+        self, held: list[tuple[int, int]], *, asks_unread: bool = False, problem: str = "", ready: bool = False
     ) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds.
 
-        ``problem``: why it could not send dead letters.
+        ``problem``: why it could not send dead letters. ``ready``: whether the program has asked for a record lately.
         """
         history = self.history.points
         body = m.Heartbeat(
-            **self._member, history=history, held=held, asks_unread=asks_unread, dead_letter_problem=problem
+            **self._member,
+            history=history,
+            held=held,
+            asks_unread=asks_unread,
+            dead_letter_problem=problem,
+            ready=ready,
         )
         reply = await self._client.request(self._shard, lambda: body)
         alive = body_of(reply, m.HeartbeatReply, self._leader)

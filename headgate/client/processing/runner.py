@@ -111,6 +111,11 @@ class Runner:
             raise self._failure
         return self.report
 
+    @property
+    def is_free(self) -> bool:
+        """Whether another call could begin now."""
+        return self._schedule.is_free
+
     def stop(self) -> None:
         self._stopping.set()
 

@@ -83,6 +83,11 @@ class Schedule:
         self._retries: deque[Batch] = deque()
         self._resumed: list[HeldKey] = []
 
+    @property
+    def is_free(self) -> bool:
+        """Whether fewer calls run than may."""
+        return self._running < self._concurrency
+
     # Records
 
     def add(self, record: ConsumedRecord, now: float, held: int) -> HeldKey | None:

@@ -348,7 +348,7 @@ async def test_only_a_queue_fails_and_extends():
             await stream.negative_acknowledge(record)
         with pytest.raises(HeadgateError, match="only QUEUE delivers again"):
             await stream.extend(record, 1)
-        with pytest.raises(RequestRejectedError, match="only a QUEUE has a delivery policy"):
+        with pytest.raises(RequestRejectedError, match="of type STREAM: only a QUEUE delivers again"):
             await admin.set_delivery_policy("orders", "billing", ack_timeout_seconds=1)
 
 

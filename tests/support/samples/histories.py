@@ -265,14 +265,19 @@ class History(RandomLedger):
             if self.rng.random() < 0.6:
                 self.add(e.SegmentRevoked(**ids, **held))
             else:
-                self.add(e.SegmentReleased(**ids, **held, reason="confirmed"))
+                self.add(e.SegmentReleased(**ids, **held, reason=self.rng.choice(("confirmed", "stalled"))))
         else:
             segments = [self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))]
             self.add(e.SegmentsDrained(**ids, segments=segments, seek_generation=known.seek_generation))
 
     def _fail_deliveries(self, known: Subscription, ids: dict[str, int]) -> None:
         """Set the policy, and begin and fail a delivery."""
-        policy = e.DeliveryPolicy(max_deliveries=self.rng.randrange(3), ack_timeout_ms=1, dead_letter_topic="dead")
+        policy = e.DeliveryPolicy(
+            max_deliveries=self.rng.randrange(3),
+            ack_timeout_ms=1,
+            dead_letter_topic="dead",
+            max_processing_ms=self.rng.randrange(2),
+        )
         segment = self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))
         generation = max((each.generation for each in known.holdings.values()), default=1)
         begun, failed = ((segment, self.rng.randrange(9), self.rng.randrange(16)) for _ in range(2))

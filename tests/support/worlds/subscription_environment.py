@@ -255,8 +255,9 @@ class CoordinatorHarness:
         incarnation: int = 1,
         client_id: str | None = None,
         held: list[tuple[int, int]] | None = None,
+        ready: bool = False,
     ) -> m.HeartbeatReply | Refusal:
-        request = self._request(m.Heartbeat, consumer, incarnation, held=held)
+        request = self._request(m.Heartbeat, consumer, incarnation, held=held, ready=ready)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
 
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:

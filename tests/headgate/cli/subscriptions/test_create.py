@@ -35,6 +35,15 @@ def test_the_options_reach_the_client(
     assert result.stderr == f"subscription audit of orders: {kind}, order strict, 11 unacknowledged records\n"
 
 
+def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
+
+    invoke("subscription", "create", "orders", "audit", "--max-processing", "90")
+
+    assert ["create_subscription", "set_delivery_policy"] == [call[0] for call in cluster.calls]
+    assert {"max_processing_seconds": 90.0} == cluster.calls[1][3]
+
+
 def test_the_created_subscription_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
     cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -77,11 +78,12 @@ def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster)
 
 def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("subscription", "set", "o", "jobs", "--max-deliveries", "3", "--dead-letter", "dead")
-    document = json.loads(invoke("subscription", "set", "o", "jobs", "--ack-timeout", "0", "--json").stdout)
+    options = "--ack-timeout", "0", "--max-processing", "90", "--json"
+    document = json.loads(invoke("subscription", "set", "o", "jobs", *options).stdout)
 
     assert "subscription jobs of o: dead after 3 deliveries, dead letters in dead" in result.stderr
     assert [
-        {"max_deliveries": 3, "ack_timeout_seconds": None, "dead_letter_topic": "dead"},
-        {"max_deliveries": None, "ack_timeout_seconds": 0.0, "dead_letter_topic": None},
-    ] == [call[3] for call in cluster.calls]
+        ("max_deliveries", 3, "dead_letter_topic", "dead"),
+        ("ack_timeout_seconds", 0.0, "max_processing_seconds", 90.0),
+    ] == [tuple(chain(*((k, v) for k, v in call[3].items() if v is not None))) for call in cluster.calls]
     assert "policy" in document

@@ -1,0 +1,129 @@
+"""Consumers that live and make no progress lose their segments to others, with the real coordinator."""
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from shard.steps import complete
+from tests.coordinator.conftest import Lead
+from tests.support.worlds.subscription_environment import CoordinatorHarness
+
+pytestmark = pytest.mark.looptime
+LIMIT_SECONDS = 60
+
+
+def limited(lead: Lead, *consumers: str, segments: int = 2, **more) -> CoordinatorHarness:
+    harness = lead(*consumers, segments=segments, **more)
+    harness.confirm_all()
+    policy = e.DeliveryPolicy(max_processing_ms=LIMIT_SECONDS * 1000)
+    harness.propose(e.DeliveryPolicySet(topic_id=1, subscription_id=2, policy=policy, token="p"))
+    harness.pushes.clear()
+    return harness
+
+
+def stalls(harness: CoordinatorHarness) -> list[str]:
+    return [event.outcome for event in harness.observer.events if type(event).__name__ == "SegmentStalled"]
+
+
+def sentences(harness: CoordinatorHarness) -> str:
+    request = m.ExplainSubscription(topic="orders", subscription="billing")
+    explanation = complete(harness.coordinator.explain(request)).explanation
+    return " ".join(text for each in (*explanation.segments, *explanation.consumers) for text in each.sentences)
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+async def test_the_segment_of_a_silent_holder_goes_to_another_one_with_a_higher_generation(lead: Lead, kind: str):
+    harness = limited(lead, "ada", "ben", type=kind)
+    assert {0: "ada", 1: "ben"} == harness.holders()
+    before = harness.subscription.holdings[0].generation
+    harness.store(0, 5)
+    harness.acknowledge("ada", 0, 2)
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 10)
+    assert {0: "ada", 1: "ben"} == harness.holders()
+    assert "ada has acknowledged nothing for 40 s" in sentences(harness)
+    assert "and is at offset 2" in sentences(harness)
+    await harness.run_with_heartbeats(20)
+
+    assert {0: "ben", 1: "ben"} == harness.holders()
+    assert harness.subscription.holdings[0].generation > before
+    released = harness.proposed(e.SegmentReleased)[-1]
+    assert (0, before, "stalled") == (released.segment, released.generation, released.reason)
+    (lost,) = [push for push in harness.take_pushes("ada") if push.revoked]
+    assert [(0, before, True)] == [(each.segment, each.generation, each.final) for each in lost.revoked]
+    assert harness.acknowledge("ada", 0, 5, generation=before) is not None
+    assert ["moved"] == stalls(harness)
+    assert "ada has no segment: it made no progress for too long" in sentences(harness)
+
+
+async def test_progress_idleness_and_another_leader_of_a_quiet_subscription_stall_nothing(lead: Lead):
+    harness = limited(lead, "ada", "ben")
+    await harness.run_with_heartbeats(5 * LIMIT_SECONDS)
+    harness.store(0, 9)
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 15)
+    for offset in range(1, 9):
+        harness.acknowledge("ada", 0, offset)
+        await harness.run_with_heartbeats(LIMIT_SECONDS - 15)
+    await harness.change_leader()
+    await harness.run_with_heartbeats(5)
+
+    assert {0: "ada", 1: "ben"} == harness.holders()
+    assert [] == stalls(harness)
+
+
+async def test_changes_of_the_leader_do_not_renew_the_limit(lead: Lead):
+    harness = limited(lead, "ada", "ben")
+    harness.store(0, 5)
+    for _ in range(3):
+        await harness.run_with_heartbeats(20)
+        await harness.change_leader()
+    await harness.run_with_heartbeats(20)
+
+    assert {0: "ben", 1: "ben"} == harness.holders()
+
+
+async def test_a_consumer_keeps_what_it_reads_and_gets_more_only_after_progress_or_a_request(lead: Lead):
+    harness = limited(lead, "ada", "ben", segments=4)
+    assert {0: "ada", 1: "ada", 2: "ben", 3: "ben"} == harness.holders()
+    harness.store(0, 5)
+    await harness.run_with_heartbeats(LIMIT_SECONDS + 20)
+    assert {0: "ben", 1: "ada", 2: "ben", 3: "ben"} == harness.holders()
+    await harness.change_leader()
+    await harness.run_with_heartbeats(5)
+    assert {0: "ben", 1: "ada", 2: "ben", 3: "ben"} == harness.holders(), "the next leader knows it"
+    harness.acknowledge("ben", 0, 5)
+    harness.heartbeat("ada", ready=True)
+    await harness.run(2)
+    harness.confirm_all()
+
+    assert 2 == list(harness.holders().values()).count("ada")
+    assert harness.subscription.consumers["ada"].stalled_at_ms is None
+
+
+async def test_without_another_consumer_the_holder_keeps_its_segment_and_is_reported_once(lead: Lead):
+    harness = limited(lead, "ada")
+    harness.store(0, 5)
+    await harness.run_with_heartbeats(5 * LIMIT_SECONDS)
+    assert (["kept"], {0: "ada", 1: "ada"}) == (stalls(harness), harness.holders())
+    harness.join("ben")
+    harness.confirm_all()
+    await harness.run_with_heartbeats(5)
+
+    assert "ben" == harness.holders()[0]
+    assert ["kept", "moved"] == stalls(harness)
+
+
+async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_failed(lead: Lead):
+    harness = limited(lead, "ada", "ben", type="QUEUE")
+    harness.store(0, 5)
+    generation = harness.subscription.holdings[0].generation
+    begun = m.BegunRecord(0, generation, 0, 3, 1)
+    request = m.BeginDeliveries(topic="orders", subscription="billing", consumer="ada", incarnation=1, records=[begun])
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 20)
+    harness.coordinator.begin_deliveries(request)
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 10)
+    assert "ada" == harness.holders()[0], "to begin a record is progress"
+    await harness.run_with_heartbeats(20)
+
+    assert "ben" == harness.holders()[0]
+    (failed,) = harness.subscription.redelivery.failed
+    assert (1, "its consumer made no progress for too long") == (failed.failures, failed.reason)
