@@ -70,7 +70,6 @@ class AssignmentReconciler:
 
     @property
     def gate(self) -> Gate:
-        """The segments that may be read now."""
         if self._gate is None:
             subscription, layout = self._subscription, self._topic.layout
             self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
@@ -353,7 +352,6 @@ class AssignmentReconciler:
         self._held_by_consumer = None
 
     def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, int]:
-        """Return the entry fields that identify ``segment_slice``."""
         first_bucket, end_bucket = bucket_bounds(segment_slice)
         bounds = {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}
         return self._context.ids | bounds

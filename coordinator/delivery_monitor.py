@@ -32,7 +32,6 @@ class DeliveryMonitor:
         """(consumer, its incarnation, since when)."""
 
     def begin(self, request: m.BeginDeliveries) -> m.DeliveriesBegun:
-        """Record the deliveries that begin."""
         limit = deliveries.record_limit(self._topic)
         begun, reply = deliveries.judge_begun(self._subscription, self._topic, request, limit)
         if begun:

@@ -59,7 +59,6 @@ class DrainMonitor:
 
     @property
     def installed(self) -> bool:
-        """Whether there is a drain check."""
         return self._drain_check is not None
 
     def install(self, drain_check: DrainCheck | None) -> None:

@@ -37,8 +37,6 @@ log = structlog.get_logger(__name__)
 
 
 class DrainPoller:
-    """Polls for one subscription."""
-
     def __init__(
         self,
         *,

@@ -22,8 +22,6 @@ log = structlog.get_logger(__name__)
 
 
 class Membership:
-    """The consumers of one subscription during one leader term."""
-
     def __init__(self, context: SubscriptionContext, on_removed: Callable[[str], None]) -> None:
         """``on_removed`` is called with each name before its removal is proposed, while it has its holdings."""
         self._context = context

@@ -56,8 +56,6 @@ log = structlog.get_logger(__name__)
 
 
 class SubscriptionCoordinator:
-    """One subscription during one leader term."""
-
     def __init__(self, context: SubscriptionContext) -> None:
         """Start from the restored subscription, in a running loop. Nothing is proposed or sent yet."""
         self._context = context
@@ -79,7 +77,6 @@ class SubscriptionCoordinator:
 
     @property
     def gate(self) -> Gate:
-        """The segments that may be read now."""
         return self._reconciler.gate
 
     @property
@@ -105,7 +102,6 @@ class SubscriptionCoordinator:
 
     @property
     def consumers(self) -> int:
-        """Registered consumers."""
         return len(self._subscription.consumers)
 
     @property
@@ -115,11 +111,9 @@ class SubscriptionCoordinator:
 
     @property
     def handovers_complete(self) -> bool:
-        """Whether no revocation is pending."""
         return self._reconciler.handovers_complete
 
     def describe(self) -> m.SubscriptionInfo:
-        """Return the description of the subscription."""
         return complete(self.describe_in_steps())
 
     def describe_in_steps(self) -> Steps[m.SubscriptionInfo]:
@@ -179,7 +173,6 @@ class SubscriptionCoordinator:
         return Refusal("invalid", reason, after_barrier=True)
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
-        """Plan the moves that the requested changes would cause."""
         try:
             yield self.size
             steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
@@ -314,7 +307,6 @@ class SubscriptionCoordinator:
         self._reconciler.layout_changed()
 
     def adapt_to_layout(self) -> None:
-        """Assign the segments of the new layout."""
         self._reconcile("layout changed")
         self._drain.wake()
 

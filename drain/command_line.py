@@ -41,7 +41,6 @@ def add_ledger_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spark_options(parser: argparse.ArgumentParser, *, default_master: str | None = DEFAULT_MASTER) -> None:
-    """Add the options of the Spark session and of reading the ledger."""
     parser.add_argument("--master", default=default_master, help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
     parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
     parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")

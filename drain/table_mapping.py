@@ -53,8 +53,6 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class EntriesTable(_Table, frozen=True, kw_only=True):
-    """A table with one row per record."""
-
     offset: Text
     size_bytes: Text | None = None
     timestamp_ms: Text | None = None

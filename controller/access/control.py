@@ -54,7 +54,6 @@ class AccessControl:
         return over
 
     def limits_of(self, user: str) -> Limits:
-        """Return the present quotas of ``user``."""
         return self._rules.limits_of(user)
 
     def delay_seconds(self, user: str, now: float) -> float:

@@ -147,7 +147,6 @@ def _limits_by_user(quotas: _Quotas, rights: Mapping[str, tuple[Right, ...]], de
 
 
 def _limits(fields: _QuotaFields) -> dict[Quota, float]:
-    """Return the values that ``fields`` give."""
     given = {quota: getattr(fields, quota) for quota in QUOTAS}
     return {
         quota: math.inf if value == "unlimited" else float(value) for quota, value in given.items() if value is not None

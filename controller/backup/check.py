@@ -29,8 +29,6 @@ MAX_PROBLEMS: Final = 20
 
 @dataclass(slots=True)
 class CheckedShard:
-    """What one shard contains."""
-
     shard: int
     chunks: int = 0
     last_chunk: int = 0

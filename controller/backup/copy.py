@@ -48,8 +48,6 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CopiedShard:
-    """What one run copied."""
-
     shard: int
     last_chunk: int
     """The last chunk of the copy; 0: the shard is empty."""
@@ -78,8 +76,6 @@ async def copy_shard(source: Store, destination: Store, shard: int, on_progress:
 
 
 class _Copy:
-    """One run for one shard."""
-
     def __init__(self, source: Store, destination: Store, shard: int, on_progress: OnProgress) -> None:
         self._source = source
         self._destination = destination

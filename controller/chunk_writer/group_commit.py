@@ -108,7 +108,6 @@ class GroupCommit:
 
     @property
     def term_id(self) -> int:
-        """Id of the term whose chunks these are."""
         return self._state.terms.newest_id
 
     def now_ms(self) -> int:
@@ -117,7 +116,6 @@ class GroupCommit:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of records in the open chunk."""
         return 0 if self._pending is None else self._pending.size_bytes
 
     @property
@@ -266,7 +264,6 @@ class GroupCommit:
             self._barrier_timer = None
 
     async def _commit(self, pending: _PendingChunk) -> int:
-        """Write one chunk and return its size in bytes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         number = pending.number

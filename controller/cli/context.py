@@ -63,7 +63,6 @@ class DaemonContext(CommandContext):
         return await start_daemon(config, log_path)
 
     def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
-        """Send the logs of the daemon ``instance`` to ``stream``."""
         from controller.process.logs import configure_logging  # noqa: PLC0415
 
         configure_logging(settings, stream, instance=instance)

@@ -44,7 +44,6 @@ STORE_SECONDS: Final = 20.0
 
 
 async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
-    """Return what the checks found for the settings in ``path``."""
     # What ZooKeeper's client logs is in the findings.
     configure_logging(LogSettings(level="error"), io.TextIOWrapper(io.BytesIO()), instance="doctor")
     try:

@@ -160,8 +160,6 @@ def _log_stream(folder: DataFolder, verbose: bool) -> Iterator[TextIO]:
 
 
 class _Node:
-    """One run of the node."""
-
     def __init__(
         self,
         context: DaemonContext,
@@ -270,7 +268,6 @@ class _Node:
         return _reload_settings(self._folder.path / SETTINGS_FILE, running)
 
     def _write_files(self, servers: LocalServers, settings: Settings) -> None:
-        """Write the settings for clients and for `headgate run`."""
         self._folder.write(
             SETTINGS_FILE,
             settings_toml(

@@ -61,8 +61,6 @@ def log_broker_limits(properties: BrokerProperties | None) -> None:
 
 
 class BrokerConnection:
-    """How the connections of one daemon reach the broker."""
-
     def __init__(self, settings: Settings, observer: events.Observer, rng: random.Random) -> None:
         """Read password and certificates. Raises ConfigError if one is unusable."""
         self._settings = settings
@@ -101,7 +99,6 @@ class BrokerConnection:
         return MqttPersistentSession(handler=handler, window=window, **self._options(client_id, "devices"))
 
     def _options(self, client_id: str, connection: BrokerConnectionKind) -> dict[str, Any]:
-        """Return what all connections present to the broker."""
         assert self._secret is not None, "a leader is connected to the broker"
         broker, event = self._settings.broker, events.BrokerSessionTakenOver(connection=connection)
         return {

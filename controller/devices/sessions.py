@@ -36,8 +36,6 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceSessions:
-    """The sessions of one shard during one term."""
-
     def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
         self._context = context
         self._state = state

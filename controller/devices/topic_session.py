@@ -34,8 +34,6 @@ log = structlog.get_logger(__name__)
 
 
 class Goal(Enum):
-    """What is to become of a session."""
-
     SUBSCRIBED = auto()
     EMPTY = auto()
     """Messages with a PUBACK are stored, later ones are not. Then it is removed."""

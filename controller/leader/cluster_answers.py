@@ -24,8 +24,6 @@ NO_CHUNK: Final = 0
 
 
 class ClusterAnswers:
-    """The replies that one term owes."""
-
     def __init__(self, overview: MakeOverview | None, observer: events.Observer) -> None:
         """``overview`` None: this leader is in no daemon that could ask others."""
         self._overview = overview
@@ -33,7 +31,6 @@ class ClusterAnswers:
         self._pending: set[asyncio.Task[None]] = set()
 
     def describe(self, request: m.DescribeCluster, _: str) -> Outcome:
-        """Handle one request."""
         if self._overview is None or len(self._pending) >= MAX_PENDING_ANSWERS:
             self._observer.observe(events.RequestLimitReached(limit="cluster_overviews"))
             return Refusal("unavailable", f"{len(self._pending)} requests wait for an overview of the cluster")

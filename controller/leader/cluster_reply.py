@@ -23,7 +23,6 @@ from web.api.overview import Overview
 
 
 def cluster_reply(request: m.DescribeCluster, overview: Overview) -> m.ClusterReply:
-    """Return the page of ``overview`` that ``request`` asks for."""
     found, following = cut_page(_described(request, overview))
     return m.ClusterReply(
         overview=_overview(overview) if request.after is None else None, subscriptions=found, next=following

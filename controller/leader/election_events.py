@@ -29,8 +29,6 @@ EVENTS: Final[Mapping[type[ElectionEvent], Event]] = {
 
 
 class ElectionEvents:
-    """The events of one daemon."""
-
     def __init__(
         self, controllers: Callable[[], Sequence[ShardController]], leaders: ShardLeaders, patience_seconds: float
     ) -> None:
@@ -41,7 +39,6 @@ class ElectionEvents:
         self._suspended: asyncio.TimerHandle | None = None
 
     def handle(self, event: ElectionEvent) -> None:
-        """Post an event to its shard, or to all shards."""
         match event:
             case Acquired() | Released() | Nominated() | SuccessorReady() | SuccessorLeft():
                 self._controllers()[event.shard].post(EVENTS[type(event)])

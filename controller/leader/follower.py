@@ -34,8 +34,6 @@ UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
 
 
 class Follower:
-    """What this daemon has read of one ledger."""
-
     def __init__(self, context: ShardContext, post: Callable[[Event], None], follows: Callable[[], bool]) -> None:
         """``follows``: whether to read now."""
         self.end = TermTail(0, 0, "")
@@ -111,7 +109,6 @@ class Follower:
                 self._log.warning("ledger.unreachable", error=str(error))
 
     def recover(self) -> None:
-        """Note that the ledger can be read."""
         if self.fault is not None:
             self._log.info("ledger.readable", was=self.fault)
             self._post(Event.LEDGER_READABLE)

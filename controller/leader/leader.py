@@ -61,8 +61,6 @@ log = structlog.get_logger(__name__)
 
 
 class ShardLeader:
-    """The leader of one shard during one term."""
-
     def __init__(self, state: ShardState, context: LeaderContext, yields_to_contender: Callable[[], bool]) -> None:
         """``state`` ends with the term chunk and belongs to this leader from now on."""
         self.state = state

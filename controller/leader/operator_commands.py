@@ -32,8 +32,6 @@ Reply = Callable[[m.AnyReplyBody | Refusal], None]
 
 
 class OperatorCommands:
-    """The requests that one term has to answer."""
-
     def __init__(self, shard: int, instance: str, operations: Operations | None, observer: events.Observer) -> None:
         """``operations`` None: this leader is in no daemon that has others."""
         self._shard = shard

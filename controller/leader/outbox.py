@@ -94,7 +94,6 @@ class Outbox:
         )
 
     def announce_head(self, number: int) -> None:
-        """Publish that chunk ``number`` is durable."""
         # In the next turn of the loop: the replies that wait for this chunk go first.
         asyncio.get_running_loop().call_later(0, self._announce_head, number)
 

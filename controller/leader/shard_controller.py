@@ -35,8 +35,6 @@ CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 
 
 class ShardController:
-    """Follows, contends for and leads one shard."""
-
     def __init__(self, context: ShardContext) -> None:
         self.shard = context.ledger.shard
         self.leadership = Leadership()

@@ -43,7 +43,6 @@ class StandbyMemory:
         self._decided_at: float | None = None
 
     def assign(self, successors: Successors) -> None:
-        """Set the successors of all shards."""
         self._ranks = {
             shard: names.index(self._instance) for shard, names in successors.items() if self._instance in names
         }

@@ -56,8 +56,6 @@ PRESENCE_COST = 4
 
 
 class SubscriptionRegistry:
-    """The coordinators of one leader term, by subscription id."""
-
     def __init__(
         self,
         *,
@@ -95,11 +93,9 @@ class SubscriptionRegistry:
         return self._coordinators.values()
 
     def find(self, subscription_id: int) -> SubscriptionCoordinator | None:
-        """Return the coordinator of a subscription; None if it was deleted."""
         return self._coordinators.get(subscription_id)
 
     def tick(self) -> Steps[None]:
-        """Check the deadlines of all subscriptions."""
         for subscription_id, coordinator in list(self._coordinators.items()):
             yield coordinator.size
             self._if_current(subscription_id, coordinator, coordinator.tick)
@@ -114,7 +110,6 @@ class SubscriptionRegistry:
             coordinator.drain_checker_ready()
 
     def on_presence(self, presence: m.Presence) -> None:
-        """Forward the presence of a client to all subscriptions."""
         self._driver.begin(self._present(presence, asyncio.get_running_loop().time()))
 
     def _present(self, presence: m.Presence, at: float) -> Steps[None]:

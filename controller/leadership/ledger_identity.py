@@ -23,8 +23,6 @@ log = structlog.get_logger(__name__)
 
 
 class LedgerIdentity:
-    """Compares the ledger of this daemon with that of its cluster."""
-
     def __init__(
         self, store: Store, *, url: str, node: str, known: str | None, claim: Callable[[str], Awaitable[str]]
     ) -> None:

@@ -79,7 +79,6 @@ class AccessPlugin(BaseAuthPlugin, BaseTopicPlugin):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.read)
 
     def read(self) -> None:
-        """Read both files."""
         lines = Path(self.config.password_file).read_text().splitlines()
         self._passwords = dict(line.split(":", 1) for line in lines)
         self._rights = parse_acl(Path(self.config.acl_file).read_text())

@@ -50,8 +50,6 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS of one embedded server."""
-
     server: CertificateFiles
     ca_file: Path
     """The authority that signed ``server`` and ``client``."""
@@ -65,8 +63,6 @@ class ServerTls:
 
 
 class LocalCertificateAuthority:
-    """The authority of one folder."""
-
     def __init__(self, folder: Path, *, now: Callable[[], datetime] = _now) -> None:
         """Read the authority in ``folder``, or create it; only the owner of the folder may read it.
 

@@ -94,7 +94,6 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        """``host:port``."""
         return host_port(self.host, self.port)
 
     @property
@@ -135,7 +134,6 @@ class EmbeddedServer:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Resume a frozen server."""
         self._signal(signal.SIGCONT)
 
     async def __aenter__(self) -> Self:
@@ -234,13 +232,10 @@ class EmbeddedZooKeeper(EmbeddedServer):
         return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", self._ready(_is_zookeeper_ready, port))
 
     def _settings(self, port: int) -> str:
-        """Return its zoo.cfg."""
         return zookeeper_config(self.folder, port, self._tls)
 
 
 class EmbeddedBroker(EmbeddedServer):
-    """An MQTT broker."""
-
     def __init__(
         self,
         folder: Path,
@@ -308,7 +303,6 @@ def zookeeper_classpath() -> str:
 
 
 def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> str:
-    """Return a zoo.cfg for a server in ``folder``."""
     settings = {
         "dataDir": str(folder / "data"),
         **(_plain_zookeeper(port) if tls is None else _tls_zookeeper(port, tls, folder / ZOOKEEPER_KEY_STORE)),
@@ -341,7 +335,6 @@ def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]
 
 
 def mosquitto_config(folder: Path, port: int, tls: ServerTls | None = None, access: BrokerAccess | None = None) -> str:
-    """Return a mosquitto.conf."""
     settings = {
         "listener": f"{port} {LOOPBACK}",
         # Without another setting, TLS 1.2 is the oldest version.

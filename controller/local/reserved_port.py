@@ -37,14 +37,12 @@ class ReservedPort:
             self.close()
 
     def close(self) -> None:
-        """Release the port."""
         self._socket.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the port."""
         self.close()
 
 

@@ -75,7 +75,6 @@ class LocalSecurity:
 
     @property
     def users(self) -> list[str]:
-        """The users in the access file."""
         return sorted(self._rules.users)
 
     @property

@@ -37,8 +37,6 @@ class ProcessStartError(HeadgateError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """How to run one server."""
-
     name: str
     command: Sequence[str]
     log_path: Path
@@ -64,7 +62,6 @@ class SupervisedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while the server is down."""
         return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def __aenter__(self) -> Self:
@@ -78,7 +75,6 @@ class SupervisedProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the server."""
         await self._stop_watching()
         await self._stop()
 

@@ -38,8 +38,6 @@ log = structlog.get_logger(__name__)
 
 
 class Trimmer:
-    """Deletes old chunks of one shard during one term, and looks whether the others exist."""
-
     def __init__(self, context: LeaderContext, state: ShardState, commit: GroupCommit) -> None:
         """``state`` ends with the term chunk, so its trim point is durable."""
         self._context = context

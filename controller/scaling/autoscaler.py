@@ -42,8 +42,6 @@ log = structlog.get_logger(__name__)
 
 
 class Autoscaler:
-    """Scales all topics of one shard during one term."""
-
     def __init__(
         self, context: LeaderContext, state: ShardState, apply_entries: Callable[[Sequence[e.AnyEntry]], None]
     ) -> None:

@@ -49,7 +49,6 @@ class Reload:
 
 
 def reloaded(running: Settings, read: Settings) -> Reload:
-    """Compare the running settings with those that were just read."""
     settings, applied, needs_restart = running, [], []
     for section in running.__struct_fields__:
         before, after = getattr(running, section), getattr(read, section)

@@ -48,8 +48,6 @@ class SnapshotError(LedgerError):
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a snapshot."""
-
     format: int
     shard: int
     chunk: int

@@ -30,8 +30,6 @@ def due_shards(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: i
 
 
 class SnapshotScheduler:
-    """Starts the job when a shard is due."""
-
     def __init__(
         self,
         *,

@@ -30,7 +30,6 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
-    """Return aggregates as Parquet bytes."""
     header = _Header(format=FORMAT, shard=shard, first=first, last=last)
     schema = SCHEMA.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
@@ -58,8 +57,6 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFacts:
-    """The aggregated facts of all compacted ranges of a shard."""
-
     last: int
     """The last chunk that they include."""
     last_at_ms: int

@@ -31,8 +31,6 @@ counts."""
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The count of one key."""
-
     seek_generation: int
     stored: int
     acknowledged: int

@@ -34,8 +34,6 @@ _KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that differs."""
-
     shard: int
     what: str
     """``row`` of a result, or ``backlog`` derived from it."""
@@ -47,8 +45,6 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of one shard."""
-
     shard: int
     watermark: int
     rows: int
@@ -59,7 +55,6 @@ class Verdict:
 
 
 def compared(shard: int, incremental: Result, full_count: Result, topic_id: int | None = None) -> Verdict:
-    """Return the differences of two results of one shard, for all topics or for one."""
     rows = [_of_topic(result.rows, topic_id) for result in (incremental, full_count)]
     backlogs = [outstanding(each) for each in rows]
     found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *backlogs)]

@@ -75,8 +75,6 @@ def service_command(
 
 @dataclass(frozen=True, slots=True)
 class _RunEnd:
-    """Why one run of the process ended."""
-
     reason: str
     ready_seconds: float | None = None
     """How long it was ready; None: it never was."""

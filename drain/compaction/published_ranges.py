@@ -30,8 +30,6 @@ _RUN_FOLDER: Final = re.compile(r"(\d{12})-(\d{12})-(\d+)-[0-9a-f]+")
 
 
 class PublishedRanges:
-    """Publishes and deletes the ranges of one ledger."""
-
     def __init__(self, store: Store, delete_after_seconds: float, *, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._delete_after_seconds = delete_after_seconds

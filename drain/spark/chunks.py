@@ -54,8 +54,6 @@ class LedgerReplacedError(MustRestartError):
 
 
 class LedgerChunks:
-    """The chunks of all shards of one ledger."""
-
     def __init__(
         self, ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
     ) -> None:

@@ -47,7 +47,6 @@ class SparkFiles:
         """The folder of all shards, for error messages."""
 
     def path(self, shard: int, number: int) -> str:
-        """Return the path of one chunk for `frame`."""
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:

@@ -82,21 +82,15 @@ def object_frame(session: SparkSession, ledger_url: str, paths: Sequence[str], s
 
 
 class ObjectSource(DataSource):
-    """The data source, from which Spark requests a reader."""
-
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
         return NAME
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of this query's objects."""
         return ObjectReader(self.options["ledger"], json.loads(self.options["paths"]), to_arrow_schema(schema))
 
 
 class ObjectPartition(InputPartition):
-    """The objects of one task."""
-
     def __init__(self, paths: Sequence[str]) -> None:
         super().__init__(tuple(paths))
 

@@ -19,8 +19,6 @@ from shard.access.rules import ANY, AccessRules, Right, Role
 
 
 class BrokerFormat(StrEnum):
-    """Formats of the broker's configuration."""
-
     ACL_FILE = "mosquitto"
     DYNAMIC_SECURITY = "dynamic-security"
 
@@ -49,7 +47,6 @@ DYNAMIC_SECURITY_TYPES: Final = {
 
 
 def daemon_rights(cluster: str) -> list[TopicRight]:
-    """Return what the daemons of ``cluster`` need."""
     base = f"headgate/{cluster}"
     return [
         TopicRight(Access.READWRITE, f"{base}/cluster"),
@@ -67,7 +64,6 @@ def daemon_rights(cluster: str) -> list[TopicRight]:
 
 
 def user_rights(cluster: str, user: str, rights: tuple[Right, ...]) -> list[TopicRight]:
-    """Return what ``user`` needs at the broker for its ``rights``."""
     base = f"headgate/{cluster}"
     found: list[TopicRight] = []
     if any(right.role is not Role.DEVICE for right in rights):

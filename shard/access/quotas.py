@@ -66,7 +66,6 @@ UNLIMITED: Final = DEFAULT_LIMITS.changed(dict.fromkeys(QUOTAS, math.inf))
 
 
 def limit_text(limit: float) -> str:
-    """Return a limit as in the access file."""
     return "unlimited" if limit == math.inf else f"{limit:.0f}"
 
 
@@ -107,7 +106,6 @@ class Spending(NamedTuple):
         return "requests_per_second" if self.requests_until > self.bytes_until else "bytes_per_second"
 
     def may_answer_refusal(self, now: float) -> bool:
-        """Return whether a refusal is answered now."""
         return self.refusals_until - now <= 1.0
 
 

@@ -13,8 +13,6 @@ _UNKNOWN_USERS: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class OverRate:
-    """A request that is not to be read."""
-
     user: str
     quota: Quota
     limit: float

@@ -25,8 +25,6 @@ ANY: Final = "*"
 
 
 class Action(StrEnum):
-    """What a user does."""
-
     PUBLISH = "publish"
     """Publish records as an MQTT device."""
     PRODUCE = "produce"
@@ -140,7 +138,6 @@ class AccessRules:
         return not self.is_open
 
     def judge(self, user: str, act: Act) -> AccessDecision:
-        """Return whether ``user`` may do ``act``."""
         if self.is_open:
             return AccessDecision(allowed=True, reason="access control is off")
         rights = self.users.get(user)

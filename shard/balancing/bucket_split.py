@@ -82,7 +82,6 @@ def _select_whole_segments(
 
 
 def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str], readers: int) -> list[SegmentSlice]:
-    """Return the sorted slices of ``segments`` for this number of ``readers``."""
     held_ranges: dict[int, list[BucketRange]] = {}
     for segment_slice in current_holders:
         if isinstance(segment_slice, BucketRange):

@@ -28,8 +28,6 @@ from shard.state.subscription import Holding
 
 @dataclass(frozen=True, slots=True)
 class HandoverState:
-    """The target and the current holdings."""
-
     target: Mapping[SegmentSlice, str]
     """Slice → owner, for all grantable segments. No two slices overlap."""
     holdings: Mapping[SegmentSlice, Holding]

@@ -56,8 +56,6 @@ KeyT = TypeVar("KeyT", bound=Key)
 
 @dataclass(frozen=True, slots=True)
 class WeightedAssignmentInput(Generic[KeyT]):
-    """One subscription at one instant."""
-
     grantable: Collection[KeyT]
     """The keys to assign, without duplicates."""
     capacities: Mapping[str, int]

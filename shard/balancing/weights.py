@@ -40,8 +40,6 @@ MIN_SAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """One segment at one instant."""
-
     records: int
     """Total records stored."""
     size_bytes: int
@@ -56,7 +54,6 @@ class LoadSample:
 
     @property
     def backlog_cost(self) -> int:
-        """Cost of the backlog, at the mean cost of a record."""
         return self.cost * self.backlog // self.records if self.records else 0
 
 

@@ -30,7 +30,6 @@ class DrainRate:
         self._due_at = 0.0
 
     def is_due(self, now_seconds: float) -> bool:
-        """Return whether it is time for a sample."""
         return now_seconds >= self._due_at
 
     def add_sample(self, now_seconds: float, acknowledged: Mapping[SegmentSlice, int]) -> None:

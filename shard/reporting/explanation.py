@@ -36,8 +36,6 @@ LATE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHolder:
-    """A consumer that holds a segment or a bucket range of it."""
-
     consumer: str
     segment_slice: SegmentSlice
     waited_seconds: float | None = None

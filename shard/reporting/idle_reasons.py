@@ -19,7 +19,6 @@ from shard.subscriptions.gate import Gate
 
 
 def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
-    """Return consumer → reason for each registered consumer without a segment."""
     busy = {holding.consumer for holding in subscription.holdings.values()}
     idle = sorted(subscription.consumers.keys() - busy)
     if not idle:

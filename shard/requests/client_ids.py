@@ -26,8 +26,6 @@ class Conflict:
 
 
 class ClientIds:
-    """The newest incarnation of each client."""
-
     def __init__(self, max_clients: int = MAX_CLIENTS) -> None:
         self._max_clients = max_clients
         self._newest: dict[str, tuple[int, str]] = {}

@@ -30,7 +30,6 @@ LimitsOf = Callable[[str], Limits]
 
 
 def growth_of(entries: Iterable[e.AnyEntry], state: ShardState) -> Growth:
-    """Return what ``entries``, which are not applied yet, add to whom."""
     growth: Counter[tuple[str, Quota]] = Counter()
     for entry in entries:
         match entry:

@@ -91,7 +91,6 @@ def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:
 
 
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
-    """Merge two adjacent segments."""
     return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))
 
 
@@ -177,7 +176,6 @@ def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Re
 
 
 def describe(topic: Topic, shard: int) -> m.TopicInfo:
-    """Return the description of ``topic``."""
     source = topic.external
     return m.TopicInfo(
         topic=topic.name,

@@ -160,7 +160,6 @@ class _Planner:
             raise LayoutError(f"it would hold {len(ids)} segments; the limit is {MAX_SEGMENTS}")
 
     def graph(self) -> dict[int, GraphNode]:
-        """Return the segment graph after the import."""
         nodes: dict[int, GraphNode] = {}
         for number, segment in self._segments.items():
             sealed = segment.state is SegmentState.SEALED or number in self.plan.sealed

@@ -12,8 +12,6 @@ from headgate.protocol.backlog import unacknowledged_offsets
 
 @dataclass(slots=True)
 class AcknowledgementProgress:
-    """How far a subscription has acknowledged."""
-
     position: int = 0
     acknowledged_ranges: OffsetRanges = field(default_factory=OffsetRanges)
 

@@ -19,8 +19,6 @@ WINDOW: Final = 128
 
 
 class FinishedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """One accepted batch."""
-
     sequence: int
     chunk: int
     topic_id: int
@@ -43,7 +41,6 @@ class FinishedBatches:
             self.append(batch)
 
     def pack(self) -> bytes:
-        """Return the window as bytes, for a snapshot."""
         return self._restored if self._unpacked is None else _ENCODER.encode(list(self._unpacked))
 
     @property
@@ -63,7 +60,6 @@ class FinishedBatches:
         return _BEGINNING_DECODER.decode(self._packed[0]).chunk
 
     def clear(self) -> None:
-        """Remove all batches."""
         self._restored, self._unpacked = _NO_BATCHES, None
 
     def __len__(self) -> int:

@@ -18,8 +18,6 @@ from headgate.model import entries as e
 
 
 class Attempts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What happened to one record so far."""
-
     bucket: int
     failures: int = 0
     generation: int = 0

@@ -87,7 +87,6 @@ class ShardState:
         self.time.advance(at_ms)
 
     def apply(self, entry: e.AnyEntry) -> None:
-        """Apply one entry of the current chunk."""
         if isinstance(entry, _FREQUENT):
             # First, because a rebalance or a seek has thousands of them. No command is one.
             self.subscriptions[entry.subscription_id].apply(entry, self.time.at_ms)
@@ -142,7 +141,6 @@ class ShardState:
         return {(topic_id, segment) for topic_id, topic in self.topics_by_id.items() for segment in topic.tails}
 
     def topic_of(self, entry: e.AnyEntry) -> Topic | None:
-        """Return the topic of ``entry``, if it exists."""
         return self.topics_by_id.get(getattr(entry, "topic_id", 0))
 
     def _records_stored(self, entry: e.RecordsStored) -> None:

@@ -60,8 +60,6 @@ LOST = {
 
 @dataclass(frozen=True, slots=True)
 class RegisteredConsumer:
-    """A registered consumer."""
-
     consumer: str
     incarnation: int
     client_id: str
@@ -124,8 +122,6 @@ class LastSeek:
 
 @dataclass(slots=True)
 class Subscription:
-    """One subscription of one topic."""
-
     topic_id: int
     topic: str
     subscription_id: int
@@ -169,7 +165,6 @@ class Subscription:
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Index the holdings."""
         self._slices_by_generation = {
             holding.generation: segment_slice for segment_slice, holding in self.holdings.items()
         }

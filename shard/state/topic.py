@@ -54,8 +54,6 @@ class SegmentTail:
 
 @dataclass(slots=True)
 class Topic:
-    """One topic of this shard."""
-
     topic_id: int
     name: str
     layout: Layout

@@ -24,8 +24,6 @@ class Rate:
 
 @dataclass(slots=True)
 class Traffic:
-    """Recent traffic of one segment."""
-
     slots: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, records, bytes), ascending; slots without records are omitted."""
 

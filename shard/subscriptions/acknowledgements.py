@@ -32,8 +32,6 @@ from shard.subscriptions.range_limit import MAX_RANGES, RangeLimit
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementJudgement:
-    """The outcome of one batch."""
-
     entry: e.RecordsAcknowledged | None
     """None: nothing counts."""
     rejected: list[tuple[int, str]]
@@ -89,8 +87,6 @@ def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> st
 
 
 class _Judge:
-    """Judges the acknowledgements of one batch, one after the other."""
-
     def __init__(self, subscription: Subscription, topic: TopicView, consumer: str, range_limit: RangeLimit) -> None:
         self._subscription = subscription
         self._topic = topic

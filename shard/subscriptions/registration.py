@@ -39,8 +39,6 @@ MAX_SUBSCRIPTIONS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRegistration:
-    """The consumer may register."""
-
     claim: Claim
     configured: e.SubscriptionConfigured | None
     """The new type, order and balance; None if they do not change."""
@@ -107,7 +105,6 @@ def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | N
 def judge_registration(
     subscription: Subscription, request: m.RegisterConsumer, client_id: str, *, max_consumers: int = MAX_CONSUMERS
 ) -> AcceptedRegistration | Refusal:
-    """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
     if (foreign := refuse_other_user(known, name, client_id)) is not None:
         return foreign

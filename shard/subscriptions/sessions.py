@@ -24,8 +24,6 @@ MISSED_HEARTBEATS = 3
 
 
 class Claim(StrEnum):
-    """The relation of a consumer instance to the registered one of the same name."""
-
     FRESH = "fresh"
     """No instance is registered under the name."""
     CURRENT = "current"

@@ -40,7 +40,6 @@ def read_order(data: bytes) -> QueueOrder:
 
 
 def instance_of(node: str) -> str:
-    """Return the instance that created a queue node."""
     return _CONTENDER.sub("", node)
 
 

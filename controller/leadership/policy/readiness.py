@@ -47,7 +47,6 @@ class Servers:
 
 
 def readiness(servers: Servers, now: float) -> Readiness:
-    """Return what the daemon registers at ``now``."""
     broker, store = servers.broker, servers.store
     if not broker.works and now - broker.since >= BROKER_LOST_SECONDS:
         return "no_broker"

@@ -15,7 +15,6 @@ class ShardLeaders:
     """The holders of the locks and the newest terms of all shards."""
 
     def __init__(self, instance: str) -> None:
-        """``instance`` is the name of this daemon."""
         self._instance = instance
         self._holders: dict[int, str] = {}
 

@@ -51,8 +51,6 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Measured:
-    """The load of one term so far."""
-
     leader_epoch: int
     began: float
     first_cost: int

@@ -93,8 +93,6 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What follows from one view."""
-
     preferred: Mapping[int, str]
     """Shard → the daemon that should lead it; without the shards that no live daemon holds."""
     moves: tuple[Move, ...]
@@ -113,7 +111,6 @@ class _Draft:
     """Why each shard moves, in the order of the first reason."""
 
     def able(self, shard: int) -> frozenset[str]:
-        """Return the daemons that can lead the shard."""
         queue = self.queues[shard]
         return queue.waiting if queue.holder is None else queue.waiting | {queue.holder}
 
@@ -132,7 +129,6 @@ class _Draft:
 
 
 def plan(daemons: Iterable[LiveDaemon], queues: Iterable[ShardQueue]) -> Plan:
-    """Return the plan for one view."""
     live = {each.name: each for each in daemons}
     by_shard = {each.shard: each for each in queues}
     placed = {shard: each.holder for shard, each in by_shard.items() if each.holder is not None and each.holder in live}

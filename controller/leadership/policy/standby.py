@@ -49,7 +49,6 @@ class FollowedShard:
 
 
 def warm_shards(followed: Iterable[FollowedShard], limit_bytes: int) -> frozenset[int]:
-    """Return the shards whose state to keep, or to read."""
     useful = [each for each in followed if each.use < Use.FORMER or (each.use is Use.FORMER and each.warm)]
     chosen: set[int] = set()
     left_bytes = limit_bytes

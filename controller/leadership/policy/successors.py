@@ -25,7 +25,6 @@ Successors = Mapping[int, tuple[str, ...]]
 
 
 def successors(daemons: Iterable[LiveDaemon], queues: Iterable[ShardQueue], replicas: int) -> Successors:
-    """Return up to ``replicas`` successors of each shard."""
     live = {each.name: each for each in daemons}
     queues = list(queues)
     preferred = plan(live.values(), queues).preferred

@@ -73,7 +73,6 @@ class History:
 def startable(
     moves: Iterable[Move], instance: str, history: History, now: float, *, settle_seconds: float
 ) -> list[Move]:
-    """Return the moves of ``instance`` to start at ``now``."""
     in_flight = len(history.in_flight)
     budget = SPREAD_BUDGET - sum(now - at < BUDGET_SECONDS for at in history.spread_at)
     just_started = now - history.started_at < settle_seconds + START_SECONDS

@@ -124,8 +124,6 @@ TRANSITIONS: Transitions = {
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The leadership state of one daemon in one shard."""
-
     role: Role = Role.FOLLOWING
     holds_lock: bool = False
     in_contact: bool = True

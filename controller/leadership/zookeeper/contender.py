@@ -10,8 +10,6 @@ from controller.leadership.policy.queue_order import QueueOrder
 
 @dataclass(slots=True, eq=False)
 class Contender:
-    """This daemon in the queue of one shard."""
-
     shard: int
     folder: str
     prefix: str

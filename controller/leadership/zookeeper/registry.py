@@ -29,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionOwner:
-    """What the registry needs from the owner of the session."""
-
     in_contact: asyncio.Event
     set_problem: Callable[[str, str | None], None]
     pause_after: Callable[[str, BaseException], Awaitable[None]]
