@@ -31,7 +31,7 @@ ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
     "MqttTransport": 29,
-    "ZooKeeperElections": 28,
+    "ZooKeeperElections": 25,
     "Daemon": 27,
     "ShardLeader": 24,
     "ShardSpreader": 24,

@@ -1,31 +1,12 @@
 """Posts the events of the election service to the shards that they concern. It decides nothing."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from controller.leader.shard_controller import ShardController
-from controller.leadership.election import (
-    Acquired,
-    Connected,
-    ElectionEvent,
-    HolderChanged,
-    Nominated,
-    Released,
-    SuccessorLeft,
-    SuccessorReady,
-    Suspended,
-)
+from controller.leadership.election import Connected, ElectionEvent, HolderChanged, LockEvent, Suspended
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event
-
-EVENTS: Final[Mapping[type[ElectionEvent], Event]] = {
-    Acquired: Event.LOCK_ACQUIRED,
-    Released: Event.LOCK_LOST,
-    Nominated: Event.NOMINATED,
-    SuccessorReady: Event.SUCCESSOR_READY,
-    SuccessorLeft: Event.SUCCESSOR_LEFT,
-}
 
 
 class ElectionEvents:
@@ -40,8 +21,8 @@ class ElectionEvents:
 
     def handle(self, event: ElectionEvent) -> None:
         match event:
-            case Acquired() | Released() | Nominated() | SuccessorReady() | SuccessorLeft():
-                self._controllers()[event.shard].post(EVENTS[type(event)])
+            case LockEvent(shard, change):
+                self._controllers()[shard].post(change)
             case HolderChanged(shard, instance):
                 self._leaders.lock_held(shard, instance)
             case Suspended():

@@ -26,9 +26,10 @@ import structlog
 
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import Elections, ElectionsUnreachableError, SeenQueue
+from controller.leadership.election import Elections, ElectionsUnreachableError
 from controller.leadership.policy.cold_start import left_to_others
 from controller.leadership.policy.instance_record import InstanceRecord, encode_record, read_record
+from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.readiness import LACKS, Contact, Readiness, Servers, readiness
 from controller.leadership.policy.shard_load import Arrivals, ShardLoads, shard_loads
 from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights

@@ -5,27 +5,29 @@ The ledger decides which one leads. Losing contact with the service ends no term
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self
 
+from controller.leadership.policy.queue_order import SeenQueue
+from controller.leadership.policy.transitions import Event
 from headgate.errors import HeadgateError
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
-    """This daemon is first in the queue of a shard."""
+class LockEvent:
+    """A change of the queue of a shard.
 
-    shard: int
+    * LOCK_ACQUIRED: this daemon is first.
+    * LOCK_LOST: it was first and has lost its queue node without withdrawing. While it contends, it queues again
+      automatically, at the end.
+    * NOMINATED: the holder of the lock intends to pass it on to this daemon.
+    * SUCCESSOR_READY, SUCCESSOR_LEFT: the contender that this daemon has nominated is prepared, or has left the queue.
 
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """This daemon was first in the queue of a shard and has lost its queue node without withdrawing.
-
-    While it contends, it queues again automatically, at the end.
+    The last three are reported once for each nomination.
     """
 
     shard: int
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +36,6 @@ class HolderChanged:
 
     shard: int
     instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Nominated:
-    """The holder of a shard's lock intends to pass it on to this daemon. Reported once for each nomination."""
-
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class SuccessorReady:
-    """The contender that this daemon has nominated is prepared. Reported once for each nomination."""
-
-    shard: int
-
-
-@dataclass(frozen=True, slots=True)
-class SuccessorLeft:
-    """The contender that this daemon has nominated has left the queue. Reported once for each nomination."""
-
-    shard: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +50,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The session and its queue nodes have expired. A `Released` precedes it for each acquired shard."""
+    """The session and its queue nodes have expired. A LOCK_LOST precedes it for each acquired shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +68,6 @@ class ForeignNodeFound:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class SeenQueue:
-    """The queue of a shard as a contender has last seen it, some seconds ago at most."""
-
-    holder: str
-    """The instance that is first."""
-    waiting: frozenset[str]
-    """The instances behind it."""
-    fixed: bool = False
-    """An operator had the lock passed on to the holder, or kept there."""
-    next: str = field(default="", compare=False)
-    """The first of those behind it; empty: none is."""
-
-
 class ElectionsUnreachableError(HeadgateError):
     """The election service cannot be reached at present."""
 
@@ -109,19 +76,7 @@ class ElectionClientError(HeadgateError):
     """The client of the election service has ended, and does not come back."""
 
 
-ElectionEvent = (
-    Acquired
-    | Released
-    | HolderChanged
-    | Nominated
-    | SuccessorReady
-    | SuccessorLeft
-    | Suspended
-    | Connected
-    | Lost
-    | Refused
-    | ForeignNodeFound
-)
+ElectionEvent = LockEvent | HolderChanged | Suspended | Connected | Lost | Refused | ForeignNodeFound
 EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 
@@ -133,7 +88,7 @@ class Elections(Protocol):
         """Queue for a shard until `withdraw`, again whenever the queue node is lost. Does not wait."""
 
     def withdraw(self, shard: int) -> None:
-        """Leave the queue of a shard. Does not wait, and produces no `Released`.
+        """Leave the queue of a shard. Does not wait, and produces no LOCK_LOST.
 
         The queue node is deleted once the service is reachable, at the latest when the session
         ends.
@@ -145,7 +100,7 @@ class Elections(Protocol):
     def nominate(self, shard: int, instance: str) -> None:
         """Ask a contender behind this daemon, which is first, to prepare. Does not wait.
 
-        `SuccessorReady` follows if it is prepared, `SuccessorLeft` if it leaves the queue. A later nomination replaces
+        SUCCESSOR_READY follows if it is prepared, SUCCESSOR_LEFT if it leaves the queue. A later nomination replaces
         this one, and `withdraw` ends it.
         """
 

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.leadership.election import (
-    Acquired,
     Connected,
     ElectionClientError,
     ElectionsUnreachableError,
+    LockEvent,
     Lost,
-    Released,
     Suspended,
 )
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import DigestUser
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import (
@@ -49,7 +49,7 @@ async def test_withdrawing_makes_the_next_contender_first(join: Join) -> None:
     a.withdraw(0)
 
     await until(lambda: b.first == {0})
-    assert Released(0) not in a.events
+    assert LockEvent(0, Event.LOCK_LOST) not in a.events
 
 
 async def test_contending_again_queues_at_the_end(join: Join) -> None:
@@ -112,7 +112,14 @@ async def test_a_partition_longer_than_the_session_ends_the_queue_place(harness:
 
     await harness.heal("a")
     await until(lambda: a.events[-1] == Connected())
-    assert a.events == [Connected(), Acquired(0), Suspended(), Released(0), Lost(), Connected()]
+    assert a.events == [
+        Connected(),
+        LockEvent(0, Event.LOCK_ACQUIRED),
+        Suspended(),
+        LockEvent(0, Event.LOCK_LOST),
+        Lost(),
+        Connected(),
+    ]
 
     b.withdraw(0)
     await until(lambda: a.first == {0})
@@ -127,7 +134,7 @@ async def test_a_short_outage_ends_no_queue_place(harness: ElectionHarness, join
     await until(lambda: a.events[-1] == b.events[-1] == Connected())
 
     await never(lambda: b.first, 0.3)
-    assert a.events == [Connected(), Acquired(0), Suspended(), Connected()]
+    assert a.events == [Connected(), LockEvent(0, Event.LOCK_ACQUIRED), Suspended(), Connected()]
     # The queue still works.
     a.withdraw(0)
     await until(lambda: b.first == {0})
@@ -212,7 +219,7 @@ async def test_a_deleted_queue_node_is_released_and_created_again(harness: Elect
     await harness.delete_queue_node("a", 0)
 
     await until(lambda: b.first == {0})
-    await until(lambda: Released(0) in a.events)
+    await until(lambda: LockEvent(0, Event.LOCK_LOST) in a.events)
     b.withdraw(0)
     await until(lambda: a.first == {0})
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.leadership.election import Connected, Lost, Released, SuccessorLeft, Suspended
+from controller.leadership.election import Connected, LockEvent, Lost, Suspended
+from controller.leadership.policy.transitions import Event
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import Candidate, ElectionHarness, Join, leader_and_contender
 
@@ -50,7 +51,7 @@ async def test_a_lock_passes_on_to_the_successor_before_all_others(join: Join) -
     await until(lambda: c.first == {0})
     await until(lambda: all(seen(each, "c", "ab") for each in (a, b, c)))
     assert b.nominated == []
-    assert Released(0) not in a.events
+    assert LockEvent(0, Event.LOCK_LOST) not in a.events
     # It is in front only as long as it is there.
     c.withdraw(0)
     await until(lambda: b.first == {0})
@@ -143,12 +144,12 @@ async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
 
     c.withdraw(0)
 
-    await until(lambda: SuccessorLeft(0) in a.events)
+    await until(lambda: LockEvent(0, Event.SUCCESSOR_LEFT) in a.events)
     a.elections.nominate(0, "b")
     await until(lambda: b.nominated == [0])
     b.elections.confirm(0)
     await until(lambda: a.ready == [0])
-    assert a.events.count(SuccessorLeft(0)) == 1
+    assert a.events.count(LockEvent(0, Event.SUCCESSOR_LEFT)) == 1
 
 
 async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(

@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 from structlog.testing import capture_logs
 
 from bench.harness.tcp_proxy import Proxy
-from controller.leadership.election import Acquired, Connected, ElectionEvent, ForeignNodeFound, Suspended
+from controller.leadership.election import Connected, ElectionEvent, ForeignNodeFound, LockEvent, Suspended
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.waiting import never, until
@@ -146,7 +147,7 @@ async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues
         os.kill(zookeeper.pid, signal.SIGCONT)
 
     # The session may or may not have expired.
-    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0})
+    await until(lambda: a.events[-1] in {Connected(), LockEvent(0, Event.LOCK_ACQUIRED)} and a.first == {0})
 
 
 async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
@@ -158,7 +159,7 @@ async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, s
 
     await zookeeper.restart()
 
-    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and Suspended() in a.events)
+    await until(lambda: a.events[-1] in {Connected(), LockEvent(0, Event.LOCK_ACQUIRED)} and Suspended() in a.events)
     await until(lambda: a.first == {0})
     assert await a.elections.cluster_config({"shards": 1}) == {"shards": 1}
 

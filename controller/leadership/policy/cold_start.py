@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from controller.leadership.election import SeenQueue
+from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.spread import LiveDaemon
 
 LEAST_DIFFERENCE: Final = 2

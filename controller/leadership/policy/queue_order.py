@@ -13,6 +13,7 @@ Rules:
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -29,6 +30,20 @@ class QueueOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """An operator transferred the shard to ``first``, or wants it to stay there."""
     successor: str = ""
     next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenQueue:
+    """The queue of a shard as a contender has last seen it, some seconds ago at most."""
+
+    holder: str
+    """The instance that is first."""
+    waiting: frozenset[str]
+    """The instances behind it."""
+    fixed: bool = False
+    """An operator had the lock passed on to the holder, or kept there."""
+    next: str = field(default="", compare=False)
+    """The first of those behind it; empty: none is."""
 
 
 def read_order(data: bytes) -> QueueOrder:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.leadership.election import SeenQueue
-from controller.leadership.policy.queue_order import QueueOrder
+from controller.leadership.policy.queue_order import QueueOrder, SeenQueue
 
 
 @dataclass(slots=True, eq=False)

@@ -35,19 +35,25 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from controller.leadership.election import (
-    Acquired,
     Connected,
     ElectionClientError,
     EventHandler,
     ForeignNodeFound,
     HolderChanged,
+    LockEvent,
     Lost,
     Refused,
-    Released,
-    SeenQueue,
     Suspended,
 )
-from controller.leadership.policy.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
+from controller.leadership.policy.queue_order import (
+    QueueOrder,
+    SeenQueue,
+    in_order,
+    instance_of,
+    queue_nodes,
+    read_order,
+)
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contender import Contender, Grant
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
@@ -97,22 +103,27 @@ class ZooKeeperElections:
         """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
         self._reconcile_interval_seconds = reconcile_interval_seconds
         self._connect_warning_seconds = connect_warning_seconds
-        self._hosts = hosts
         self._root = root.rstrip("/")
         self._instance = instance
-        self._session_timeout_seconds = session_timeout_seconds
         self._on_event = on_event
-        self._loop: asyncio.AbstractEventLoop
-        self._failure: asyncio.Future[ElectionClientError]
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[ElectionClientError] = self._loop.create_future()
         self._closing = False
-        self._credentials = credentials or ZooKeeperCredentials()
-        self._connection: ZooKeeperConnection
-        self._nodes: ZooKeeperNodes
-        self._registry: ZooKeeperRegistry
-        self._succession: ZooKeeperSuccession
+        self._connection = ZooKeeperConnection(
+            hosts,
+            session_timeout_seconds=session_timeout_seconds,
+            credentials=credentials or ZooKeeperCredentials(),
+            on_state=self._on_state,
+            on_tls_problem=lambda problem: self._set_problem(_CONNECTING, problem),
+            on_end=self._fail,
+        )
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
+        self._nodes = ZooKeeperNodes(self._connection)
+        owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
+        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
+        self._succession = ZooKeeperSuccession(self._connection, on_event)
         self._acquired: set[int] = set()
         self._holders: dict[int, str] = {}
         self._owned: dict[int, dict[str, bool]] = {}
@@ -226,20 +237,6 @@ class ZooKeeperElections:
                 contender.wakeup.set()
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._failure = self._loop.create_future()
-        self._connection = ZooKeeperConnection(
-            self._hosts,
-            session_timeout_seconds=self._session_timeout_seconds,
-            credentials=self._credentials,
-            on_state=self._on_state,
-            on_tls_problem=lambda problem: self._set_problem(_CONNECTING, problem),
-            on_end=self._fail,
-        )
-        self._nodes = ZooKeeperNodes(self._connection)
-        owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
-        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
-        self._succession = ZooKeeperSuccession(self._connection, self._on_event)
         self._connection.start()
         self._start(self._delete_queue_nodes(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
@@ -279,7 +276,7 @@ class ZooKeeperElections:
             self._nodes.forget()
             self._log.warning("zookeeper.session_expired")
             for shard in sorted(self._acquired):
-                self._on_event(Released(shard))
+                self._on_event(LockEvent(shard, Event.LOCK_LOST))
             self._acquired.clear()
             self._on_event(Lost())
 
@@ -405,10 +402,10 @@ class ZooKeeperElections:
     def _set_acquired(self, shard: int, *, first: bool) -> None:
         if first and shard not in self._acquired:
             self._acquired.add(shard)
-            self._on_event(Acquired(shard))
+            self._on_event(LockEvent(shard, Event.LOCK_ACQUIRED))
         elif not first and shard in self._acquired:
             self._acquired.discard(shard)
-            self._on_event(Released(shard))
+            self._on_event(LockEvent(shard, Event.LOCK_LOST))
 
     def _set_holder(self, shard: int, instance: str) -> None:
         if self._holders.get(shard) != instance:

@@ -10,8 +10,9 @@ from contextlib import suppress
 import msgspec
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from controller.leadership.election import EventHandler, Nominated, SuccessorLeft, SuccessorReady
+from controller.leadership.election import EventHandler, LockEvent
 from controller.leadership.policy.queue_order import QueueOrder, instance_of
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import ZooKeeperConnection
 from controller.leadership.zookeeper.contender import Contender, Grant
 
@@ -65,22 +66,22 @@ class ZooKeeperSuccession:
                 return  # Another one is wanted meanwhile, and the contender is awake.
             contender.successor, contender.version = node, stat.version
         path, version = f"{contender.folder}/{contender.successor}", contender.version
-        event: SuccessorReady | SuccessorLeft = SuccessorReady(contender.shard)
+        event = Event.SUCCESSOR_READY
         try:
             data, _ = await self._connection.call("get", path, watch=contender.watcher)
             if data != b"%d" % version:
                 return
         except NoNodeError:
-            event = SuccessorLeft(contender.shard)
+            event = Event.SUCCESSOR_LEFT
         if contender.version == version and contender.successor and not contender.successor_reported:
             contender.successor_reported = True
-            self._on_event(event)
+            self._on_event(LockEvent(contender.shard, event))
 
     async def be_nominated(self, contender: Contender, mine: str, version: int) -> None:
         """Report a new nomination, and write the confirmation of the present one."""
         if contender.nominated != version:
             contender.nominated = version
-            self._on_event(Nominated(contender.shard))
+            self._on_event(LockEvent(contender.shard, Event.NOMINATED))
         if contender.confirmed == version and contender.confirmation_written != version:
             await self._connection.call("set", f"{contender.folder}/{mine}", b"%d" % version)
             contender.confirmation_written = version

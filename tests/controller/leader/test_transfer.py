@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leadership.election import SeenQueue
+from controller.leadership.policy.queue_order import SeenQueue
 from headgate.errors import StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m

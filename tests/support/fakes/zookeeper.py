@@ -4,7 +4,7 @@
 numbers from ``rng``. It behaves like the real service:
 
 * A client without contact receives `Suspended` after a while, and nothing more until it reconnects, not even the expiry
-  of its session. After the reconnection it receives `Released`, `Lost`, then `Connected` with a new session.
+  of its session. After the reconnection it receives LOCK_LOST, `Lost`, then `Connected` with a new session.
 * The service expires a session without contact for ``session_timeout_seconds``, and removes it from the queues.
 * The first client with a user closes the nodes for all others. A client with another user, or none, is refused then, and
   tries again. Its places in queues count for nothing.
@@ -18,22 +18,19 @@ import random
 from typing import Any, NoReturn, Self
 
 from controller.leadership.election import (
-    Acquired,
     Connected,
     ElectionClientError,
     ElectionsUnreachableError,
     EventHandler,
     HolderChanged,
+    LockEvent,
     Lost,
-    Nominated,
     Refused,
-    Released,
-    SeenQueue,
-    SuccessorLeft,
-    SuccessorReady,
     Suspended,
 )
 from controller.leadership.policy.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.queue_order import SeenQueue
+from controller.leadership.policy.transitions import Event
 from tests.support.fakes.zookeeper_state import NextWishes, Nomination, ServiceState, Session, place_of
 
 NOTICE_FRACTION = 0.4
@@ -349,7 +346,7 @@ class FakeElections:
         self.session = None
         self._in_contact.clear()
         for shard in sorted(self._first):
-            self._on_event(Released(shard))
+            self._on_event(LockEvent(shard, Event.LOCK_LOST))
         self._first.clear()
         self._grants.clear()
         self._on_event(Lost())
@@ -386,7 +383,7 @@ class FakeElections:
         if session not in queue:
             if shard in self._first:
                 self._first.discard(shard)
-                self._on_event(Released(shard))
+                self._on_event(LockEvent(shard, Event.LOCK_LOST))
             queue.append(session)
             self._service.changed()
         queue = self._service.own_queue(shard)
@@ -403,7 +400,7 @@ class FakeElections:
         self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed, next="".join(names[1:2]))
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
-            self._on_event(Acquired(shard))
+            self._on_event(LockEvent(shard, Event.LOCK_ACQUIRED))
         if queue[0] is session:
             self._place_next(shard, queue)
             self._nominate(shard, queue, session)
@@ -438,7 +435,7 @@ class FakeElections:
             left = nomination.successor not in queue
             if left or nomination.confirmed:
                 del self._nominations[shard]
-                self._on_event(SuccessorLeft(shard) if left else SuccessorReady(shard))
+                self._on_event(LockEvent(shard, Event.SUCCESSOR_LEFT if left else Event.SUCCESSOR_READY))
 
     def _be_nominated(self, shard: int, session: Session) -> None:
         nomination = self._service.service_state.nominations.get(shard)
@@ -447,7 +444,7 @@ class FakeElections:
         if self._nominated.get(shard) is not nomination:
             self._nominated[shard] = nomination
             self._confirming.discard(shard)
-            self._on_event(Nominated(shard))
+            self._on_event(LockEvent(shard, Event.NOMINATED))
         elif shard in self._confirming:
             self._confirming.discard(shard)
             nomination.confirmed = True

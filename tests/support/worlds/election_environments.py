@@ -14,16 +14,14 @@ from kazoo.security import ACL, Id, Permissions
 
 from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import (
-    Acquired,
     Connected,
     ElectionEvent,
     Elections,
     HolderChanged,
-    Nominated,
+    LockEvent,
     Refused,
-    Released,
-    SuccessorReady,
 )
+from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
 from controller.local.embedded import EmbeddedZooKeeper
@@ -293,11 +291,8 @@ class Candidate:
             assert self.holders.get(event.shard) != event.instance, "reported twice"
             self.holders[event.shard] = event.instance
             return
-        if isinstance(event, Nominated):
-            self.nominated.append(event.shard)
-            return
-        if isinstance(event, SuccessorReady):
-            self.ready.append(event.shard)
+        if isinstance(event, LockEvent) and event.event in {Event.NOMINATED, Event.SUCCESSOR_READY}:
+            (self.nominated if event.event is Event.NOMINATED else self.ready).append(event.shard)
             return
         if isinstance(event, Refused):
             assert self.problem != event.problem, "reported twice"
@@ -305,10 +300,10 @@ class Candidate:
             return
         self.events.append(event)
         match event:
-            case Acquired(shard):
+            case LockEvent(shard, Event.LOCK_ACQUIRED):
                 assert shard not in self.first, "acquired twice"
                 self.first.add(shard)
-            case Released(shard):
+            case LockEvent(shard, Event.LOCK_LOST):
                 assert shard in self.first, "released without an acquisition"
                 self.first.discard(shard)
             case _:

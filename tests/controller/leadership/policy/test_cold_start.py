@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.leadership.election import SeenQueue
 from controller.leadership.policy.cold_start import left_to_others
+from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.spread import LiveDaemon
 
 DAEMONS = [LiveDaemon("a"), LiveDaemon("b"), LiveDaemon("c")]
