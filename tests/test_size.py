@@ -19,7 +19,7 @@ PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard",
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
     "product": (PRODUCT, "*.py", 61_400),  # redelivery: 1 560, of which 900 rise; the aim is 51 000
-    "tools": (TOOLS, "*.py", 12_850),  # the worst cases of redelivery: 50; the aim is 8 500
+    "tools": (TOOLS, "*.py", 12_290),  # 12 169 and a hundredth; the aim is 8 500
     "tests": (("tests",), "*.*", 80_000),  # 78 012, data and example clients included; the aim is 66 000
 }
 """Part → its folders, the files that count, and how many lines they may have."""

@@ -1,4 +1,4 @@
-"""The demo's checks: each finds its violation, and none reports a clean run."""
+"""The checks of the demo: none reports a clean run. That each finds its violation is shown by the judge of chaos runs."""
 
 import pytest
 
@@ -28,30 +28,6 @@ def test_a_clean_run_has_no_violation() -> None:
     assert not checks.undelivered(CLEAN, RECEIVED)
     assert not checks.altered(CLEAN, RECEIVED)
     assert not checks.reordered(RECEIVED)
-
-
-def test_a_missing_committed_record_is_lost() -> None:
-    produced = [*sent("committed", ("b", 0), ("b", 7)), *sent("unknown", ("b", 8)), *sent("failed", ("b", 9))]
-
-    assert ["b #7 was committed and is not in the ledger"] == [v.detail for v in checks.lost(produced, CLEAN)]
-
-
-def test_a_record_at_two_offsets_is_stored_twice() -> None:
-    assert ["a #1 at 0:1 and 2:5"] == [v.detail for v in checks.stored_twice([*CLEAN, StoredRecord(2, 5, "a", 1)])]
-
-
-def test_a_record_after_a_later_one_is_out_of_order() -> None:
-    assert ["a #0 came after #1"] == [v.detail for v in checks.stored_out_of_order(CLEAN[::-1])]
-
-
-def test_a_record_without_delivery_is_not_delivered() -> None:
-    assert ["a #1 at 0:1"] == [v.detail for v in checks.undelivered(CLEAN, RECEIVED[:2])]
-
-
-def test_a_delivery_that_differs_from_the_ledger_is_altered() -> None:
-    wrong = deliveries((1, 0, 0, "a", 1), (2, 9, 9, "z", 0))
-
-    assert ["altered", "altered"] == [v.invariant for v in checks.altered(CLEAN, wrong)]
 
 
 def test_only_first_deliveries_must_be_in_order() -> None:
