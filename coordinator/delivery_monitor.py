@@ -8,6 +8,7 @@ Its producer's incarnation is the ledger time since which it is the sender. A se
 again with a later one, as another program of that name may have been ahead of it.
 """
 
+from collections import Counter
 from typing import Any
 
 from coordinator.ports import SubscriptionContext
@@ -30,6 +31,15 @@ class DeliveryMonitor:
         self._ids: dict[str, Any] = context.ids
         self._sender = "", 0, 0
         """(consumer, its incarnation, since when)."""
+
+    def counts(self) -> Counter[str]:
+        """Return what `ShardCounts` sums."""
+        redelivery, limit = self._subscription.redelivery, deliveries.record_limit(self._topic)
+        kept = [redelivery.records(segment) for segment in redelivery.attempts]
+        dead = len(redelivery.dead)
+        full = sum(records >= limit for records in kept)
+        unsent = dead if self.problem else 0
+        return Counter(kept_deliveries=sum(kept), dead_records=dead, unsent_dead_letters=unsent, full_segments=full)
 
     def begin(self, request: m.BeginDeliveries) -> m.DeliveriesBegun:
         limit = deliveries.record_limit(self._topic)

@@ -18,6 +18,7 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -108,6 +109,10 @@ class SubscriptionCoordinator:
     def size(self) -> int:
         """What a reconciliation or a tick looks at: segments and consumers."""
         return len(self._topic.layout.segments) + len(self._subscription.consumers)
+
+    @property
+    def delivery_counts(self) -> Counter[str]:
+        return self._deliveries.counts()
 
     @property
     def handovers_complete(self) -> bool:

@@ -13,6 +13,13 @@ class ShardCounts:
     consumers_in_grace: int = 0
     longest_blocked_seconds: float = 0.0
     """How long the longest blocked segment has been blocked, under any leader."""
+    kept_deliveries: int = 0
+    """Records of QUEUE subscriptions that were begun or have failed, dead ones included."""
+    dead_records: int = 0
+    unsent_dead_letters: int = 0
+    """Those of them whose sender has reported a problem."""
+    full_segments: int = 0
+    """Segments of a QUEUE of which no further record is delivered, because too many were begun or have failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

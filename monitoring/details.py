@@ -122,6 +122,13 @@ REFUSALS: Final = Row(
             (rate("segments_stalled_total", "outcome"),),
         ),
         Panel(
+            "Kept deliveries",
+            "Records of QUEUE subscriptions that were begun or have failed, dead ones, those that cannot be stored, "
+            "and segments that deliver no further record.",
+            units.Short,
+            (summed("redelivery_records", "state"), summed("redelivery_segments_full", prefix="full segments")),
+        ),
+        Panel(
             "Acknowledgements over the limit",
             "Acknowledgements of QUEUE subscriptions that did not count, because they would open too many gaps.",
             units.CountsPerSecond,

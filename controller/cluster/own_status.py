@@ -1,5 +1,6 @@
 """Collects the status of this daemon as values: counts at once, documents over turns of the event loop."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -257,7 +258,9 @@ def _counts(leader: ShardLeader) -> ShardCounts:
     layouts = [topic.layout for topic in leader.state.topics.values()]
     coordinators = leader.subscription_registry.coordinators
     active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
+    deliveries = sum((c.delivery_counts for c in coordinators), Counter())
     return ShardCounts(
+        **deliveries,
         active_segments=active,
         sealed_segments=sum(len(each.segments) for each in layouts) - active,
         connected_consumers=connected,

@@ -71,6 +71,18 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
         "consumers", "Consumers, connected or in their grace period.", shard=None, state=("connected", "in_grace")
     )
     segments = metrics.gauge("segments", "Segments of all topics.", shard=None, state=("active", "sealed"))
+    deliveries = metrics.gauge(
+        "redelivery_records",
+        "Records of QUEUE subscriptions: kept because they were begun or have failed, dead, and those that cannot be "
+        "stored in a dead-letter topic.",
+        shard=None,
+        state=("kept", "dead", "unsent"),
+    )
+    full = metrics.gauge(
+        "redelivery_segments_full",
+        "Segments of QUEUE subscriptions of which no further record is delivered: too many were begun or have failed.",
+        shard=None,
+    )
     started = metrics.created_counter("leader_terms_started")
 
     def read(event: events.StatusCollected) -> None:
@@ -81,6 +93,10 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
             consumers.child(each.shard, "in_grace").set(each.counts.consumers_in_grace)
             segments.child(each.shard, "active").set(each.counts.active_segments)
             segments.child(each.shard, "sealed").set(each.counts.sealed_segments)
+            deliveries.child(each.shard, "kept").set(each.counts.kept_deliveries)
+            deliveries.child(each.shard, "dead").set(each.counts.dead_records)
+            deliveries.child(each.shard, "unsent").set(each.counts.unsent_dead_letters)
+            full.child(each.shard).set(each.counts.full_segments)
             started.child(each.shard)  # from 0 on, so that a rate shows the first term
 
     metrics.on(events.StatusCollected, read)

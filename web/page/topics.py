@@ -202,6 +202,14 @@ def _totals(document: SubscriptionDocument) -> Html:
             ("records" if oldest is None else f"records, the oldest {duration(oldest)} old")
             + (f"; {count(dropped)} dropped by retention" if dropped else ""),
         ),
+        *[
+            (
+                "Redelivery",
+                count(document.subscription.failed),
+                f"failed records; {count(document.subscription.dead)} wait for the dead-letter topic",
+            )
+        ]
+        * (summary.type == "QUEUE"),
         ("Stored", rate(summary.stored_per_second), counted),
         ("Acknowledged", rate(summary.acknowledged_per_second), ""),
         ("Drained in", outlook(summary), "at these rates"),

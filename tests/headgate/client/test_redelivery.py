@@ -7,10 +7,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from controller.cluster.own_status import shard_statuses
+from controller.leader.shard_controller import ShardController
+from controller.leadership.policy.transitions import Role
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
@@ -27,11 +31,11 @@ QUEUE: dict[str, Any] = {"subscription": "jobs", "type": "QUEUE"}
 
 
 @asynccontextmanager
-async def jobs(records: int = 3, **policy: Any) -> AsyncIterator[tuple[OneShard, Admin]]:
+async def jobs(records: int = 3, segments: int = 1, **policy: Any) -> AsyncIterator[tuple[OneShard, Admin]]:
     """Return a shard with ``records`` in topic orders, a queue of that policy, and topic dead."""
     world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
+    async with world.leader() as world.led:
+        await create(world, segments=segments)
         async with Admin(client(world, "admin")) as admin:
             await admin.create_topic("dead")
             await admin.create_subscription("orders", "jobs", type="QUEUE", start="earliest")
@@ -263,6 +267,41 @@ async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_i
             assert 0 == await unacknowledged(admin)
 
 
+def delivery_counts(world: OneShard) -> tuple[int, ...]:
+    controller = SimpleNamespace(leader=world.led, leadership=SimpleNamespace(role=Role.LEADING), shard=0)
+    (status,) = shard_statuses([cast("ShardController", controller)])
+    found = status.counts
+    return found.kept_deliveries, found.dead_records, found.unsent_dead_letters, found.full_segments
+
+
+async def test_a_segment_that_keeps_too_many_records_pauses_and_continues_when_one_is_settled():
+    """A topic of 1 000 segments keeps 40 records of each. The other segments go on, and nothing is asked in a loop."""
+    limit = 40
+    async with jobs(0, 1000, max_deliveries=9, dead_letter_topic="dead") as (world, admin):
+        async with Producer(client(world, "producer")) as producer:
+            for n in range(limit + 20):
+                await producer.send("orders", b"busy", str(n).encode())
+        async with reader(world, **QUEUE) as consumer:
+            held = await take(consumer, limit)
+            await nothing_comes(consumer, 60)
+            delayed = world.registry.get_sample_value("headgate_redeliveries_total", {"outcome": "delayed"})
+            assert 70 > (delayed or 0), "one record is tried again each second"
+            assert (limit, 0, 0, 1) == delivery_counts(world)
+            assert "No further record of segment" in " ".join((await admin.explain("orders", "jobs")).summary)
+            async with Producer(client(world, "other")) as producer:
+                await producer.send_and_wait("orders", b"quiet", b"quiet")
+                for n in range(limit + 20, limit + 40):
+                    await producer.send("orders", b"busy", str(n).encode())
+            (quiet,) = await take(consumer, 1)
+            await consumer.negative_acknowledge(held[0])
+            (again,) = await take(consumer, 1)
+            assert (b"quiet", b"0", 2) == (quiet.value, again.value, again.delivery_count)
+            for settled in (again, *held[1:]):
+                await consumer.acknowledge(settled)
+            rest = await take(consumer, 40)
+            assert [str(n).encode() for n in range(limit, limit + 40)] == [each.value for each in rest]
+
+
 async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_it_is_explained():
     async with jobs(2, max_deliveries=2, dead_letter_topic="dead") as (world, admin):
         await admin.delete_topic("dead")
@@ -273,6 +312,7 @@ async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_
             explained = " ".join((await admin.explain("orders", "jobs")).summary)
             assert "1 record waits" in explained
             assert "there is no topic 'dead'" in explained
+            assert (1, 1, 1, 0) == delivery_counts(world)
             await admin.create_topic("dead")
             assert [(b"key-0", b"0")] == await dead_letters(world, 120)
             assert 0 == await unacknowledged(admin)
