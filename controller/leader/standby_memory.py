@@ -24,14 +24,11 @@ TURN_SECONDS: Final = 30.0
 class StandbyMemory:
     """Shared by the shards of a daemon."""
 
-    def __init__(
-        self, instance: str, elections: Elections, limit_bytes: Callable[[], int], turn_seconds: float = TURN_SECONDS
-    ) -> None:
+    def __init__(self, instance: str, elections: Elections, limit_bytes: Callable[[], int]) -> None:
         self._turns = asyncio.Semaphore(READERS)
         self._instance = instance
         self._elections = elections
         self._limit_bytes = limit_bytes
-        self._turn_seconds = turn_seconds
         self._ranks: Mapping[int, int] = {}
         """Shard → the place of this daemon among its successors."""
         self._nominated_at: dict[int, float] = {}
@@ -78,7 +75,7 @@ class StandbyMemory:
                 held = False
                 self._turns.release()
 
-        limit = asyncio.get_running_loop().call_later(self._turn_seconds, release)
+        limit = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
         try:
             yield
         finally:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from controller.cli.drain import PROGRAMS
+from controller.cli.programs import PROGRAMS
 from tests.headgate.cli.conftest import Invoke
 
 
