@@ -11,6 +11,8 @@ Rules:
 4. An observer neither blocks nor raises for a value.
 """
 
+from __future__ import annotations
+
 from typing import ClassVar, Final, Protocol
 
 import msgspec
@@ -664,3 +666,8 @@ class StatusCollected(Event, frozen=True):
 
 
 EVENT_TYPES: Final = frozenset((*Event.__subclasses__(), *ShardEvent.__subclasses__())) - {ShardEvent}
+
+
+class NoopObserver:
+    def observe(self, event: Event) -> None:
+        """See `metrics.events.Observer`."""

@@ -14,9 +14,8 @@ from aiohttp import web
 from headgate.errors import HeadgateError
 from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
-from web.api.overview import DaemonPart, Overview
+from web.api.overview import DaemonPart, NotAnsweredError, Overview, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
-from web.api.source import NotAnsweredError, StatusSource, UnknownNameError
 from web.bodies import send_body
 
 MAX_DOCUMENTS: Final = 4

@@ -19,8 +19,8 @@ from aiohttp import web
 
 from headgate.process.background import cancel_and_wait
 from metrics import events
+from web.api.overview import NotAnsweredError, UnknownNameError
 from web.api.query import InvalidQueryError
-from web.api.source import NotAnsweredError, UnknownNameError
 from web.page.shell import Page, as_of
 
 INTERVAL_SECONDS: Final = 2.0

@@ -15,8 +15,8 @@ from aiohttp import web
 from yarl import URL
 
 from metrics.events import Observer
+from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, topic_page
-from web.api.source import NotAnsweredError, StatusSource, UnknownNameError
 from web.bodies import send_body
 from web.live_stream import LivePages
 from web.page import topics

@@ -26,10 +26,9 @@ from metrics.health import Health
 from metrics.label_values import HttpDenial
 from web.access import CHALLENGES, HttpAccess, peer_token
 from web.api.openapi import ROOT
-from web.api.source import StatusSource
+from web.api.overview import StatusSource
 from web.api_routes import HttpApi
-from web.denials import HttpDenials
-from web.listener import HttpLimits, HttpListener
+from web.listener import HttpDenials, HttpLimits, HttpListener
 from web.live_stream import INTERVAL_SECONDS
 from web.page_routes import StatusPages
 

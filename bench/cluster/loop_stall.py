@@ -52,9 +52,9 @@ from controller.process.garbage_collection import GarbageCollection
 from headgate.protocol import messages as m
 from headgate.transport.loopback import loopback
 from metrics import events
+from metrics.events import NoopObserver
 from metrics.health import HealthFacts, judge_health
 from metrics.instruments import Instruments
-from metrics.noop_observer import NoopObserver
 from shard.state.shard_state import ShardState
 from web.server import HttpServer
 

@@ -25,8 +25,7 @@ from web.api.documents import (
     TopicDocument,
     TopicSummary,
 )
-from web.api.overview import total_backlog
-from web.api.source import UnknownNameError
+from web.api.overview import UnknownNameError, total_backlog
 
 RATE_WINDOW_MS = 30_000
 """Of the rate of a topic: three slots of the traffic that the leader counts."""

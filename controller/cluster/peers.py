@@ -26,8 +26,7 @@ from web.api.documents import (
     TopicDocument,
     TopicPage,
 )
-from web.api.overview import DaemonPart
-from web.api.source import NotAnsweredError, UnknownNameError
+from web.api.overview import DaemonPart, NotAnsweredError, UnknownNameError
 
 TIMEOUT_SECONDS: Final = 2.0
 """Longest wait for an answer: a page with one slow daemon still appears in time."""

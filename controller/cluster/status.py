@@ -25,8 +25,7 @@ from headgate.model.hashing import shard_of
 from metrics.health import Health
 from web.api.documents import DaemonDocument, SubscriptionDocument, TopicDocument
 from web.api.history import SAMPLE_SECONDS, History
-from web.api.overview import DaemonPart, Overview, merged
-from web.api.source import NotAnsweredError
+from web.api.overview import DaemonPart, NotAnsweredError, Overview, merged
 
 MIN_PAUSE_SECONDS: Final = 1.0
 MAX_PAUSE_SECONDS: Final = 30.0
@@ -74,7 +73,7 @@ class SharedAnswer(Generic[ValueT]):
 
 
 class ClusterStatus:
-    """A `web.api.source.StatusSource`."""
+    """A `web.api.overview.StatusSource`."""
 
     def __init__(
         self,

@@ -35,8 +35,8 @@ from drain.socket_path import socket_path
 from headgate.backoff import Backoff
 from headgate.process.background import BackgroundService
 from metrics import events
+from metrics.events import NoopObserver
 from metrics.label_values import DrainState
-from metrics.noop_observer import NoopObserver
 
 AnswerT = TypeVar("AnswerT", DrainedResponse, BacklogResponse)
 

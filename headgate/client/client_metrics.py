@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Protocol, get_type_hints
 import msgspec
 
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_batches import Outcome
 
 
 @dataclass(frozen=True, slots=True)

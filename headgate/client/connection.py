@@ -24,7 +24,7 @@ import msgspec
 from headgate.backoff import BackoffSchedule
 from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.decisions.command_deadline import CommandDeadline
-from headgate.client.decisions.session_types import RETRY_BACKOFF
+from headgate.client.decisions.session_batches import RETRY_BACKOFF
 from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler

@@ -20,7 +20,7 @@ from typing import Final, Self
 from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.decisions.session_types import NamedProgram, Outcome
+from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.interceptors import Interceptor, OutgoingRecord, Send, chained
 from headgate.client.producing.byte_budget import ByteBudget
 from headgate.client.producing.producer_settings import ProducerSettings

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_types import Command, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.session_batches import Command, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m

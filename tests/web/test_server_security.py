@@ -19,8 +19,7 @@ from tests.support.samples.secret_files import write_secret
 from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
 from web.access import CHALLENGES, HttpAccess
-from web.denials import HttpDenials
-from web.listener import HttpLimits
+from web.listener import HttpDenials, HttpLimits
 from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)

@@ -6,12 +6,22 @@
 3. A total is unknown if a part of it is; a total rate sums the known rates.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+from headgate.errors import HeadgateError
 from headgate.views.cluster import ClusterTotals, ShardInfo, SubscriptionSummary
-from web.api.documents import ClusterDocument, DaemonDocument, DegradedPart, TopicSummary
+from web.api.documents import (
+    ClusterDocument,
+    DaemonDocument,
+    DegradedPart,
+    SubscriptionDocument,
+    TopicDocument,
+    TopicSummary,
+)
 from web.api.history import known_sum, merged_history
 
 TopicOrder = Literal["name", "activity"]
@@ -128,3 +138,27 @@ def _degraded(daemons: Iterable[DaemonDocument]) -> Iterable[DegradedPart]:
         for each in daemon.components:
             if each.state != "ok":
                 yield DegradedPart(daemon=daemon.daemon, component=each.component, state=each.state, reason=each.reason)
+
+
+class UnknownNameError(HeadgateError):
+    """There is no such topic or subscription."""
+
+
+class NotAnsweredError(HeadgateError):
+    """The daemon that leads the shard did not answer, or no daemon leads it."""
+
+
+class StatusSource(Protocol):
+    """Answers for the whole cluster, or with ``own`` for what this daemon leads."""
+
+    async def overview(self) -> Overview:
+        """Return what all daemons know; may be a few seconds old."""
+
+    async def part(self) -> DaemonPart:
+        """Return what this daemon knows."""
+
+    async def topic(self, topic: str, *, own: bool) -> TopicDocument:
+        """Return one topic. Raises UnknownNameError or NotAnsweredError."""
+
+    async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
+        """Return one subscription. Raises UnknownNameError or NotAnsweredError."""

@@ -9,9 +9,8 @@ from headgate.views.cluster import SubscriptionSummary
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
 from headgate.views.topics import SegmentInfo
 from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
-from web.page.buckets import bucket_bars
 from web.page.charts import charts
-from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, drawing
+from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, bucket_bars, drawing
 from web.page.markup import Html, element, markup
 from web.page.shell import Page, sources
 from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles

@@ -26,7 +26,7 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.records import ndjson as lines
-from headgate.cli.records.csv_quotes import Quotes
+from headgate.cli.records.ndjson import Quotes
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
 from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks

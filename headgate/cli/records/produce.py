@@ -12,9 +12,9 @@ import click
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records import ndjson as lines
-from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
+from headgate.cli.records.ndjson import Quotes
 from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
 

@@ -48,16 +48,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headgate.client.decisions.session_batches import SessionBatches
-from headgate.client.decisions.session_transitions import (
-    ATTEMPT_PHASES,
-    PHASES,
-    SENDING_PHASES,
-    Action,
-    Event,
-    Phase,
-)
-from headgate.client.decisions.session_types import (
+from headgate.client.decisions.session_batches import (
     OVERDUE_REPLY_SECONDS,
     REMEMBERED_SECONDS,
     RETRY_BACKOFF,
@@ -73,6 +64,15 @@ from headgate.client.decisions.session_types import (
     Sendable,
     SentRequest,
     SessionBatch,
+    SessionBatches,
+)
+from headgate.client.decisions.session_transitions import (
+    ATTEMPT_PHASES,
+    PHASES,
+    SENDING_PHASES,
+    Action,
+    Event,
+    Phase,
 )
 from headgate.protocol import messages as m
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_batches import Outcome
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from headgate.client.connection import Client
-from headgate.client.decisions.session_types import NamedProgram, Outcome
+from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery, RecordBatch
 from headgate.client.producing.shard_session import ShardSession

@@ -9,8 +9,7 @@ from functools import partial
 
 from headgate.client.connection import Client
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, Phase
-from headgate.client.decisions.session_types import (
+from headgate.client.decisions.session_batches import (
     Command,
     Expire,
     ForgetRequests,
@@ -23,6 +22,7 @@ from headgate.client.decisions.session_types import (
     Sendable,
     SendBatch,
 )
+from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, Phase
 from headgate.errors import NoLeaderError, rejection
 from headgate.log.event_log import get_logger
 from headgate.protocol import messages as m

@@ -12,7 +12,7 @@ from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.status import ShardCounts
 from tests.support.worlds.one_shard import OneShard
-from web.api.source import UnknownNameError
+from web.api.overview import UnknownNameError
 
 pytestmark = pytest.mark.looptime
 

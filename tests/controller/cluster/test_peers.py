@@ -14,7 +14,7 @@ from aiohttp import web
 from controller.cluster.peers import Peers
 from tests.support.samples.status_documents import daemon_document
 from web.api.documents import SubscriptionPage, TopicPage
-from web.api.source import NotAnsweredError
+from web.api.overview import NotAnsweredError
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 

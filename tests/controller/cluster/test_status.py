@@ -28,7 +28,7 @@ from tests.support.samples.status_values import HEALTHY_FACTS
 from tests.support.servers.http_server import HttpHarness
 from web.access import HttpAccess, Tokens
 from web.api.history import SAMPLE_SECONDS
-from web.api.source import NotAnsweredError, UnknownNameError
+from web.api.overview import NotAnsweredError, UnknownNameError
 
 SECRET = SessionSecret("0" * 64)
 

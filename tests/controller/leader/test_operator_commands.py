@@ -8,7 +8,7 @@ import pytest
 
 from controller.leader.operator_commands import OperatorCommands
 from headgate.protocol import messages as m
-from metrics.noop_observer import NoopObserver
+from metrics.events import NoopObserver
 from shard.requests.handlers import Deferred
 from shard.subscriptions.refusal import Refusal
 from tests.support.waiting import until

@@ -85,7 +85,7 @@ def test_one_function_reads_times():
         if {"fromisoformat", "strptime"} & set(re.findall(r"\w+", path.read_text()))
     }
 
-    assert {"headgate/model/time_text.py", "headgate/files/certificate_validity.py"} == readers
+    assert {"headgate/model/time_text.py", "headgate/files/tls.py"} == readers
 
 
 def test_each_text_is_the_same_time_to_every_command(command: tuple[str, str], run: Run, stored: FakeCluster):

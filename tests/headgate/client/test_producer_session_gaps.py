@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_batches import Outcome
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 # Deadlines, gaps and epoch bumps

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headgate.client.decisions.session_types import Outcome
+from headgate.client.decisions.session_batches import Outcome
 from headgate.client.producing.record_batch import DEADLINE_RESOLUTION_SECONDS, Delivery, RecordBatch, RecordMetadata
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError
 from headgate.model.entries import Placement

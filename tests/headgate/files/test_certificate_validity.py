@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from controller.local.certificates import LocalCertificateAuthority
-from headgate.files.certificate_validity import Validity, validity_of
+from headgate.files.tls import Validity, validity_of
 
 BEGIN, END = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC), datetime(2021, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

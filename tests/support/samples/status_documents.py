@@ -24,8 +24,7 @@ from web.api.documents import (
     TopicDocument,
     TopicSummary,
 )
-from web.api.overview import DaemonPart, Overview, merged
-from web.api.source import NotAnsweredError, UnknownNameError
+from web.api.overview import DaemonPart, NotAnsweredError, Overview, UnknownNameError, merged
 
 NOW_MS = 1_700_000_000_000
 HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"

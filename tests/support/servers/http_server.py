@@ -7,9 +7,9 @@ import ssl
 import aiohttp
 from prometheus_client import CollectorRegistry
 
+from metrics.events import NoopObserver
 from metrics.health import judge_health
 from metrics.instruments import Instruments
-from metrics.noop_observer import NoopObserver
 from metrics.status import ShardStatus
 from tests.support.samples.status_documents import FakeSource
 from tests.support.samples.status_values import HEALTHY_FACTS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import (
+from headgate.client.decisions.session_batches import (
     Expire,
     ForgetRequests,
     IdentityRejected,
@@ -15,6 +14,7 @@ from headgate.client.decisions.session_types import (
     Resolve,
     SendBatch,
 )
+from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol import messages as m
 
 

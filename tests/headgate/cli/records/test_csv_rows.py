@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.cli.records.csv_quotes import Quotes
 from headgate.cli.records.csv_rows import RowParser
-from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter
+from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter, Quotes
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, topic
 

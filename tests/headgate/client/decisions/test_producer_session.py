@@ -7,8 +7,8 @@ from typing import get_type_hints
 import pytest
 
 from controller.settings.sections import IngestSettings
+from headgate.client.decisions.session_batches import REMEMBERED_SECONDS, Identified, Outcome
 from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import REMEMBERED_SECONDS, Identified, Outcome
 from headgate.protocol import messages as m
 from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.support.worlds.session_dialogue import Dialogue, streaming

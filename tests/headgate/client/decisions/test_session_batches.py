@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.client.decisions.session_types import Outcome, RoundTrip
+from headgate.client.decisions.session_batches import Outcome, RoundTrip
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headgate.client.decisions.session_batches import Outcome
 from headgate.client.decisions.session_transitions import Phase
-from headgate.client.decisions.session_types import Outcome
 from headgate.protocol import messages as m
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
