@@ -275,7 +275,7 @@ def delivery_counts(world: OneShard) -> tuple[int, ...]:
 
 
 async def test_a_segment_that_keeps_too_many_records_pauses_and_continues_when_one_is_settled():
-    """A topic of 1 000 segments keeps 40 records of each. The other segments go on, and nothing is asked in a loop."""
+    """A topic of 1 000 segments keeps 40 records of each. The other segments continue, and nothing is asked repeatedly."""
     limit = 40
     async with jobs(0, 1000, max_deliveries=9, dead_letter_topic="dead") as (world, admin):
         async with Producer(client(world, "producer")) as producer:
