@@ -7,7 +7,15 @@ import collections.abc
 import sys
 import typing
 
-LIBRARIES = (*sorted(sys.stdlib_module_names), "arro3", "msgspec", "click", "obstore")
+LIBRARIES = (
+    *sorted(sys.stdlib_module_names),
+    "arro3",
+    "msgspec",
+    "click",
+    "obstore",
+    "opentelemetry",
+    "prometheus_client",
+)
 WITHOUT_MODULE = (*dir(builtins), *collections.abc.__all__, *typing.__all__, "Path", "optional", "T")
 """The parts of annotations that are written without their module."""
 
