@@ -88,4 +88,5 @@ class DeliveryMonitor:
             self._sender = *me, max(self._ledger.now_ms(), self._sender[2] + 1)
         self.problem = request.dead_letter_problem
         letters = deliveries.next_dead_letters(self._subscription, self._topic)
-        return fields | {"dead_letters": letters, "sender_since_ms": self._sender[2]}
+        secret = self._subscription.redelivery.secret
+        return fields | {"dead_letters": letters, "sender_since_ms": self._sender[2], "sender_secret": secret}

@@ -55,11 +55,10 @@ class Producer:
     def __init__(
         self,
         config: ClientConfig | Client,
-        name: str | None = None,
+        name: str | NamedProgram | None = None,
         settings: ProducerSettings | None = None,
         *,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        incarnation: int | None = None,
         interceptors: Sequence[Interceptor] = (),
     ) -> None:
         """Describe the producer. Nothing happens before the context manager is entered.
@@ -67,11 +66,9 @@ class Producer:
         Args:
             config: the cluster, or a client that is connected to it.
             name: makes the producer resumable: its `source_position` in each topic survives a restart, and of
-                two producers with one name the older is fenced.
+                two producers with one name the older is fenced. A text is a program that starts now.
             settings: None: the defaults.
             connect_timeout_seconds: how long entering may take.
-            incarnation: which of the programs of ``name`` this is; a higher one fences it. None: the time now, in
-                milliseconds.
             interceptors: what is added around each `send`, the outermost first.
 
         Raises:
@@ -79,8 +76,9 @@ class Producer:
         """
         self._lease = ClientLease(config, "producer", connect_timeout_seconds)
         self._client = self._lease.client
-        started = self._client.now_ms() if incarnation is None else incarnation
-        self._program = None if name is None else NamedProgram(m.require_name("producer", name), started)
+        self._program = NamedProgram(name, self._client.now_ms()) if isinstance(name, str) else name
+        if self._program is not None:
+            m.require_name("producer", self._program.name)
         self._settings = settings or ProducerSettings()
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shard_batches: dict[int, ShardBatches] = {}

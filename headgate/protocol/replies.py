@@ -239,7 +239,8 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     with undrained ancestors. ``term_id``: as in `Registered`. ``unread``, if it was asked for: number of
     segments with unacknowledged records that neither this nor another connected consumer reads.
     ``policy``: the present delivery policy. ``dead_letters``: the first ones that this consumer is to send to their
-    topics, as the sender since ``sender_since_ms``, which rises with each change of the sender.
+    topics, as the sender since ``sender_since_ms``, which rises with each change of the sender. ``sender_secret``: its
+    producer's secret.
     """
 
     head: int
@@ -250,6 +251,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     policy: DeliveryPolicy = DeliveryPolicy()
     dead_letters: list[DeadLetter] = []
     sender_since_ms: int = 0
+    sender_secret: str = ""
 
 
 class Done(ReplyBody, frozen=True, tag="done"):

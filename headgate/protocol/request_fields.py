@@ -4,6 +4,7 @@ Decoding enforces the limits of each field.
 """
 
 import re
+from hashlib import blake2b
 from typing import Annotated, Any, Literal, Union
 
 import msgspec
@@ -50,6 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # "\Z" and not "$", which also matches before a trailing newline.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
+Secret = Annotated[str, Meta(max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
@@ -81,6 +83,11 @@ def require_name(kind: str, name: str) -> str:
             "starting with a letter or digit",
         )
     return name
+
+
+def shared_name(public: str, secret: str) -> str:
+    """Return a producer's name that every user who knows ``secret``, of 128 random bits, can open."""
+    return f"{public}-{blake2b(secret.encode(), digest_size=16).hexdigest()}"
 
 
 def union_of(base: type) -> Any:

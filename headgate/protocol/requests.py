@@ -39,6 +39,7 @@ from headgate.protocol.request_fields import (
     ProgramText,
     ReaderRequest,
     RequestBody,
+    Secret,
     SegmentCount,
     Start,
     Token,
@@ -214,6 +215,7 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     The same ``token`` gets the same reply until the identity is used, so a lost reply is harmless.
     ``incarnation``, required with a name: it rises with each start of the program. The highest one
     holds the name; a lower one is fenced, and one that held the name when it was deleted is forgotten.
+    ``secret``: opens a name that ends with its digest (`shared_name`) also if another user holds it.
     ``accept_new``: if the shard no longer knows ``producer_id``, open a new identity instead of
     rejecting the request as ``forgotten``. What was sent under the old one is unknown then.
     """
@@ -224,6 +226,7 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
     accept_new: bool = False
+    secret: Secret = ""
 
     def __post_init__(self) -> None:
         _require_id_of_epoch(self.producer_id, self.producer_epoch)

@@ -33,7 +33,8 @@ def open_producer(
     ``new_id``: a random number, which is the id if the producer is new. A client that guesses the
     id of another producer could end its session, or have its batches answered as duplicates.
 
-    * A name, an id or a token of another user's producer: forbidden.
+    * A name, an id or a token of another user's producer: forbidden, unless the request has the secret that the
+      producer's name ends with the digest of.
     * The token of a producer's first or last opening: the same reply again, as long as the identity is
       new. Once it has stored a batch or has been opened again, the request is a delayed copy: fenced. Its
       batch 0 would be answered as a duplicate and not be stored.
@@ -53,7 +54,7 @@ def open_producer(
     """
     opened = state.producers.opened_by(request.token)
     known = opened or _producer_of(request, state)
-    if known is not None and known.user != user:
+    if known is not None and known.user != user and not _is_shared(known, request.secret):
         return _refuse("forbidden", "the producer belongs to another user: use a name and a token of your own")
     if opened is not None:
         return _repeated(request, opened)
@@ -152,6 +153,11 @@ def _producer_of(request: m.OpenProducer, state: ShardState) -> ProducerState | 
     if request.name is not None:
         return state.producers.of_name(request.name)
     return None if request.producer_id is None else state.producers.get(request.producer_id)
+
+
+def _is_shared(producer: ProducerState, secret: str) -> bool:
+    name = producer.name or ""
+    return bool(secret) and name == m.shared_name(name.rpartition("-")[0], secret)
 
 
 def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refusal:

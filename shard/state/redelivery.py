@@ -38,6 +38,8 @@ class Redelivery:
     """The records of one subscription that were begun or have failed, and the policy that they are subject to."""
 
     policy: e.DeliveryPolicy = field(default_factory=e.DeliveryPolicy)
+    secret: str = ""
+    """Token of the first policy: by it, consumers of different users share the producer of dead letters."""
     attempts: dict[int, dict[int, Attempts]] = field(default_factory=dict)
     """Segment → offset → its record. No segment is empty."""
     dead: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Redelivery:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
         match entry:
             case e.DeliveryPolicySet():
-                self.policy = entry.policy
+                self.policy, self.secret = entry.policy, self.secret or entry.token
             case e.DeliveriesBegun():
                 for segment, offset, bucket, generation in entry.records:
                     known = self.attempts.setdefault(segment, {})

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypedDict, get_args
 
 from headgate.client.connection import Client
+from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, HeadgateError
@@ -145,10 +146,10 @@ class ConsumerRequests:
         """Topic, subscription and name, by which the leader's messages to this member are found."""
         return self._member["topic"], self._member["subscription"], self._member["consumer"]
 
-    @property
-    def dead_letter_producer(self) -> str:
-        """Name of the producer of this subscription's dead letters."""
-        return f"dead-letters-{self._shard}-{self._subscription_id}"
+    def dead_letter_producer(self, alive: m.HeartbeatReply) -> NamedProgram:
+        """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
+        name = m.shared_name(f"dead-letters-{self._shard}-{self._subscription_id}", alive.sender_secret)
+        return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
 
     async def register(
         self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float

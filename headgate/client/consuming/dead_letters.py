@@ -3,7 +3,8 @@
 The leader names one consumer as the sender. It stores with each record, as the source position of a named producer,
 when the record died and its number, which rise together. A record at or below the stored position is there already:
 an earlier sender has stored it, and was lost before it could say so. A newer sender fences an older one by the
-incarnation that the leader gives it.
+incarnation that the leader gives it. The producer's name ends with the digest of a secret that the leader gives only to
+senders: so one of another user takes the name over.
 
 A topic that cannot be written to keeps its dead records waiting, and no others. The leader learns why from the next
 heartbeat.
@@ -90,9 +91,8 @@ class DeadLetterSender:
     async def _send(self, alive: m.HeartbeatReply) -> None:
         producer = Producer(
             self._client,
-            self._requests.dead_letter_producer,
+            self._requests.dead_letter_producer(alive),
             ProducerSettings(delivery_timeout_seconds=SEND_SECONDS, reserved_headers=True),
-            incarnation=alive.sender_since_ms,
         )
         async with producer:
             letters = sorted(alive.dead_letters, key=lambda each: (each.topic, each.number))

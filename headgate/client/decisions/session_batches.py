@@ -82,6 +82,8 @@ class NamedProgram:
     name: str
     incarnation: int
     """Rises with each start; the highest one holds the name."""
+    secret: str = ""
+    """By which programs of other users can take over the name; empty: they cannot."""
 
 
 @dataclass(frozen=True, slots=True)

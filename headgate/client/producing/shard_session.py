@@ -226,6 +226,7 @@ class ShardSession:
             token=command.token,
             name=None if self._program is None else self._program.name,
             incarnation=None if self._program is None else self._program.incarnation,
+            secret="" if self._program is None else self._program.secret,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
             # Rule 12: an anonymous producer continues, with what it has not sent yet.

@@ -246,8 +246,11 @@ async def test_a_dead_letter_has_the_headers_that_fit(own, value_bytes, kept, or
     assert (kept, origin) == (len(names) - origin, sum(name.startswith("headgate-") for name in names))
 
 
-async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_it_confirms(monkeypatch):
-    """The next sender finds it at the producer's position."""
+@pytest.mark.parametrize("user", [None, "other"])
+async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_it_confirms(
+    monkeypatch, user: str | None
+):
+    """The next sender, of whichever user, finds it at the producer's position."""
     async with jobs(1, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
         first = reader(world, **QUEUE)
         await first.__aenter__()
@@ -262,7 +265,7 @@ async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_i
         await fail_until_dead(first, 1)
         await stored.wait()
         await crash(world, first)
-        async with reader(world, "other", **QUEUE):
+        async with reader(world, "other", user, **QUEUE):
             assert [(b"key-0", b"0")] == await dead_letters(world, 120)
             assert 0 == await unacknowledged(admin)
 

@@ -74,6 +74,7 @@ LIMITS = {
     "DeliveriesBegun.delayed": m.MAX_BEGUN_RECORDS,
     "DeliveryPolicy.dead_letter_topic": NAME,
     "HeartbeatReply.dead_letters": MAX_DEAD_LETTERS,
+    "HeartbeatReply.sender_secret": 64,
     "DeadLetter.reason": 4 * m.MAX_FAILURE_CHARACTERS,
     "Grant.failed": FAILED,
     "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,

@@ -46,12 +46,14 @@ class Shard(CommandShard):
         self.last_id = max(self.last_id, reply.producer_id)
         return reply
 
-    def outcome(self, token: str, *, name: str | None = None, **kwargs: Any) -> Decision | Refusal:
+    def outcome(
+        self, token: str, *, name: str | None = None, user: str = ANONYMOUS, **kwargs: Any
+    ) -> Decision | Refusal:
         """Decide a request; the first letter of a token is the incarnation of its program."""
         if name is not None:
             kwargs.setdefault("incarnation", ord(token[0]))
         request = m.OpenProducer(token=token, name=name, **kwargs)
-        return open_producer(request, self.state, user=ANONYMOUS, new_id=self.last_id + 1, max_named_producers=LIMIT)
+        return open_producer(request, self.state, user=user, new_id=self.last_id + 1, max_named_producers=LIMIT)
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
         reply = self.identity(token, **kwargs)
@@ -157,6 +159,22 @@ def test_opening_a_name_again_fences_the_previous_incarnation(shard: Shard) -> N
     assert (1, 0) == shard.open("a", name="loader")
     assert (1, 1) == shard.open("b", name="loader")
     assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
+
+
+def test_the_secret_of_a_shared_name_opens_it_for_another_user_and_nothing_else_does(shard: Shard) -> None:
+    name = m.shared_name("letters", "s3cret")
+    shard.open("a", name=name, secret="s3cret")
+    shard.open("a2", name="letters")
+    shard.open("a3")
+    refused = [{"name": name}, {"name": name, "secret": "other"}, {"name": "letters", "secret": "s3cret"}]
+    refused += [{"producer_id": 1}, {"producer_id": 3, "secret": "s3cret"}]
+    for number, request in enumerate(refused):
+        assert "forbidden" == shard.rejected(f"b{number}", user="rival", **request)
+    assert "forbidden" == shard.rejected("a3", user="rival", name=name, secret="s3cret"), "the token is another's"
+    assert (1, 1) == shard.open("c", user="rival", name=name, secret="s3cret")
+    assert "rival" == shard.state.producers[1].user
+    assert "forbidden" == shard.rejected("d", name=name), "the name has passed to the other user"
+    assert (1, 2) == shard.open("e", name=name, secret="s3cret")
 
 
 def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(shard: Shard) -> None:

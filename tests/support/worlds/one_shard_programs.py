@@ -59,9 +59,9 @@ def in_order(count: int) -> dict[bytes, list[int]]:
     return {key: list(range(index, count, len(KEYS))) for index, key in enumerate(KEYS)}
 
 
-def reader(world: OneShard, name: str = "c", **more) -> Consumer:
+def reader(world: OneShard, name: str = "c", user: str | None = None, **more) -> Consumer:
     settings = {"topic": "orders", "subscription": "billing", "name": name, "start": "earliest", **more}
-    return Consumer(client(world, f"client-{name}"), **settings)
+    return Consumer(client(world, f"client-{name}", user), **settings)
 
 
 async def create(world: OneShard, segments: int = 2) -> None:
