@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -189,6 +190,8 @@ class InvariantChecker:
                 self._check_grant(state, entry)
             case e.RecordsAcknowledged():
                 self._check_acknowledgement(state, entry)
+            case e.SubscriptionCreated():
+                self._record_creation(state, entry)
             case e.SubscriptionSeek():
                 self._record_seek(state, entry)
             case e.ConsumerRegistered():
@@ -337,6 +340,12 @@ class InvariantChecker:
         new = self.backlogs.newly_acknowledged
         if missing := new - self.ever_handled[subscription.topic, subscription.name]:
             raise InvariantViolationError(f"{subscription.name}: {min(missing)} is acknowledged, and was never handled")
+
+    def _record_creation(self, state: ShardState, entry: e.SubscriptionCreated) -> None:
+        """Expect nothing of segments that were pruned before: a client that is slowed down may come as late."""
+        topic = state.subscriptions[entry.subscription_id].topic
+        gone = {record.segment for record in self.stored[topic]} - state.topics[topic].layout.segments.keys()
+        self.seek_positions[topic, entry.subscription].update(dict.fromkeys(gone, sys.maxsize))
 
     def _record_seek(self, state: ShardState, entry: e.SubscriptionSeek) -> None:
         """Expect moved segments to be delivered as if for the first time; ignore earlier generations."""
