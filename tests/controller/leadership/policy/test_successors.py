@@ -65,17 +65,16 @@ def test_the_first_successor_gets_the_shard_when_the_leader_stops() -> None:
         live, queues = after((live, queues), moves)
 
 
-@given(views(troubled=False), st.data())
-def test_the_target_of_a_move_is_the_first_successor_until_it_leads(view: tuple, data: st.DataObject) -> None:
-    """Rule 2. The moves of a plan change no other successors, so each state is read once."""
+@given(views(troubled=False))
+def test_the_target_of_a_move_is_the_first_successor_until_it_leads(view: tuple) -> None:
+    """Rule 2. The first move of a plan changes no other successors, so each state is read once."""
     moves = plan(*view).moves
     before = successors(*view, 2)
     assert [before[move.shard][0] for move in moves] == [move.target for move in moves]
     if not moves:
         return
-    done = data.draw(st.sampled_from(moves))
-    changed = successors(*after(view, (done,)), 2)
-    assert {shard for shard in before if before[shard] != changed[shard]} <= {done.shard}
+    changed = successors(*after(view, moves[:1]), 2)
+    assert {shard for shard in before if before[shard] != changed[shard]} <= {moves[0].shard}
 
 
 def test_a_daemon_that_comes_changes_few_of_the_later_successors() -> None:
