@@ -211,7 +211,7 @@ class Hostile:
 
     async def _take_over(self) -> None:
         """Connect under the ids of daemons and device sessions, as far as a client can know them."""
-        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0, 1)):
+        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0, 1, 1)):
             async with self._raw(client_id):
                 pass
 

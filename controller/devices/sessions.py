@@ -1,7 +1,8 @@
 """Opens and ends the MQTT sessions of a shard's topics during one term: one session per topic.
 
 So a device fills no queue but that of the topic to which it may publish: the broker drops what exceeds the queue
-of a session, after its PUBACK. The name of a session contains the topic's id, which no other topic ever has.
+of a session, after its PUBACK. The name of a session contains the topic's id, which no other topic ever has, and the id
+of the shard's first term: what waits for another ledger is not stored in this one.
 
 1. A term opens the session of each topic with records, and of each deleted topic that an earlier leader
    may not have removed: its data is deleted after its session.
@@ -83,7 +84,8 @@ class DeviceSessions:
         """Keep the sessions until cancelled. ``on_delivery`` gets the topic id of the session."""
 
         async def keep(topic_id: int, session: TopicSession) -> None:
-            name = m.device_session_id(self._context.cluster, self._state.shard, topic_id)
+            first_term = self._state.terms.ids[0]
+            name = m.device_session_id(self._context.cluster, self._state.shard, topic_id, first_term)
             await session.run(open_session(name, partial(on_delivery, topic_id), self._window))
             log.info("device.session_closed", shard=self._state.shard, topic_id=topic_id)
             del self._sessions[topic_id]

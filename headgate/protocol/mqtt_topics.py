@@ -75,9 +75,12 @@ def daemon_client_id(cluster: str, instance: str) -> str:
     return f"headgate:{cluster}:daemon:{instance}"
 
 
-def device_session_id(cluster: str, shard: int, topic_id: int) -> str:
-    """Public part of the client id of the session that stores the messages of MQTT devices to one topic."""
-    return f"headgate:{cluster}:shard:{shard}:topic:{topic_id}"
+def device_session_id(cluster: str, shard: int, topic_id: int, first_term: int) -> str:
+    """Public part of the client id of the session that stores the messages of MQTT devices to one topic.
+
+    ``first_term``: id of the shard's first term. A copy of a ledger has the same one, and another ledger has not.
+    """
+    return f"headgate:{cluster}:shard:{shard}:topic:{topic_id}:{first_term:016x}"
 
 
 def device_sentinel_topic(cluster: str, shard: int, topic_id: int) -> str:

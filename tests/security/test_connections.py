@@ -262,9 +262,9 @@ ATTACKS = [
     Attack(
         "sensor",
         "takes over the session of devices",
-        takes_over(lambda _: m.device_session_id(CLUSTER, 0, 1)),
+        takes_over(lambda _: m.device_session_id(CLUSTER, 0, 1, 1)),
         "connected, and receives nothing of others",
-        BrokerLog("New client connected from .* as headgate:test:shard:0:topic:1 "),
+        BrokerLog("New client connected from .* as headgate:test:shard:0:topic:1:0000000000000001 "),
     ),
     Attack(
         "rival",

@@ -136,6 +136,24 @@ async def test_a_flood_while_no_leader_reads_displaces_no_message_of_another_top
             assert 0 < stored("other") < RETAINED, "the flood filled its own queue"
 
 
+async def test_what_waits_for_one_ledger_is_not_stored_in_another(tmp_path: Path) -> None:
+    """Both have a topic with the same id, and one follows the other in the cluster."""
+    async with small_broker(tmp_path) as broker:
+        connection = daemon_connection(broker, tmp_path, RecordingObserver())
+        connection.transport("one", SECRET)
+        stored = []
+        for shard in (OneShard(), OneShard()):
+            shard.open_session = connection.device_session
+            async with shard.leader() as leader, shard.client() as client:
+                await create_topic(client, "orders")
+                await publish_all(broker, "gateway", "orders", 1)
+                tails = leader.state.topics["orders"].tails.values()
+                await until(lambda tails=tails: any(each.next_offset for each in tails))
+                stored.append(sum(each.next_offset for each in tails))
+            await publish_all(broker, "gateway", "orders", QUEUED // 2)
+        assert [1, 1] == stored
+
+
 async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
     """A flood of one device looks like that of another, so operators learn of it."""
     async with small_broker(tmp_path) as broker:

@@ -55,7 +55,7 @@ class DeviceClients:
         """Publications that the broker discarded."""
         self._on_switch = on_switch
         self._pause = pause
-        self._session = m.device_session_id(cluster, shard, 1)
+        self._session = f"headgate:{cluster}:shard:{shard}:topic:1:"
         self._switch_probability = switch_probability
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""

@@ -71,11 +71,11 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
     assert first is not None
     assert second is not None
     assert other is not None
-    session = m.device_session_id("local", 0, 1)
+    session = m.device_session_id("local", 0, 1, 9)
     suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
     assert first.session_secret.suffix(session) == second.session_secret.suffix(session)
     assert len(suffixes) == 2
-    assert first.session_secret.suffix(session) != first.session_secret.suffix(m.device_session_id("local", 0, 2))
+    assert first.session_secret.suffix(session) != first.session_secret.suffix(m.device_session_id("local", 0, 2, 9))
 
 
 def test_a_secret_is_not_shown_and_its_suffix_is_fixed() -> None:

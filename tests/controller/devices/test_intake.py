@@ -70,7 +70,7 @@ async def test_a_message_in_the_session_of_another_topic_is_not_stored(devices: 
     """Another history of the ledger gave the id to another topic. After a barrier: a successor may know better."""
     async with devices.running() as (_, client):
         await create_topic(client, "other")
-        devices.broker._sessions[SESSION].filters.update(m.publish_filters(CLUSTER, "other"))
+        devices.broker.filters(SESSION).update(m.publish_filters(CLUSTER, "other"))
         devices.shard.store.freeze()
         devices.publish("other/a", b"1")
         await asyncio.sleep(5)

@@ -15,4 +15,4 @@ def test_filters_of_presences_and_publications_match_those_of_all_clients() -> N
 
 
 def test_the_session_of_a_shard_for_devices_has_the_same_id_in_each_term() -> None:
-    assert "headgate:c:shard:3:topic:7" == t.device_session_id("c", 3, 7)
+    assert "headgate:c:shard:3:topic:7:000000000000002a" == t.device_session_id("c", 3, 7, 42)

@@ -96,13 +96,17 @@ class FakeDeviceBroker:
             self._enqueue(broker_session, Published(topic, payload, False, *asked, headers if self.mqtt5 else ()))
         return bool(matching)
 
+    def _session_of(self, client_id: str) -> _PersistentSession:
+        found = (each for name, each in self._sessions.items() if name.startswith(client_id))
+        return next(found, _PersistentSession())
+
     def filters(self, client_id: str) -> set[str]:
-        """Return the filters of a session; none if it does not exist."""
-        return self._sessions[client_id].filters if client_id in self._sessions else set()
+        """Return the filters of the session whose id begins with ``client_id``; none if it does not exist."""
+        return self._session_of(client_id).filters
 
     def waiting(self, client_id: str) -> int:
-        """Return how many messages wait for a session, including those in flight; 0 if it does not exist."""
-        broker_session = self._sessions.get(client_id, _PersistentSession())
+        """Return how many messages wait for such a session, including those in flight; 0 if it does not exist."""
+        broker_session = self._session_of(client_id)
         return len(broker_session.waiting) + (
             len(broker_session.link.in_flight) if broker_session.link is not None else 0
         )
@@ -119,8 +123,7 @@ class FakeDeviceBroker:
 
     def drop(self, client_id: str) -> None:
         """End a connection, if there is one."""
-        if client_id in self._sessions:
-            self._end(self._sessions[client_id])
+        self._end(self._session_of(client_id))
 
     def sessions(self) -> set[str]:
         """Return the client ids of all sessions."""

@@ -19,8 +19,8 @@ from tests.support.samples.record_rows import record_rows
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
 
-SESSION = m.device_session_id(CLUSTER, 0, 1)
-"""Of the first topic."""
+SESSION = f"headgate:{CLUSTER}:shard:0:topic:1"
+"""Of the first topic: how its client id begins."""
 ORDERS = m.publish_filters(CLUSTER, "orders") | {m.device_sentinel_topic(CLUSTER, 0, 1)}
 """The filters of its session, if it is named orders."""
 
