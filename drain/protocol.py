@@ -187,6 +187,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """A message from the Spark process. ``id`` is that of the request."""
 
     id: int
+    lost_log_lines: int = 0
+    """Lines that the log of this process has not accepted since its last message. The receiver counts them."""
 
 
 class Pong(Response, frozen=True, kw_only=True, tag="pong"):

@@ -584,7 +584,7 @@ class StoreOperationFailed(Event, frozen=True):
 
 @counted("log_lines_lost", by="count")
 class LogLinesLost(Event, frozen=True):
-    """Lines that the log did not accept, for example because its disk is full. The daemon continues."""
+    """Lines that the log of the daemon, or of its Spark process, did not accept, as on a full disk. Both continue."""
 
     count: int
 

@@ -336,7 +336,7 @@ STORAGE: Final = Row(
         ),
         Panel(
             "Lost log lines",
-            "Lines that the log of a daemon did not accept, for example because its disk is full.",
+            "Lines that the log of a daemon, or of its Spark process, did not accept, as on a full disk.",
             units.CountsPerSecond,
             (rate("log_lines_lost_total", "instance"),),
         ),

@@ -25,6 +25,7 @@ from drain.protocol import (
     decode_response,
     encode_line,
 )
+from headgate.log.lossy_output import lose_lines
 
 R = TypeVar("R", bound=Response)
 
@@ -123,6 +124,7 @@ class Connection:
             self._fail(DrainCheckError(f"the connection to {self._path} broke: {error}", "unreachable"))
 
     def _deliver(self, response: AnyResponse) -> None:
+        lose_lines(response.lost_log_lines)
         reply = self._in_flight.get(response.id)
         if reply is not None:
             if not reply.done():

@@ -51,7 +51,7 @@ from drain.spark.master import engine_of
 from drain.spark.session import build_session
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
-from headgate.log.lossy_output import lossy_standard_output
+from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
 from headgate.process.background import cancel_and_wait
 from headgate.settings.command_parser import CommandParser
 
@@ -92,7 +92,7 @@ class DrainServer:
         else:
             reply = await self._reply(request)
         # One write per line, so that the lines of concurrent tasks cannot interleave.
-        writer.write(encode_reply(reply))
+        writer.write(encode_reply(msgspec.structs.replace(reply, lost_log_lines=take_lost_lines())))
         await writer.drain()
 
     async def _reply(self, request: AnyRequest) -> AnyResponse:

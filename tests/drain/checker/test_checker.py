@@ -24,6 +24,7 @@ from drain.protocol import (
 from drain.service.listener import DrainListener
 from drain.table_mapping import ExternalView
 from headgate.backoff import Backoff
+from headgate.log.lossy_output import take_lost_lines
 from metrics import events
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_observer import RecordingObserver
@@ -211,6 +212,14 @@ async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_rea
         assert states == ["degraded"]
         service.may_answer.set()
         await until(lambda: states == ["degraded", "ready"])
+
+
+async def test_lost_log_lines_of_the_process_are_counted_with_the_own(service, tmp_path):
+    take_lost_lines()
+    service.lost_log_lines = 3
+    async with checker_at(tmp_path) as checker:
+        await checker.drained(query(1))
+    assert 3 == take_lost_lines()
 
 
 @pytest.mark.parametrize("connected", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -16,9 +17,12 @@ from drain.protocol import (
     DrainedRequest,
     DrainedResponse,
     DrainQuery,
+    decode_response,
+    encode_line,
 )
 from drain.service.listener import DrainListener
 from drain.service.service import DrainServer
+from headgate.log.lossy_output import lose_lines, take_lost_lines
 from tests.drain.test_protocol import ROW
 
 MANY = 1 + MAX_LINE_BYTES // len(msgspec.json.encode(ROW))
@@ -56,3 +60,18 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
         drained = await checker.drained(DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
 
     assert (drained.drained, states) == ({4: 6}, ["ready"])
+
+
+async def test_the_lines_that_its_log_has_lost_are_reported_once(tmp_path: Path) -> None:
+    """By the next answer, of whichever kind; the daemon adds them to its own."""
+    take_lost_lines()
+    server = DrainServer(Coalescer(1), runner=None, chunks=None)
+    async with DrainListener(tmp_path / "s", server.serve):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        lost = []
+        lose_lines(3)
+        for _ in range(2):
+            writer.write(encode_line(BacklogRequest(id=1, shard=3)))
+            lost.append(decode_response(await reader.readline()).lost_log_lines)
+        writer.close()
+    assert [3, 0] == lost

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from drain.protocol import (
     BacklogRequest,
     BacklogResponse,
@@ -29,6 +31,8 @@ class FakeDrainService:
         """The last counted chunk; None: the one that a request needs."""
         self.error: str | None = None
         self.ledger = CountedLedger("a" * 32, "file:///ledger")
+        self.lost_log_lines = 0
+        """The next answer reports them."""
         self.requests: list[object] = []
         self.connections = 0
         self._idle = asyncio.Event()
@@ -60,7 +64,8 @@ class FakeDrainService:
                     if not line.endswith(b"\n"):
                         break
                 else:
-                    writer.write(encode_line(self._reply(request)))
+                    lost, self.lost_log_lines = self.lost_log_lines, 0
+                    writer.write(encode_line(msgspec.structs.replace(self._reply(request), lost_log_lines=lost)))
                 await writer.drain()
         except ConnectionError:
             pass
