@@ -125,7 +125,10 @@ class AssignmentReconciler:
         self._gate = None
 
     def layout_changed(self) -> None:
-        """Drop the gate, and the state of segments that left the layout."""
+        """Drop what is outdated after a split, merge or prune, already applied.
+
+        `SubscriptionCoordinator.adapt_to_layout` must follow.
+        """
         self._gate = self._held_by_consumer = None
         self._next_owner.clear()
         for known in (self._revoking, self._in_handover):

@@ -18,7 +18,6 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -29,7 +28,7 @@ from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.membership import Membership
-from coordinator.ports import DrainCheck, SubscriptionContext
+from coordinator.ports import SubscriptionContext
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
@@ -45,7 +44,7 @@ from shard.state.subscription import RegisteredConsumer
 from shard.state.topic import TopicSnapshot
 from shard.steps import Steps, complete
 from shard.subscriptions import acknowledgements, sessions
-from shard.subscriptions.gate import Gate, tracks_acknowledgements
+from shard.subscriptions.gate import tracks_acknowledgements
 from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import judge_registration, replaced_reason
 from shard.subscriptions.unread import unread_segments
@@ -66,34 +65,20 @@ class SubscriptionCoordinator:
         self._loop = asyncio.get_running_loop()
         self._restored = False
         self._drain_rate = DrainRate()
-        self._reconciler = AssignmentReconciler(context)
-        self._members = Membership(context, self._reconciler.holder_removed)
-        self._deliveries = DeliveryMonitor(context)
+        self.reconciler = AssignmentReconciler(context)
+        self.members = Membership(context, self.reconciler.holder_removed)
+        self.deliveries = DeliveryMonitor(context)
         self._load_monitor = LoadMonitor(context)
-        self._drain = DrainMonitor(context, self._segments_drained)
+        self.drain = DrainMonitor(context, self._segments_drained)
         if tracks_acknowledgements(context.subscription.type):
-            self._drain.install(context.drain_check)
+            self.drain.install(context.drain_check)
 
     # Queries
 
     @property
-    def gate(self) -> Gate:
-        return self._reconciler.gate
-
-    @property
-    def blocked(self) -> Mapping[int, tuple[int, ...]]:
-        """Blocked segment → the undrained ancestors that block it, nearest first."""
-        return self._reconciler.gate.blocked
-
-    @property
-    def blocked_since_ms(self) -> int | None:
-        """Ledger time since which the longest blocked segment is blocked; None: none is."""
-        return self._reconciler.blocked_since_ms
-
-    @property
     def longest_blocked_seconds(self) -> float:
         """How long the longest blocked segment has been blocked, under any leader; 0: none is."""
-        since_ms = self.blocked_since_ms
+        since_ms = self.reconciler.blocked_since_ms
         return 0.0 if since_ms is None else max(0, self._now_ms() - since_ms) / 1000
 
     @property
@@ -110,22 +95,14 @@ class SubscriptionCoordinator:
         """What a reconciliation or a tick looks at: segments and consumers."""
         return len(self._topic.layout.segments) + len(self._subscription.consumers)
 
-    @property
-    def delivery_counts(self) -> Counter[str]:
-        return self._deliveries.counts()
-
-    @property
-    def handovers_complete(self) -> bool:
-        return self._reconciler.handovers_complete
-
     def describe(self) -> m.SubscriptionInfo:
         return complete(self.describe_in_steps())
 
     def describe_in_steps(self) -> Steps[m.SubscriptionInfo]:
         yield self.size
         shot = self._subscription.snapshot()
-        heard = self._members.last_heard_age_ms()
-        return (yield from describe(shot, TopicSnapshot.of(self._topic), self.gate, heard))
+        heard = self.members.last_heard_age_ms()
+        return (yield from describe(shot, TopicSnapshot.of(self._topic), self.reconciler.gate, heard))
 
     def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
         """Return the volatile state that `shard.reporting.explanation` uses; see `explain`."""
@@ -133,22 +110,22 @@ class SubscriptionCoordinator:
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             grace_seconds=self._settings.grace_seconds,
-            held=self._reconciler.holders(),
-            has_drain_checker=self._drain.installed,
-            next_poll_seconds=self._drain.poller.next_poll_seconds,
-            check_seconds=self._drain.poller.check_seconds,
-            drain_problem=drain_problem or self._drain.poller.problem,
-            contradicted=self._drain.contradicted,
-            dead_letter_problem=self._deliveries.problem,
-            unfinished=self._deliveries.progress.unfinished,
+            held=self.reconciler.holders(),
+            has_drain_checker=self.drain.installed,
+            next_poll_seconds=self.drain.poller.next_poll_seconds,
+            check_seconds=self.drain.poller.check_seconds,
+            drain_problem=drain_problem or self.drain.poller.problem,
+            contradicted=self.drain.contradicted,
+            dead_letter_problem=self.deliveries.problem,
+            unfinished=self.deliveries.progress.unfinished,
             rates=self._drain_rate.rates(),
-            idle=idle_reasons(self._subscription, self.gate),
+            idle=idle_reasons(self._subscription, self.reconciler.gate),
         )
 
     def drain_outlooks(self, counted: Mapping[int, int | None]) -> dict[int, DrainOutlook]:
         """Return segment that blocks others → how fast it is acknowledged; ``counted`` as in `drain_outlook`."""
         rates = self._drain_rate.rates()
-        blocking = sorted({ancestor for blockers in self.blocked.values() for ancestor in blockers})
+        blocking = sorted({ancestor for blockers in self.reconciler.gate.blocked.values() for ancestor in blockers})
         return {each: drain_outlook(self._subscription, self._topic, each, rates, counted) for each in blocking}
 
     def explain(
@@ -169,7 +146,7 @@ class SubscriptionCoordinator:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         context = self.explanation_context(drain_problem)
-        steps = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
+        steps = explain(subscription, topic, self.reconciler.gate, context, segments=segments, consumers=consumers)
         return m.ExplanationReply(explanation=(yield from steps))
 
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
@@ -185,14 +162,10 @@ class SubscriptionCoordinator:
         except LayoutError as error:
             return Refusal("invalid", str(error), after_barrier=True)
 
-    def install_drain_checker(self, drain_check: DrainCheck | None) -> None:
-        """Start polling ``drain_check``. Does nothing if it is None or one is installed."""
-        self._drain.install(drain_check)
-
     async def close(self) -> None:
         """Stop polling; return once no task runs."""
-        self._reconciler.close()
-        await self._drain.poller.close()
+        self.reconciler.close()
+        await self.drain.poller.close()
 
     # Requests of consumers
 
@@ -205,21 +178,21 @@ class SubscriptionCoordinator:
         if judged.configured is not None:
             self._reconfigure(judged.configured, request.consumer)
         if judged.claim is sessions.Claim.CURRENT:
-            self._members.record_contact(request.consumer)
+            self.members.record_contact(request.consumer)
             if judged.capacity_changed:
-                self._members.record_registration(request, client_id)
+                self.members.record_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
                 self._reconcile("configuration changed", requester=request.consumer)
-            self._reconciler.resend(request.consumer, None)
+            self.reconciler.resend(request.consumer, None)
         else:
             self._join(request, client_id, known)
-        self._drain.wake()
+        self.drain.wake()
         return m.Registered(
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
-            grants=self._reconciler.grants(request.consumer),
+            grants=self.reconciler.grants(request.consumer),
             head=self._ledger.durable,
-            blocked=len(self.blocked),
+            blocked=len(self.reconciler.gate.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             term_id=self._ledger.term_id,
@@ -235,21 +208,21 @@ class SubscriptionCoordinator:
             )
         if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
-        if self._members.record_contact(request.consumer):
-            self._drain.wake()
+        if self.members.record_contact(request.consumer):
+            self.drain.wake()
         if request.ready:
-            self._deliveries.progress.resumed(request.consumer)
-        self._reconciler.resend(request.consumer, request.held)
+            self.deliveries.progress.resumed(request.consumer)
+        self.reconciler.resend(request.consumer, request.held)
         unread = 0
         if request.asks_unread:
             unread = unread_segments(self._subscription, self._topic, request.consumer, request.held or ())
         return m.HeartbeatReply(
             head=self._ledger.durable,
-            blocked=len(self.blocked),
-            stable=self.handovers_complete,
+            blocked=len(self.reconciler.gate.blocked),
+            stable=self.reconciler.handovers_complete,
             term_id=self._ledger.term_id,
             unread=unread,
-            **self._deliveries.duty(request),
+            **self.deliveries.duty(request),
         )
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
@@ -269,100 +242,73 @@ class SubscriptionCoordinator:
     def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
         """Release revoked segments. A confirmation without a matching revocation changes nothing."""
         if self._is_current(request, client_id):
-            self._reconciler.confirm(request.consumer, request.released)
+            self.reconciler.confirm(request.consumer, request.released)
         return m.Done()
 
-    def acknowledge(self, batch: m.AcknowledgeBatch, _: str = "") -> m.Acknowledged:
+    def acknowledge(self, batch: m.AcknowledgeBatch) -> m.Acknowledged:
         """Record what counts of ``batch``. If that reaches a sealed end, the drain check runs at once."""
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         if judgement.over_limit:
             self._context.observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
         if judgement.entry is not None:
             self._ledger.propose(judgement.entry)
-            self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
+            self.drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
         if not batch.negative:
             return m.Acknowledged(rejected=judgement.rejected)
-        refused, redeliveries = self._deliveries.fail(batch)
+        refused, redeliveries = self.deliveries.fail(batch)
         return m.Acknowledged(rejected=judgement.rejected, negative_rejected=refused, redeliveries=redeliveries)
 
-    def begin_deliveries(self, request: m.BeginDeliveries, _: str = "") -> m.DeliveriesBegun:
-        """Record that a consumer hands records to its program."""
-        return self._deliveries.begin(request)
-
-    def confirm_dead_letters(self, request: m.ConfirmDeadLetters, _: str = "") -> m.Done:
+    def confirm_dead_letters(self, request: m.ConfirmDeadLetters) -> m.Done:
         """Acknowledge dead records that are stored in their dead-letter topics."""
-        self._drain.acknowledged(self._deliveries.dead_letters_stored(request))
+        self.drain.acknowledged(self.deliveries.dead_letters_stored(request))
         return m.Done()
 
     # Events from the leader
 
-    def client_disconnected(self, client_id: str, at: float | None = None) -> None:
-        """Start the grace periods of the client's consumers that were not heard after ``at``; None: now."""
-        self._members.client_disconnected(client_id, self._loop.time() if at is None else at)
-
-    def client_connected(self, client_id: str) -> None:
-        """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
-        self._members.client_connected(client_id)
-
-    def release_pruned(self, segments: AbstractSet[int]) -> None:
-        self._reconciler.release_pruned(segments)
-
-    def layout_changed(self) -> None:
-        """Drop what is outdated after a split, merge or prune, already applied. `adapt_to_layout` must follow."""
-        self._reconciler.layout_changed()
-
     def adapt_to_layout(self) -> None:
         self._reconcile("layout changed")
-        self._drain.wake()
+        self.drain.wake()
 
     def positions_changed(self) -> None:
         """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
         self._context.observer.observe(events.SubscriptionSeekCompleted())
-        self._drain.positions_changed()
-        former = self._reconciler.release_all()
+        self.drain.positions_changed()
+        former = self.reconciler.release_all()
         if former is not None:
             self._reconcile("positions changed", preferred_owners=former)
-        self._drain.wake()
+        self.drain.wake()
 
     def order_changed(self) -> None:
         """Drop what is outdated after a change of the order, already applied. `adapt_to_order` must follow."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
-        self._reconciler.invalidate_gate()
+        self.reconciler.invalidate_gate()
 
     def adapt_to_order(self) -> None:
         """Revoke the segments that are now blocked, and assign those that no longer are."""
         self._reconcile("order changed")
-        self._drain.wake()
-
-    def subscription_deleted(self) -> None:
-        """Notify all consumers that the subscription was deleted. Its entry is already applied."""
-        self._members.subscription_deleted()
-
-    def drain_checker_ready(self) -> None:
-        """Poll again: the drain checker is available now, and may have failed before."""
-        self._drain.wake()
+        self.drain.wake()
 
     def tick(self) -> None:
         """Check all deadlines. Raises what a bug in the drain poller raised."""
-        self._drain.poller.raise_failure()
+        self.drain.poller.raise_failure()
         if not self._restored:
             self._restored = True
             self._reconcile("restored")
         now_ms = self._now_ms()
-        evicted = self._members.find_expired(now_ms)
+        evicted = self.members.find_expired(now_ms)
         now = self._loop.time()
-        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
+        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self.reconciler.unfinished_segments):
             self._reconcile("weights changed")
         if evicted:
             grace = f"{self._settings.grace_seconds:g} s"
             fenced = f"no heartbeat within the grace period of {grace}: register again"
             self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
-        late = self._reconciler.overdue_revocations(now_ms, self._settings.revoke_timeout_seconds)
+        late = self.reconciler.overdue_revocations(now_ms, self._settings.revoke_timeout_seconds)
         if self._drain_rate.is_due(now):
-            slices = rated_slices(self._subscription, self._reconciler.blocking_segments())
+            slices = rated_slices(self._subscription, self.reconciler.blocking_segments())
             self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})
-        if (stalled := self._deliveries.progress.check(now)) is not None:
+        if (stalled := self.deliveries.progress.check(now)) is not None:
             self._reconcile("consumers stalled or resumed", stalled=stalled)
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
@@ -383,14 +329,14 @@ class SubscriptionCoordinator:
         stalled: Mapping[SegmentSlice, str] = NO_HOLDERS,
     ) -> None:
         """Record what is drained without a count, then reconcile; see `AssignmentReconciler.reconcile`."""
-        if self._drain.record_uncounted():
-            self._reconciler.invalidate_gate()
-        self._reconciler.reconcile(
+        if self.drain.record_uncounted():
+            self.reconciler.invalidate_gate()
+        self.reconciler.reconcile(
             reason, preferred_owners=preferred_owners, requester=requester, timed_out=timed_out, stalled=stalled
         )
 
     def _segments_drained(self) -> None:
-        self._reconciler.invalidate_gate()
+        self.reconciler.invalidate_gate()
         self._reconcile("drained")
 
     # Consumers
@@ -404,17 +350,17 @@ class SubscriptionCoordinator:
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
-            self._members.remove([known.consumer], "replaced", reason)
-        self._members.add(request, client_id)
+            self.members.remove([known.consumer], "replaced", reason)
+        self.members.add(request, client_id)
         self._reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
     def _remove_consumers(
         self, names: Sequence[str], reason: e.LeaveReason, fenced: str | None = None, *, token: str = ""
     ) -> None:
         self._log.info("consumer.removed", consumers=list(names), reason=reason, by_command=bool(token))
-        self._members.remove(names, reason, fenced, token=token)
+        self.members.remove(names, reason, fenced, token=token)
         self._reconcile(f"consumer {reason}")
-        self._drain.wake()
+        self.drain.wake()
 
     def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:
         """Record type, order and balance; install the drain check if the type acknowledges."""
@@ -428,9 +374,9 @@ class SubscriptionCoordinator:
             consumer=consumer,
         )
         self._ledger.propose(configured)
-        self._reconciler.invalidate_gate()
-        if tracks_acknowledgements(subscription.type) and not self._drain.installed:
-            self._drain.install(self._context.drain_check)
+        self.reconciler.invalidate_gate()
+        if tracks_acknowledgements(subscription.type) and not self.drain.installed:
+            self.drain.install(self._context.drain_check)
 
     def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)

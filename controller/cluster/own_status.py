@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -126,7 +125,8 @@ def _subscription_summary(
 ) -> Steps[SubscriptionSummary]:
     """Summarize a subscription. ``stored_per_second``: of its topic, by the leader's count; None: Spark's applies."""
     yield coordinator.size
-    backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), coordinator.gate)
+    reconciler = coordinator.reconciler
+    backlog, draining = yield from _progress(subscription.snapshot(), TopicSnapshot.of(topic), reconciler.gate)
     stored = acknowledged = oldest_ms = None
     if counted is not None and counted.counted_by == "spark":
         stored, acknowledged = counted.stored_per_second, counted.acknowledged_per_second
@@ -141,9 +141,9 @@ def _subscription_summary(
         daemon=instance,
         connected_consumers=coordinator.connected_consumers,
         disconnected_consumers=coordinator.consumers - coordinator.connected_consumers,
-        blocked_segments=len(coordinator.blocked),
+        blocked_segments=len(reconciler.gate.blocked),
         draining_segments=draining,
-        blocked_since_ms=coordinator.blocked_since_ms,
+        blocked_since_ms=reconciler.blocked_since_ms,
         outlook=outlook,
         backlog_records=backlog if tracked else None,
         oldest_ms=oldest_ms if backlog else None,
@@ -151,16 +151,8 @@ def _subscription_summary(
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
         unknown_reason="" if counted is None else counted.unknown_reason,
-        blocking_segments=_blocking(topic, coordinator.gate),
+        blocking_segments=tuple(reconciler.blocking_segments()[:MAX_BLOCKING_SEGMENTS]),
     )
-
-
-def _blocking(topic: Topic, gate: Gate) -> tuple[int, ...]:
-    """Return the first readable segments that block others."""
-    if not gate.blocked:
-        return ()
-    segments = topic.layout.segments
-    return tuple(islice((each for each in gate.grantable if segments[each].children), MAX_BLOCKING_SEGMENTS))
 
 
 def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> Steps[tuple[int | None, int]]:
@@ -257,7 +249,7 @@ def _counts(leader: ShardLeader) -> ShardCounts:
     layouts = [topic.layout for topic in leader.state.topics.values()]
     coordinators = leader.subscription_registry.coordinators
     active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
-    deliveries = sum((c.delivery_counts for c in coordinators), Counter())
+    deliveries = sum((c.deliveries.counts() for c in coordinators), Counter())
     return ShardCounts(
         **deliveries,
         active_segments=active,

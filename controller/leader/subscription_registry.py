@@ -107,7 +107,7 @@ class SubscriptionRegistry:
     def drain_checker_ready(self) -> None:
         """Poll again in all subscriptions: the drain checker has become available."""
         for coordinator in self._coordinators.values():
-            coordinator.drain_checker_ready()
+            coordinator.drain.wake()
 
     def on_presence(self, presence: m.Presence) -> None:
         self._driver.begin(self._present(presence, asyncio.get_running_loop().time()))
@@ -116,9 +116,9 @@ class SubscriptionRegistry:
         for subscription_id, coordinator in list(self._coordinators.items()):
             yield coordinator.consumers * PRESENCE_COST
             if presence.online:
-                forward = partial(coordinator.client_connected, presence.client_id)
+                forward = partial(coordinator.members.client_connected, presence.client_id)
             else:
-                forward = partial(coordinator.client_disconnected, presence.client_id, at)
+                forward = partial(coordinator.members.client_disconnected, presence.client_id, at)
             self._if_current(subscription_id, coordinator, forward)
 
     def before_entries(self, entries: Iterable[e.AnyEntry]) -> None:
@@ -127,7 +127,7 @@ class SubscriptionRegistry:
             if isinstance(entry, e.SegmentsPruned):
                 pruned = set(entry.segments)
                 for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
-                    self._coordinators[subscription.subscription_id].release_pruned(pruned)
+                    self._coordinators[subscription.subscription_id].reconciler.release_pruned(pruned)
 
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Forward the effects of a command's ``entries``, which are already applied."""
@@ -150,13 +150,13 @@ class SubscriptionRegistry:
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
                     deleted = self._coordinators.pop(subscription_id)
-                    deleted.subscription_deleted()
+                    deleted.members.subscription_deleted()
                     self._close_later(deleted)
 
     def _layout_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new layout: what it remembers at once, its assignment when there is time."""
         coordinator = self._coordinators[subscription_id]
-        coordinator.layout_changed()
+        coordinator.reconciler.layout_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_layout)
         self._driver.do(coordinator.size, adapt)
 
@@ -173,9 +173,9 @@ class SubscriptionRegistry:
         return (
             handler(m.RegisterConsumer, self._register),
             handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
-            self._handler(m.AcknowledgeBatch, SubscriptionCoordinator.acknowledge),
-            self._handler(m.BeginDeliveries, SubscriptionCoordinator.begin_deliveries),
-            self._handler(m.ConfirmDeadLetters, SubscriptionCoordinator.confirm_dead_letters),
+            self._handler(m.AcknowledgeBatch, lambda found, batch, _: found.acknowledge(batch)),
+            self._handler(m.BeginDeliveries, lambda found, request, _: found.deliveries.begin(request)),
+            self._handler(m.ConfirmDeadLetters, lambda found, request, _: found.confirm_dead_letters(request)),
             self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
             handler(m.LeaveConsumer, self._leave),
             handler(m.EvictConsumer, self._evict),

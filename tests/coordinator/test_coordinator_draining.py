@@ -67,7 +67,7 @@ async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lea
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     harness = lead("ada", type="CHECKPOINT", records=5)
     harness.split(0)
-    harness.coordinator.install_drain_checker(harness.checker)
+    harness.coordinator.drain.install(harness.checker)
     await harness.run_with_heartbeats(100)
 
     assert [] == harness.checker.checks
@@ -89,9 +89,9 @@ async def test_without_a_drain_check_children_stay_blocked_until_one_is_installe
         checks.append(segments)
         return {}
 
-    harness.coordinator.install_drain_checker(None)
-    harness.coordinator.install_drain_checker(harness.checker)
-    harness.coordinator.install_drain_checker(never)
+    harness.coordinator.drain.install(None)
+    harness.coordinator.drain.install(harness.checker)
+    harness.coordinator.drain.install(never)
     await harness.run(0.1)
     assert {1: "ada", 2: "ada"} == harness.holders()
     assert [] == checks
@@ -102,7 +102,7 @@ async def test_a_drain_checker_that_becomes_ready_is_polled_at_once(harness: Coo
     harness.acknowledge("ada", 0, 5)
     await harness.run_with_heartbeats(300)
     harness.checker.reports_nothing_drained = False
-    harness.coordinator.drain_checker_ready()
+    harness.coordinator.drain.wake()
     await harness.run(0.1)
 
     assert {1: "ada", 2: "ada"} == harness.holders()
@@ -116,7 +116,7 @@ async def test_polls_back_off_and_each_progress_event_resets_the_backoff(harness
         "register": lambda: harness.register("bob"),
         "reconnect": lambda: harness.register("ada"),
         "heartbeat of a disconnected consumer": lambda: (
-            harness.coordinator.client_disconnected("anonymous/client-bob"),
+            harness.disconnect("anonymous/client-bob"),
             harness.heartbeat("bob"),
         ),
         "layout": lambda: (harness.store(1, 1), harness.split(1)),
@@ -133,7 +133,7 @@ async def test_polls_back_off_and_each_progress_event_resets_the_backoff(harness
 
 async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: CoordinatorHarness) -> None:
     """The coordinator does not rely on the poller for this."""
-    harness.coordinator._drain.record({1: DrainClaim(0), 2: DrainClaim(0), 77: DrainClaim(0)})
+    harness.coordinator.drain.record({1: DrainClaim(0), 2: DrainClaim(0), 77: DrainClaim(0)})
 
     assert [] == harness.proposed(e.SegmentsDrained)
 
@@ -224,4 +224,4 @@ async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: Co
     harness.register("dan", order="strict")
     held = {s for s, holding in harness.subscription.holdings.items() if holding.revoked_at_ms is None}
     assert held <= {0}
-    assert {1: (0,), 2: (0,)} == dict(harness.coordinator.blocked)
+    assert {1: (0,), 2: (0,)} == dict(harness.coordinator.reconciler.gate.blocked)

@@ -84,11 +84,11 @@ async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> N
     assert [] == harness.take_pushes("bob")
     harness.heartbeat("bob", held=[])
     assert [MAX_MOVES_PER_TURN] == [len(push.granted) for push in harness.take_pushes("bob")]
-    assert not harness.coordinator.handovers_complete
+    assert not harness.coordinator.reconciler.handovers_complete
 
     await harness.run(0.1)
     assert [24] == [len(push.granted) for push in harness.take_pushes("bob")]
-    assert harness.coordinator.handovers_complete
+    assert harness.coordinator.reconciler.handovers_complete
     assert {"bob"} == set(harness.holders().values())
 
 
@@ -100,7 +100,7 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     harness.register("ada")
     harness.split(0)
     harness.register("bob")
-    harness.coordinator.client_disconnected("anonymous/client-bob")
+    harness.disconnect("anonymous/client-bob")
     described = harness.coordinator.describe()
 
     assert [("ada", True, (0, 1, 2, 3)), ("bob", False, ())] == [
@@ -110,6 +110,6 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
         segment.segment: segment.status for segment in described.segments
     }
     assert (0,) == described.segments[4].blocked_by
-    assert {4: (0,), 5: (0,)} == dict(harness.coordinator.blocked)
+    assert {4: (0,), 5: (0,)} == dict(harness.coordinator.reconciler.gate.blocked)
     assert 2 == harness.heartbeat("ada").blocked
     assert 2 == blocked_segments(harness)

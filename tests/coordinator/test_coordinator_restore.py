@@ -52,7 +52,7 @@ async def test_connected_consumers_get_one_heartbeat_window_from_a_new_leader(ha
 
 
 async def test_leader_changes_do_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:
-    harness.coordinator.client_disconnected("anonymous/client-ada")
+    harness.disconnect("anonymous/client-ada")
     for _ in range(5):
         await harness.run(11)
         await harness.change_leader()
@@ -66,7 +66,7 @@ async def test_leader_changes_do_not_extend_the_revocation_timeout(lead: Lead) -
     harness = lead("ada", "bob", segments=2)
     await harness.run(10)
     await harness.change_leader()
-    assert not harness.coordinator.handovers_complete
+    assert not harness.coordinator.reconciler.handovers_complete
     for _ in range(3):
         harness.heartbeat("ada"), harness.heartbeat("bob")
         await harness.run(6.5)

@@ -119,7 +119,7 @@ async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_faile
     begun = m.BegunRecord(0, generation, 0, 3, 1)
     request = m.BeginDeliveries(topic="orders", subscription="billing", consumer="ada", incarnation=1, records=[begun])
     await harness.run_with_heartbeats(LIMIT_SECONDS - 20)
-    harness.coordinator.begin_deliveries(request)
+    harness.coordinator.deliveries.begin(request)
     await harness.run_with_heartbeats(LIMIT_SECONDS - 10)
     assert "ada" == harness.holders()[0], "to begin a record is progress"
     await harness.run_with_heartbeats(20)

@@ -68,14 +68,14 @@ async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirme
     [push] = harness.take_pushes("ada")
     assert [m.Revocation(segment=2, generation=3), m.Revocation(segment=3, generation=4)] == push.revoked
     assert [] == push.granted
-    assert not harness.coordinator.handovers_complete
+    assert not harness.coordinator.reconciler.handovers_complete
 
     harness.confirm("ada", 3)
     assert {0: "ada", 1: "ada", 3: "bob"} == harness.holders()
-    assert not harness.coordinator.handovers_complete
+    assert not harness.coordinator.reconciler.handovers_complete
     harness.confirm("ada", 2)
     assert {0: "ada", 1: "ada", 2: "bob", 3: "bob"} == harness.holders()
-    assert harness.coordinator.handovers_complete
+    assert harness.coordinator.reconciler.handovers_complete
     assert [(3, 5), (2, 6)] == [(g.segment, g.generation) for push in harness.take_pushes("bob") for g in push.granted]
     assert [] == harness.take_pushes("ada")
 
@@ -182,9 +182,9 @@ async def test_an_eviction_of_an_unknown_consumer_names_the_consumers(harness: C
 
 async def test_a_will_starts_the_grace_period_at_once_and_only_once(harness: CoordinatorHarness) -> None:
     harness.register("ada")
-    harness.coordinator.client_disconnected("anonymous/client-ada")
+    harness.disconnect("anonymous/client-ada")
     await harness.run(30)
-    harness.coordinator.client_disconnected("anonymous/client-ada")
+    harness.disconnect("anonymous/client-ada")
     await harness.run(31)
 
     assert {} == harness.subscription.consumers
@@ -196,11 +196,11 @@ async def test_client_presence_renews_connected_consumers_but_not_disconnected_o
 ) -> None:
     harness.register("ada")
     await harness.run(14)
-    harness.coordinator.client_connected("anonymous/client-ada")
+    harness.coordinator.members.client_connected("anonymous/client-ada")
     await harness.run(14)
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
-    harness.coordinator.client_disconnected("anonymous/client-ada")
-    harness.coordinator.client_connected("anonymous/client-ada")
+    harness.disconnect("anonymous/client-ada")
+    harness.coordinator.members.client_connected("anonymous/client-ada")
     await harness.run(61)
 
     assert {} == harness.subscription.consumers

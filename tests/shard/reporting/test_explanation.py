@@ -26,7 +26,7 @@ def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None 
         explain(
             harness.subscription,
             harness.topic,
-            harness.coordinator.gate,
+            harness.coordinator.reconciler.gate,
             context or harness.coordinator.explanation_context(),
             segments=sorted(harness.topic.layout.segments),
             consumers=sorted(harness.subscription.consumers),
@@ -257,7 +257,7 @@ async def test_a_revoked_segment_names_the_missing_confirmation_and_its_deadline
 
 async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None:
     harness = lead("ada")
-    harness.coordinator.client_disconnected("anonymous/client-ada")
+    harness.disconnect("anonymous/client-ada")
     await asyncio.sleep(20)
     explained = explain_all(harness)
 

@@ -33,7 +33,7 @@ def planned(harness: CoordinatorHarness, **changes) -> m.Plan:
 async def settle(harness: CoordinatorHarness) -> None:
     """Let all consumers confirm their revocations."""
     for _ in range(50):
-        if harness.coordinator.handovers_complete:
+        if harness.coordinator.reconciler.handovers_complete:
             return
         harness.confirm_all()
     raise AssertionError("handovers do not complete")

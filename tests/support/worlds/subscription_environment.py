@@ -180,18 +180,18 @@ class CoordinatorHarness:
     def split(self, segment: int) -> None:
         end_offset = self.topic.tails[segment].next_offset
         self.propose(e.SegmentSplit(topic_id=1, segment=segment, end_offset=end_offset, token="t"))
-        self.coordinator.layout_changed()
+        self.coordinator.reconciler.layout_changed()
         self.coordinator.adapt_to_layout()
 
     def merge(self, first: int, second: int) -> None:
         ends = (self.topic.tails[first].next_offset, self.topic.tails[second].next_offset)
         self.propose(e.SegmentsMerged(topic_id=1, segments=(first, second), end_offsets=ends, token="t"))
-        self.coordinator.layout_changed()
+        self.coordinator.reconciler.layout_changed()
         self.coordinator.adapt_to_layout()
 
     def prune(self, *segments: int) -> None:
         self.propose(e.SegmentsPruned(topic_id=1, segments=list(segments)))
-        self.coordinator.layout_changed()
+        self.coordinator.reconciler.layout_changed()
         self.coordinator.adapt_to_layout()
 
     def seek(self, positions: dict[int, int]) -> None:
@@ -259,6 +259,9 @@ class CoordinatorHarness:
     ) -> m.HeartbeatReply | Refusal:
         request = self._request(m.Heartbeat, consumer, incarnation, held=held, ready=ready)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
+
+    def disconnect(self, client_id: str) -> None:
+        self.coordinator.members.client_disconnected(client_id, asyncio.get_running_loop().time())
 
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
         request = self._request(m.LeaveConsumer, consumer, incarnation)
