@@ -40,6 +40,7 @@ from shard.requests import producer_commands, producer_expiry, subscription_comm
 from shard.requests.deadline import judge_deadline
 from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
 from shard.requests.history import judge_history
+from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.placement import route_batch
 from shard.requests.quota import keep_within_quotas
 from shard.requests.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
@@ -335,8 +336,11 @@ class ShardLeader:
 
     def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
         """Handle the only request that waits for another process: the Spark process counts first."""
-        refusal = self.subscription_registry.refuse_unknown(request.topic, request.subscription)
-        return refusal or Deferred(partial(self.backlogs.answer_later, request))
+        if request.topic is not None and request.subscription is not None:
+            find_subscription(request.topic, request.subscription, self.state)
+        elif request.topic is not None:
+            find_topic(request.topic, self.state)
+        return Deferred(partial(self.backlogs.answer_later, request))
 
     # Timers
 

@@ -28,11 +28,11 @@ from shard.state.subscription import Subscription
 from shard.steps import Steps
 from shard.subscriptions import external_topics
 from shard.subscriptions.own_positions import own_positions_error
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, RequestRefusedError
 from shard.subscriptions.registration import (
     judge_deleted_subscription,
-    judge_deleted_topic,
     order_error,
+    refuse_deleted_topic,
     refuse_other_user,
     subscriptions_error,
 )
@@ -191,12 +191,7 @@ class SubscriptionRegistry:
         self, kind: type[RequestT], respond: Callable[[SubscriptionCoordinator, RequestT, str], Outcome]
     ) -> Registration:
         """Register a handler that calls ``respond`` with the coordinator of the named subscription."""
-
-        def find_and_respond(request: RequestT, client_id: str) -> Outcome:
-            found = self._find_for(request, client_id)
-            return found if isinstance(found, Refusal) else respond(found, request, client_id)
-
-        return handler(kind, find_and_respond)
+        return handler(kind, lambda request, client_id: respond(self._find_for(request, client_id), request, client_id))
 
     def _query(
         self, kind: type[QueryT], respond: Callable[[SubscriptionCoordinator, QueryT], Steps[StepResult]]
@@ -204,8 +199,7 @@ class SubscriptionRegistry:
         """Register a query about one subscription that ``respond`` answers in steps."""
 
         def find_and_respond(request: QueryT) -> Steps[StepResult]:
-            found = self._find(request.topic, request.subscription)
-            return found if isinstance(found, Refusal) else (yield from respond(found, request))
+            return (yield from respond(self._find(request), request))
 
         return handler(kind, lambda request, _: Stepwise(find_and_respond(request)))
 
@@ -213,19 +207,10 @@ class SubscriptionRegistry:
     def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
         return m.SubscriptionReply(subscription=(yield from found.describe_in_steps()))
 
-    def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
-        """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""
-        if topic_name is None:
-            return None
-        found = (
-            find_topic(topic_name, self._state) if name is None else find_subscription(topic_name, name, self._state)
-        )
-        return found if isinstance(found, Refusal) else None
-
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
+        if request.topic not in self._state.topics and request.subscription_id is not None:
+            return refuse_deleted_topic(request)
         topic = find_topic(request.topic, self._state)
-        if isinstance(topic, Refusal):
-            return judge_deleted_topic(topic, request)
         known = topic.subscriptions.get(request.subscription)
         former = self._state.deleted_members.of(topic.name, request.subscription)
         refusal = judge_deleted_subscription(known, former, request, client_id)
@@ -253,24 +238,22 @@ class SubscriptionRegistry:
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)
 
-    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done | Refusal:
+    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
-        found = self._find_for(request, client_id)
-        if isinstance(found, Refusal):
-            return found if found.verdict == "forbidden" else m.Done()
-        return found.leave(request, client_id)
+        topic = self._state.topics.get(request.topic)
+        if topic is None or request.subscription not in topic.subscriptions:
+            return m.Done()
+        return self._find_for(request, client_id).leave(request, client_id)
 
     def _evict(self, request: m.EvictConsumer, _: str) -> m.Done | Refusal:
         """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
         if request.token in self._state.commands:
             return m.Done()
-        found = self._find(request.topic, request.subscription)
-        return found if isinstance(found, Refusal) else found.evict(request)
+        return self._find(request).evict(request)
 
     def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
-        refusal = self.refuse_unknown(request.topic, None)
-        if refusal is not None:
-            return refusal
+        if request.topic is not None:
+            find_topic(request.topic, self._state)
         yield len(self._coordinators)
         page: Page[m.SubscriptionInfo] = Page()
         for names, subscription_id in self._listed(request):
@@ -292,18 +275,17 @@ class SubscriptionRegistry:
             if follows(request.after, topic_name, name)
         ]
 
-    def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
-        found = find_subscription(topic_name, name, self._state)
-        return found if isinstance(found, Refusal) else self._coordinators[found[1].subscription_id]
+    def _find(self, request: m.SubscriptionRequest) -> SubscriptionCoordinator:
+        _, subscription = find_subscription(request.topic, request.subscription, self._state)
+        return self._coordinators[subscription.subscription_id]
 
-    def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator | Refusal:
+    def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator:
         """Return the coordinator for a request about a consumer, which must belong to the user of ``address``."""
-        found = find_subscription(request.topic, request.subscription, self._state)
-        if isinstance(found, Refusal):
-            return found
-        _, subscription = found
-        known = subscription.consumers.get(request.consumer)
-        return refuse_other_user(known, request.consumer, address) or self._coordinators[subscription.subscription_id]
+        _, subscription = find_subscription(request.topic, request.subscription, self._state)
+        refusal = refuse_other_user(subscription.consumers.get(request.consumer), request.consumer, address)
+        if refusal is not None:
+            raise RequestRefusedError(refusal)
+        return self._coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
         context = SubscriptionContext(

@@ -99,8 +99,6 @@ class Pruner:
     def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = find_topic(request.topic, self._state)
-        if isinstance(topic, Refusal):
-            return topic
         rules = rules_for(e.TopicPolicy(max_age_ms=0, ignore_subscriptions=False), self.settings)
         pruning = yield from self._decide(topic.topic_id, lambda _: rules)
         if pruning is None:

@@ -1,7 +1,7 @@
 """What a request handler returns, and how handlers are registered by request type.
 
-A handler returns the body of the reply, or a `Refusal`. A pure decision returns a `Decision`: the
-entries to write, and how to build the body once they are applied.
+A handler returns the body of the reply, or a `Refusal`, unless a lookup of its raises one. A pure decision returns a
+`Decision`: the entries to write, and how to build the body once they are applied.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.state.shard_state import ShardState
 from shard.steps import Steps
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, RequestRefusedError
 
 Answer = Callable[[ShardState], m.AnyReplyBody]
 """State after the entries are applied → reply body."""
@@ -100,6 +100,17 @@ def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Regi
 def _registration(kind: type[BodyT], respond: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
     def handle(request: m.Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
-        return respond(request.body, state, request.client_id)
+        try:
+            outcome = respond(request.body, state, request.client_id)
+        except RequestRefusedError as error:
+            return error.refusal
+        return Stepwise(_take(outcome.steps)) if isinstance(outcome, Stepwise) else outcome
 
     return kind, handle
+
+
+def _take(steps: Steps[StepResult]) -> Steps[StepResult]:
+    try:
+        return (yield from steps)
+    except RequestRefusedError as error:
+        return error.refusal

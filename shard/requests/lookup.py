@@ -1,25 +1,34 @@
-"""Find the topic or subscription of a request, or refuse it. Pure.
+"""Find the topic, subscription or producer of a request, or refuse it. Pure.
 
 The refusal names no others: the user may not be allowed to see them, and most are in other shards. Clients ask for
 those that exist (headgate.client.unknown_names).
 """
 
+from typing import TypeVar
+
+from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, RequestRefusedError
+
+FoundT = TypeVar("FoundT")
 
 
-def find_topic(name: str, state: ShardState) -> Topic | Refusal:
-    topic = state.topics.get(name)
-    return Refusal("invalid", f"there is no topic {name!r}", after_barrier=True) if topic is None else topic
+def find_topic(name: str, state: ShardState) -> Topic:
+    return _require(state.topics.get(name), f"there is no topic {name!r}")
 
 
-def find_subscription(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refusal:
+def find_subscription(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription]:
     topic = find_topic(topic_name, state)
-    if isinstance(topic, Refusal):
-        return topic
-    subscription = topic.subscriptions.get(name)
-    if subscription is not None:
-        return topic, subscription
-    return Refusal("invalid", f"topic {topic_name!r} has no subscription {name!r}", after_barrier=True)
+    return topic, _require(topic.subscriptions.get(name), f"topic {topic_name!r} has no subscription {name!r}")
+
+
+def find_producer(name: str, state: ShardState) -> ProducerState:
+    return _require(state.producers.of_name(name), f"there is no producer {name!r} on this shard")
+
+
+def _require(found: FoundT | None, problem: str) -> FoundT:
+    if found is None:
+        raise RequestRefusedError(Refusal("invalid", problem, after_barrier=True))
+    return found

@@ -16,7 +16,7 @@ from shard.requests.handlers import (
     handler,
     user_command,
 )
-from shard.requests.lookup import find_topic
+from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
@@ -91,14 +91,10 @@ def describe_position(request: m.DescribePosition, state: ShardState, user: str)
     After a barrier: a deposed leader may not know the latest position, and what follows an older one would be stored
     again.
     """
-    producer = state.producers.of_name(request.producer)
-    if producer is None:
-        return _unknown_name(request.producer)
+    producer = find_producer(request.producer, state)
     if producer.user != user:
         return _refuse("forbidden", f"producer {request.producer!r} belongs to another user")
     topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
     position = producer.source_positions.get(topic.topic_id)
     return AfterBarrier(m.SourcePosition(topic_id=topic.topic_id, position=position))
 
@@ -110,21 +106,16 @@ def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
     return Decision((), lambda _: m.ProducerList(producers=page, next=following))
 
 
-def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision | Refusal:
-    producer = state.producers.of_name(request.producer)
-    if producer is None:
-        return _unknown_name(request.producer)
-    body = m.ProducerReply(producer=_description(producer, state))
+def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision:
+    body = m.ProducerReply(producer=_description(find_producer(request.producer, state), state))
     return Decision((), lambda _: body)
 
 
-def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision | Refusal:
+def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision:
     """Delete a named producer with its source positions. Its id is never used again, so its sender is shut out."""
     if request.token in state.commands:
         return Decision((), done)
-    producer = state.producers.of_name(request.producer)
-    if producer is None:
-        return _unknown_name(request.producer)
+    producer = find_producer(request.producer, state)
     return Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), done)
 
 
@@ -255,10 +246,6 @@ def _description(producer: ProducerState, state: ShardState) -> m.ProducerInfo:
             for topic_id, position in producer.source_positions.items()
         ),
     )
-
-
-def _unknown_name(name: str) -> Refusal:
-    return _refuse("invalid", f"there is no producer {name!r} on this shard")
 
 
 def _refuse(verdict: m.Verdict, reason: str) -> Refusal:

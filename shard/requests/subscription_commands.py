@@ -49,8 +49,6 @@ def _start_positions(start: m.Start, topic: Topic) -> dict[int, int]:
 def create_subscription(request: m.CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
     """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
     topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
     existing = topic.subscriptions.get(request.subscription)
     if existing is not None:
         is_wanted = request.if_absent and existing.type == request.subscription_type
@@ -108,10 +106,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
     """Delete a subscription. ``force`` is required while it has consumers."""
     if request.token in state.commands:
         return Decision((), done)
-    found = find_subscription(request.topic, request.subscription, state)
-    if isinstance(found, Refusal):
-        return found
-    topic, subscription = found
+    topic, subscription = find_subscription(request.topic, request.subscription, state)
     if subscription.consumers and not request.force:
         names = ", ".join(sorted(subscription.consumers))
         return Refusal(
@@ -127,10 +122,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
 
 def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
     """Move a subscription; shard.subscriptions.seek computes the positions and what is rejected."""
-    found = find_subscription(request.topic, request.subscription, state)
-    if isinstance(found, Refusal):
-        return found
-    topic, subscription = found
+    topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
     if subscription.type == e.SubscriptionType.CHECKPOINT:
@@ -167,10 +159,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
 
 def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
     """Change the order of a subscription. Setting its present order again is allowed."""
-    found = find_subscription(request.topic, request.subscription, state)
-    if isinstance(found, Refusal):
-        return found
-    topic, subscription = found
+    topic, subscription = find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
     if request.token in state.commands:
         return Decision((), answer)
@@ -196,10 +185,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
 
 def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
     """Change the delivery policy of a subscription. The client checks that the dead-letter topic exists."""
-    found = find_subscription(request.topic, request.subscription, state)
-    if isinstance(found, Refusal):
-        return found
-    topic, subscription = found
+    topic, subscription = find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
     if request.token in state.commands:
         return Decision((), answer)

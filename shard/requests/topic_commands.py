@@ -53,8 +53,6 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
     if request.token in state.commands:
         return Decision((), done)
     topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
     users = sorted(
         f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
         for subscription in topic.subscriptions.values()
@@ -134,8 +132,6 @@ def _change(
 ) -> Decision | Refusal:
     """Decide a command that changes an existing topic. A repeated one changes nothing."""
     topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     entry = entry_for(topic)
@@ -170,9 +166,8 @@ def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
     return Decision((), answer)
 
 
-def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
-    topic = find_topic(request.topic, state)
-    return topic if isinstance(topic, Refusal) else Decision((), _describe(topic.name))
+def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision:
+    return Decision((), _describe(find_topic(request.topic, state).name))
 
 
 def describe(topic: Topic, shard: int) -> m.TopicInfo:

@@ -30,3 +30,11 @@ class Refusal:
     """For ``expired``: how long the term has lasted."""
     quota: Quota | None = None
     """For ``quota_exceeded``: which one."""
+
+
+class RequestRefusedError(Exception):
+    """A lookup refuses the request that needs it; `shard.requests.handlers` replies with the refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal

@@ -16,7 +16,7 @@ The first matching rule applies:
 
 `judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
 must neither recreate it nor join a later one of the same name. The same applies to an instance whose
-topic was deleted (`judge_deleted_topic`). A late copy of a first registration,
+topic was deleted (`refuse_deleted_topic`). A late copy of a first registration,
 or an older client, names none, so the shard remembers the consumers of deleted subscriptions. A
 restarted program creates a new subscription.
 """
@@ -76,13 +76,11 @@ def judge_deleted_subscription(
     )
 
 
-def judge_deleted_topic(unknown: Refusal, request: m.RegisterConsumer) -> Refusal:
-    """Return the rejection of a ``request`` whose topic does not exist, instead of ``unknown`` if it existed once.
+def refuse_deleted_topic(request: m.RegisterConsumer) -> Refusal:
+    """Return the rejection of a ``request`` that names its subscription, and whose topic does not exist.
 
-    A consumer that names its subscription was registered, so its topic was deleted: it must stop.
+    Its consumer was registered, so the topic was deleted: it must stop.
     """
-    if request.subscription_id is None:
-        return unknown
     return Refusal(
         "fenced",
         f"topic {request.topic!r} of consumer {request.consumer!r} was deleted; create it and restart the program",

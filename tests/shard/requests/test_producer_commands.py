@@ -25,7 +25,7 @@ from shard.requests.verdicts import judge_batch
 from shard.state.producers import DELETED_NAME_RETENTION_MS
 from shard.subscriptions.refusal import Refusal
 from tests.support.whole_state import decode_snapshot
-from tests.support.worlds.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard, judged
 
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
 BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"k", b"", 0)])
@@ -60,7 +60,7 @@ class Shard(CommandShard):
         return reply.producer_id, reply.producer_epoch
 
     def position(self, name: str, topic: str = "orders", user: str = ANONYMOUS) -> AfterBarrier | Refusal:
-        return describe_position(m.DescribePosition(producer=name, topic=topic), self.state, user)
+        return judged(describe_position, m.DescribePosition(producer=name, topic=topic), self.state, user)
 
     def exhaust(self, token: str, name: str | None = None) -> None:
         """Open producer 1 at its last epoch."""
@@ -440,8 +440,8 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
 @pytest.mark.parametrize(
     "outcome",
     [
-        lambda state: describe_producer(m.DescribeProducer(producer="missing"), state),
-        lambda state: delete_producer(m.DeleteProducer(producer="missing", token="t"), state),
+        lambda state: judged(describe_producer, m.DescribeProducer(producer="missing"), state),
+        lambda state: judged(delete_producer, m.DeleteProducer(producer="missing", token="t"), state),
     ],
     ids=["describe", "delete"],
 )

@@ -13,7 +13,7 @@ from shard.requests.subscription_commands import (
     set_order,
 )
 from shard.subscriptions.refusal import Refusal
-from tests.support.worlds.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard, judged
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 
@@ -36,14 +36,14 @@ class Shard(CommandShard):
         self.subscription = self.state.subscriptions[2]
 
     def seek(self, token: str = "s1", **fields: Any) -> Any:
-        return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
+        return judged(seek_subscription, ask(m.SeekSubscription, token=token, **fields), self.state)
 
     def create(self, token: str = "c1", **fields: Any) -> Any:
         given = {"subscription": "audit", "subscription_type": "STREAM", **fields}
-        return create_subscription(ask(m.CreateSubscription, token=token, **given), self.state, "alice")
+        return judged(create_subscription, ask(m.CreateSubscription, token=token, **given), self.state, "alice")
 
     def order(self, order: Any, token: str = "o1") -> Any:
-        return set_order(ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
+        return judged(set_order, ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
 
 
 def ask(kind: Any, **fields: Any) -> Any:
@@ -162,7 +162,7 @@ def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -
 
 
 def test_a_change_of_the_order_of_no_subscription_is_refused() -> None:
-    refusal = set_order(ask(m.SetSubscriptionOrder, token="o1", order="none", subscription="x"), Shard().state)
+    refusal = judged(set_order, ask(m.SetSubscriptionOrder, token="o1", order="none", subscription="x"), Shard().state)
 
     assert isinstance(refusal, Refusal)
     assert "has no subscription 'x'" in refusal.reason

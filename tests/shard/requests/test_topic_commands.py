@@ -10,7 +10,7 @@ from shard.requests import subscription_commands
 from shard.requests import topic_commands as commands
 from shard.requests.handlers import Decision
 from shard.subscriptions.refusal import Refusal
-from tests.support.worlds.command_shard import CommandShard
+from tests.support.worlds.command_shard import CommandShard, judged
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(("decide", "request_body", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, request_body: Any, reason: str) -> None:
-    refusal = decide(request_body, topic.state)
+    refusal = judged(decide, request_body, topic.state)
 
     assert isinstance(refusal, Refusal)
     assert ("invalid", True) == (refusal.verdict, refusal.after_barrier), "a deposed leader may know other choices"
@@ -121,7 +121,7 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 
 
 def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard) -> None:
-    refusal = commands.describe_topic(m.DescribeTopic(topic="no"), topic.state)
+    refusal = judged(commands.describe_topic, m.DescribeTopic(topic="no"), topic.state)
 
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "there is no topic 'no'"
@@ -150,7 +150,7 @@ def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None
 
 
 def _set(shard: CommandShard, token: str, **fields: Any) -> Any:
-    return commands.set_topic_policy(m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
+    return judged(commands.set_topic_policy, m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
 
 
 def test_setting_a_policy_changes_only_the_given_fields(topic: CommandShard) -> None:

@@ -11,8 +11,8 @@ from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import (
     AcceptedRegistration,
     judge_deleted_subscription,
-    judge_deleted_topic,
     judge_registration,
+    refuse_deleted_topic,
     subscriptions_error,
 )
 from shard.subscriptions.sessions import Claim
@@ -71,13 +71,10 @@ def test_a_replaced_instance_learns_which_one_has_its_name(incarnation: int) -> 
     )
 
 
-@pytest.mark.parametrize(("subscription_id", "verdict"), [(None, "invalid"), (7, "fenced")])
-def test_a_consumer_whose_topic_was_deleted_is_fenced(subscription_id: int | None, verdict: str) -> None:
-    """The request of one that has never been registered is invalid."""
-    unknown = Refusal("invalid", "there is no topic", after_barrier=True)
-    rejected = judge_deleted_topic(unknown, request(subscription_id=subscription_id))
+def test_a_consumer_whose_topic_was_deleted_is_fenced() -> None:
+    rejected = refuse_deleted_topic(request(subscription_id=7))
 
-    assert (verdict, True) == (rejected.verdict, rejected.after_barrier)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_barrier)
 
 
 def test_rule_1_an_evicted_instance_may_register_again() -> None:

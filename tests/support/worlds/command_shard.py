@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from headgate.model import entries as e
 from shard.requests.handlers import Decision, Steps
 from shard.state.shard_state import ShardState
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, RequestRefusedError
+
+OutcomeT = TypeVar("OutcomeT")
 
 
 class CommandShard:
@@ -40,3 +43,11 @@ def decided(steps: Steps) -> Decision | Refusal:
         except StopIteration as end:
             outcome: Decision | Refusal = end.value
             return outcome
+
+
+def judged(decide: Callable[..., OutcomeT], *arguments: Any) -> OutcomeT | Refusal:
+    """Return the decision, or the refusal that a lookup of its has raised."""
+    try:
+        return decide(*arguments)
+    except RequestRefusedError as error:
+        return error.refusal
