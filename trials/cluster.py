@@ -23,7 +23,6 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from controller.local.daemon_process import start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from controller.local.reserved_port import ReservedPort
 from controller.local.security import ACCESS, LocalSecurity
@@ -35,6 +34,7 @@ from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import TermStarted
+from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
@@ -212,7 +212,9 @@ class LocalCluster:
     async def start_daemon(self, name: str) -> LocalDaemon:
         """Start a daemon."""
         settings = self.settings(name)
-        process = await start_daemon(self.write_settings(settings), self.log_path(name), self.daemon_environ(name))
+        command = python_module("controller", "run", "--config", str(self.write_settings(settings)))
+        environ = self.daemon_environ(name)
+        process = await ChildProcess.start(*command, log_path=self.log_path(name), environ=environ)
         self.programs[name] = process
         daemon = self.daemons[name] = LocalDaemon(process, settings)
         return daemon

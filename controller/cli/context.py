@@ -17,6 +17,8 @@ import click
 from headgate.cli.context import CommandContext
 from headgate.cli.terminal.signals import until_signalled
 from headgate.log.lossy_output import lossy_standard_output
+from headgate.process.child_command import python_module
+from headgate.process.child_process import ChildProcess
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
     from controller.settings.load import Settings
     from controller.settings.sections import LogSettings
-    from headgate.process.child_process import ChildProcess
 
 Result = TypeVar("Result")
 
@@ -58,9 +59,8 @@ class DaemonContext(CommandContext):
         return EmbeddedBroker(folder, port, tls=tls, access=access)
 
     async def start_daemon(self, config: Path, log_path: Path) -> ChildProcess:
-        from controller.local.daemon_process import start_daemon  # noqa: PLC0415
-
-        return await start_daemon(config, log_path)
+        """Start a daemon with the settings in ``config``. It dies with this process."""
+        return await ChildProcess.start(*python_module("controller", "run", "--config", str(config)), log_path=log_path)
 
     def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
         from controller.process.logs import configure_logging  # noqa: PLC0415

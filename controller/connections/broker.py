@@ -14,7 +14,6 @@ from typing import Any, Final
 import structlog
 
 from controller.context.session_port import Delivery, DeviceSession
-from controller.devices.broker_drops import DROPPED_TOPIC, BrokerDrops
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
@@ -58,6 +57,39 @@ def log_broker_limits(properties: BrokerProperties | None) -> None:
             consequence="larger records and replies are refused before they are sent",
             remedy="raise the limit of the broker; mosquitto: max_packet_size 5242880",
         )
+
+
+DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
+
+
+class BrokerDrops:
+    """Follows the broker's count of dropped messages, which begins again at 0 when the broker restarts.
+
+    The broker acknowledges a message before it drops it for a session whose queue is full. So neither the device nor
+    the leader notices. Every daemon counts the same number. Other brokers may not publish it, or may reject the filter.
+    """
+
+    def __init__(self, observer: events.Observer) -> None:
+        self._observer = observer
+        self._last: int | None = None
+
+    def on_message(self, _topic: str, payload: bytes) -> None:
+        """Take the counter's value; what was dropped before the first one is not counted."""
+        if not payload.isdigit():
+            return
+        value, last = int(payload), self._last
+        self._last = value
+        if last is None or value == last:
+            return
+        dropped = value - last if value > last else value
+        if dropped:
+            self._observer.observe(events.BrokerDroppedMessages(messages=dropped))
+            log.error(
+                "broker.dropped_messages",
+                messages=dropped,
+                remedy="find who publishes more than the daemons store, or raise max_queued_messages and "
+                "max_queued_bytes of the broker",
+            )
 
 
 class BrokerConnection:

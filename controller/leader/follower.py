@@ -15,6 +15,7 @@ import structlog
 
 from controller.leader.shard_context import ShardContext
 from controller.leader.term_tail import TermTail
+from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
@@ -22,7 +23,6 @@ from headgate.errors import LedgerError, StoreUnavailableError
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
-from shard.state.size import estimated_bytes
 from shard.steps import ResultT, Steps
 
 TAIL_INTERVAL_SECONDS = 1.0

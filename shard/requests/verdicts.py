@@ -83,6 +83,26 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
     return None
 
 
+def judge_deadline(request: m.Request, term_age_ms: int) -> Refusal | None:
+    """Row 3: return the refusal of a request of this term whose deadline has passed, else None.
+
+    A request waits in a socket while this process is frozen, and in a broker while the connection is slow. Its client
+    has reported a failure since, so it must have no effect. The deadline is an age of the term: the clocks of client
+    and leader need not agree. ``term_age_ms``: by a clock that also runs while the process is frozen.
+    """
+    if request.max_term_age_ms is None:
+        return None
+    if request.leader_epoch is None:
+        return Refusal("invalid", "max_term_age_ms requires the leader_epoch whose clock it is for")
+    if term_age_ms < request.max_term_age_ms:
+        return None
+    return Refusal(
+        "expired",
+        f"this term has lasted {term_age_ms} ms, the request is valid below {request.max_term_age_ms} ms",
+        term_age_ms=term_age_ms,
+    )
+
+
 def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
     """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 

@@ -11,23 +11,69 @@ For each acknowledgement, the first matching rule applies:
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
 6. QUEUE acknowledges the present delivery of a record. An earlier one has ended: the record is delivered again.
-7. QUEUE acknowledges a limited number of ranges (shard.subscriptions.range_limit).
+7. QUEUE acknowledges a limited number of ranges (`RangeLimit`).
 
 The checkpoint of an external segment counts if an acknowledgement of it in the same batch does, and
 unless a later batch of the same grant has brought another: a broker may deliver a batch late, or twice.
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
 from shard.subscriptions.external_topics import acknowledgeable_end
-from shard.subscriptions.range_limit import MAX_RANGES, RangeLimit
+
+MAX_RANGES: Final = 400_000
+MAX_RANGES_PER_SEGMENT: Final = 10_000
+
+
+class RangeLimit:
+    """The ranges that one batch may add. Neighboring new ranges count as two, so a full segment may look fuller.
+
+    Each gap between two ranges costs memory in the leader and in every snapshot, and a grant names all
+    ranges of its segment. So a subscription has at most `MAX_RANGES` of them, which its segments divide
+    equally, and one segment at most `MAX_RANGES_PER_SEGMENT`. The key buckets of a shared segment divide
+    those of the segment.
+
+    At the limit an acknowledgement counts only if it does not open another gap: progress always counts.
+    A record of which the acknowledgement does not count is delivered again, as in Pulsar, which stores
+    10 000 ranges (``managedLedgerMaxUnackedRangesToPersist``).
+    """
+
+    def __init__(self, subscription: Subscription, segments: int, max_ranges: int = MAX_RANGES) -> None:
+        """``segments``: how many divide ``max_ranges``."""
+        self._subscription = subscription
+        self._limit = min(MAX_RANGES_PER_SEGMENT, max_ranges // segments)
+        self._opened: Counter[SegmentSlice] = Counter()
+        """Slice → gaps that this batch opens."""
+
+    def admit(self, held: SegmentSlice, first_offset: int, end_offset: int) -> int | None:
+        """Return the limit if this acknowledgement of a holder would exceed it; None: it may count."""
+        segment = segment_of(held)
+        if first_offset <= self._subscription.position(segment):
+            return None
+        buckets, limit = [self._subscription.acknowledged_in(segment, 0)], self._limit
+        if segment in self._subscription.progress_by_bucket or segment != held:
+            buckets = [self._subscription.acknowledged_in(segment, bucket) for bucket in buckets_of(held)]
+            limit //= KEY_BUCKETS
+        fullest = max(len(bucket.acknowledged_ranges) for bucket in buckets)
+        if fullest + self._opened[held] < limit:
+            self._opened[held] += 1
+            return None
+        if all(
+            first_offset <= bucket.position or bucket.acknowledged_ranges.touches(first_offset, end_offset)
+            for bucket in buckets
+        ):
+            return None
+        return limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from controller.daemon import Daemon
 from controller.leadership.election import Connected, ElectionClientError, Refused
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.local.certificates import LocalCertificateAuthority
-from controller.process.collection_pace import MAX_PROMOTIONS
-from controller.process.garbage_collection import NEVER
+from controller.process.garbage_collection import MAX_PROMOTIONS, NEVER
 from controller.settings.load import Settings
 from controller.settings.sections import (
     AccessSettings,

@@ -272,7 +272,7 @@ BUGS = (
     Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
     # Verdicts, and identities of producers
     Bug("A request for another term is accepted.", "shard.requests.verdicts:judge_term", always(None)),
-    Bug("A command is executed after its deadline.", "shard.requests.deadline:judge_deadline", always(None)),
+    Bug("A command is executed after its deadline.", "shard.requests.verdicts:judge_deadline", always(None)),
     Bug("An unknown producer is accepted.", VERDICT, accepting("forgotten")),
     Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),

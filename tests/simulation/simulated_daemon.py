@@ -26,6 +26,7 @@ from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
+from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import IngestSettings, SpreadSettings
 from coordinator.settings import CoordinatorSettings
@@ -36,7 +37,6 @@ from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from shard.state.shard_state import ShardState
-from shard.state.size import estimated_bytes
 from shard.state.steady_clock import SteadyClock
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.leadership_checker import SETTLE_SECONDS, UNREACHABLE_SECONDS, WRITER

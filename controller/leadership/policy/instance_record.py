@@ -1,10 +1,12 @@
-"""What a daemon registers about itself in ZooKeeper. Pure.
+"""What ZooKeeper stores about a daemon: what it registers about itself, and its maintenance. Pure.
 
 A record of another version may have other fields. What is missing has its default, and data that is no record is an
 empty one: such a daemon gets no shards, and has no address.
 """
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -35,3 +37,32 @@ def read_record(data: bytes) -> InstanceRecord:
         return msgspec.json.decode(data, type=InstanceRecord)
     except msgspec.DecodeError:
         return InstanceRecord()
+
+
+MAX_TOKENS: Final = 64
+"""Commands remembered per daemon, the latest ones."""
+
+
+class MaintenanceRecord(msgspec.Struct, frozen=True):
+    """Whether the daemon is in maintenance, and the tokens of the commands that were executed, latest last.
+
+    The record outlives terms and leaders, and any leader changes it. So it remembers the commands itself: a late copy
+    of one must not undo what was commanded since.
+    """
+
+    on: bool = False
+    tokens: tuple[str, ...] = ()
+
+    def after(self, token: str, *, on: bool) -> MaintenanceRecord | None:
+        """Return the record after a command; None if it was executed before."""
+        if token in self.tokens:
+            return None
+        return MaintenanceRecord(on, (*self.tokens, token)[-MAX_TOKENS:])
+
+
+def read_maintenance(data: bytes) -> MaintenanceRecord:
+    """Return the record in ``data``. What is no record counts as maintenance: the daemon then leads nothing."""
+    try:
+        return msgspec.json.decode(data, type=MaintenanceRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return MaintenanceRecord(on=True)

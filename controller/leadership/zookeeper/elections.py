@@ -54,12 +54,17 @@ from controller.leadership.policy.queue_order import (
     read_order,
 )
 from controller.leadership.policy.transitions import Event
-from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection, ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import (
+    FAILURES,
+    RefusedError,
+    ZooKeeperConnection,
+    ZooKeeperCredentials,
+    ZooKeeperRefusals,
+)
 from controller.leadership.zookeeper.contender import Contender, Grant
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import SessionOwner, ZooKeeperRegistry
 from controller.leadership.zookeeper.succession import ZooKeeperSuccession
-from controller.leadership.zookeeper_refusals import ZooKeeperRefusals
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""

@@ -15,7 +15,7 @@ import structlog
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from controller.leadership.election import ElectionsUnreachableError
-from controller.leadership.policy.maintenance_record import MaintenanceRecord, read_maintenance
+from controller.leadership.policy.instance_record import MaintenanceRecord, read_maintenance
 from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from headgate.errors import ConfigError

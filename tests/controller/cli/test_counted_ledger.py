@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.counted_ledger import counted_ledger
+from controller.cli.doctor import counted_ledger
 from controller.settings.load import Settings
 from controller.settings.sections import DrainSettings, LedgerSettings
 from drain.backlog.results import Result, publish_result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.devices.broker_drops import DROPPED_TOPIC, BrokerDrops
+from controller.connections.broker import DROPPED_TOPIC, BrokerDrops
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.leader.cluster_reply import cluster_reply
+from controller.leader.cluster_answers import cluster_reply
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
 from headgate.views.cluster import ClusterInfo, DaemonInfo

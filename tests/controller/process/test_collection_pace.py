@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.process.collection_pace import CollectionHistory, due
+from controller.process.garbage_collection import CollectionHistory, due
 
 NOW = 10_000.0
 

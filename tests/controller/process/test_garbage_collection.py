@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.process.collection_pace import MAX_ENDED_TERMS, MAX_PROMOTIONS
-from controller.process.garbage_collection import NEVER, GarbageCollection
+from controller.process.garbage_collection import MAX_ENDED_TERMS, MAX_PROMOTIONS, NEVER, GarbageCollection
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 

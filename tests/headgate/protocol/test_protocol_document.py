@@ -25,9 +25,8 @@ from headgate.protocol.batch_digest import batch_digest
 from shard.access.quotas import MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from shard.requests import verdicts
-from shard.requests.deadline import judge_deadline
 from shard.requests.topic_commands import MAX_SEGMENTS
-from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_term
+from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_deadline, judge_term
 from shard.state.dedup_window import WINDOW
 from shard.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from shard.subscriptions.refusal import Refusal

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.protocol import messages as m
-from shard.requests.deadline import judge_deadline
+from shard.requests.verdicts import judge_deadline
 
 LIMIT_MS = 500
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 
+from controller.leadership.policy.standby import estimated_bytes
 from controller.snapshots.format import decode_steps, encode_snapshot
 from headgate.model import entries as e
 from shard.state.shard_state import ShardState
-from shard.state.size import estimated_bytes
 from shard.steps import complete
 
 PRODUCERS, SEGMENTS = 2000, 1000

@@ -12,8 +12,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from shard.state.subscription import Subscription
-from shard.subscriptions.acknowledgements import judge
-from shard.subscriptions.range_limit import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit
+from shard.subscriptions.acknowledgements import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit, judge
 from tests.support.worlds.imported_topic import imported_topic
 
 IDS = {"topic_id": 1, "subscription_id": 2}

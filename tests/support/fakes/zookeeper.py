@@ -28,7 +28,7 @@ from controller.leadership.election import (
     Refused,
     Suspended,
 )
-from controller.leadership.policy.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.instance_record import MaintenanceRecord
 from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.transitions import Event
 from tests.support.fakes.zookeeper_state import NextWishes, Nomination, ServiceState, Session, place_of

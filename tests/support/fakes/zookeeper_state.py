@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from controller.leadership.policy.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.instance_record import MaintenanceRecord
 
 if TYPE_CHECKING:
     from tests.support.fakes.zookeeper import FakeElections

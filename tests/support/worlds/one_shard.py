@@ -19,7 +19,7 @@ from controller.context.leader_context import LeaderContext, TraceCommits
 from controller.context.session_port import OpenSession
 from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
-from controller.leadership.policy.maintenance_record import MaintenanceRecord
+from controller.leadership.policy.instance_record import MaintenanceRecord
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
