@@ -16,7 +16,6 @@ import msgspec
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster_query import describe_cluster
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consuming.consumer_requests import subscription_type
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
@@ -28,7 +27,7 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
-from headgate.settings.arguments import require_choice, require_seconds
+from headgate.settings.arguments import require_choice, require_seconds, subscription_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
@@ -42,6 +41,8 @@ ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
 ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.DescribeBacklog)
 
+EXPLANATION_SECONDS: Final = 5.0
+"""How long a refusal may wait for the near names."""
 _NAMES: Final = ("topic", "subscription", "consumer", "producer", "daemon")
 """Fields of requests that are names of what they say."""
 
@@ -551,6 +552,12 @@ class Admin:
         except RequestRejectedError as error:
             raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")
+
+
+async def explained_topic(client: Client, topic: str, error: RequestRejectedError) -> RequestRejectedError:
+    """Return a better error than ``error`` if there is no ``topic``: it names the near ones."""
+    async with Admin(client, timeout_seconds=EXPLANATION_SECONDS) as admin:
+        return await explained(admin, m.DescribeTopic(topic=topic), error)
 
 
 async def check_dead_letter_topic(

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
-from headgate.client.admin import Admin
+from headgate.client.admin import Admin, explained_topic
 from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ConsumerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests, subscription_type
+from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
 from headgate.client.consuming.consumer_tasks import ConsumerTasks
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.deliveries import Deliveries
@@ -29,7 +29,6 @@ from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPol
 from headgate.client.processing.runner import Handler, Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.unknown_names import explained
 from headgate.errors import (
     AcknowledgementsNotStoredError,
     ConfigError,
@@ -42,7 +41,7 @@ from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
-from headgate.settings.arguments import require_count, require_seconds
+from headgate.settings.arguments import require_count, require_seconds, subscription_type
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SeekResult
 
@@ -218,8 +217,7 @@ class Consumer:
         try:
             await self._membership.open(shard, timeout_seconds)
         except RequestRejectedError as error:
-            async with Admin(self._client) as admin:
-                raise await explained(admin, m.DescribeTopic(topic=self._topic), error) from None
+            raise await explained_topic(self._client, self._topic, error) from None
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most.

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Self
 
+from headgate.client.admin import explained_topic
 from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ProducerMetrics, ProducerTotals
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -198,12 +199,16 @@ class Producer:
         Every call costs a round trip to the leader and a batch of one record. For throughput, call
         `send` and await the deliveries later.
 
-        Raises what `send` raises, and what awaiting a `Delivery` raises.
+        Raises what `send` raises, and what awaiting a `Delivery` raises. If the topic does not exist, the error names
+        the near ones.
         """
         delivery = await self.send(
             topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=source_position
         )
-        return await delivery
+        try:
+            return await delivery
+        except RequestRejectedError as error:
+            raise await explained_topic(self._client, topic, error) from None
 
     async def open(self, topic: str) -> None:
         """Get the identity on the shard of ``topic``; with a name, read the `source_position` in this topic.
@@ -221,7 +226,10 @@ class Producer:
         position = None
         if self._program is not None:
             question = m.DescribePosition(producer=self._program.name, topic=topic)
-            reply = await self._client.request(batches.shard, lambda: question, timeout_seconds)
+            try:
+                reply = await self._client.request(batches.shard, lambda: question, timeout_seconds)
+            except RequestRejectedError as error:
+                raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
         self._opened = batches.session.created, position

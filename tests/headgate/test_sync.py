@@ -131,7 +131,7 @@ def test_errors_of_the_asyncio_client_arrive_as_they_are():
         with Producer(cluster.client("p"), loop=loop) as producer:
             leader.script.append("invalid")
             with pytest.raises(RequestRejectedError, match="scripted invalid"):
-                producer.send_and_wait("orders", b"key", b"0")
+                producer.send("orders", b"key", b"0").result()
             leader.script.append("drop")
             unanswered = producer.send("orders", b"key", b"1")
             with pytest.raises(TimeoutError):

@@ -73,13 +73,6 @@ class ConsumerOptions:
             )
 
 
-def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
-    try:
-        return SubscriptionType(given)
-    except ValueError:
-        raise ConfigError(f"type={given!r}: use {', '.join(SubscriptionType)}") from None
-
-
 class _Member(TypedDict):
     topic: str
     subscription: str

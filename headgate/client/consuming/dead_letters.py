@@ -131,12 +131,10 @@ class DeadLetterSender:
         own = self._requests.origin(letter).headers()
         others = without_origin(headers)  # A record that was dead before keeps its newest origin only.
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
-        send = partial(
-            producer.send_and_wait, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position
-        )
+        send = partial(producer.send, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position)
         for sent in ((*others, *own), own, ()):  # With more it may have too many, or be too large.
             try:
-                await send(headers=sent)
+                await (await send(headers=sent))
             except RequestRejectedError as error:
                 if error.verdict != "invalid" or not sent:
                     raise

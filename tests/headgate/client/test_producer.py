@@ -51,6 +51,7 @@ async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_
         )
         assert [b"0", b"1"] == cluster.stored
         leader.script.append("invalid")
+        leader.refused["ListTopics"] = "forbidden"
         with pytest.raises(RequestRejectedError, match="scripted invalid"):
             await producer.send_and_wait("orders", b"key", b"2")
 

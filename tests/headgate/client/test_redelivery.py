@@ -314,7 +314,7 @@ async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_
             assert 1 == await unacknowledged(admin)
             explained = " ".join((await admin.explain("orders", "jobs")).summary)
             assert "1 record waits" in explained
-            assert "there is no topic 'dead'" in explained
+            assert "topic 'dead' does not exist" in explained
             assert (1, 1, 1, 0) == delivery_counts(world)
             await admin.create_topic("dead")
             assert [(b"key-0", b"0")] == await dead_letters(world, 120)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headgate.client.admin import Admin
+from headgate.client.producer import Producer
 from headgate.errors import RequestRejectedError
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
@@ -52,6 +53,15 @@ async def test_the_near_subscriptions_are_named(question: Question) -> None:
         await admin.create_subscription("orders", "billing")
         with pytest.raises(RequestRejectedError, match=r"has no subscription 'biling'; did you mean 'billing'\?$"):
             await question(admin)
+
+
+@pytest.mark.parametrize("name", [None, "loader"])
+async def test_a_producer_names_the_near_topics(name: str | None) -> None:
+    world = OneShard()
+    async with world.leader(), Producer(client(world, "producer"), name) as producer:
+        await create(world)
+        with pytest.raises(RequestRejectedError, match=r"^topic 'ordres' does not exist; did you mean 'orders'\?$"):
+            await (producer.send_and_wait("ordres", b"k", b"") if name is None else producer.open("ordres"))
 
 
 async def test_another_mistake_keeps_its_own_words() -> None:
