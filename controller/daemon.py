@@ -55,8 +55,7 @@ from controller.process.garbage_collection import GarbageCollection
 from controller.process.logs import change_level
 from controller.process.systemd import SystemdNotifier
 from controller.settings.files import read_http_access, read_peer_tls, report_certificates
-from controller.settings.load import Settings, security_warnings
-from controller.settings.problems import advertised_url
+from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments

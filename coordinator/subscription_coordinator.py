@@ -40,6 +40,7 @@ from shard.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, r
 from shard.reporting.explanation import ExplanationContext, explain
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
+from shard.reporting.progress import unread_segments
 from shard.state.subscription import RegisteredConsumer
 from shard.state.topic import TopicSnapshot
 from shard.steps import Steps, complete
@@ -47,7 +48,6 @@ from shard.subscriptions import acknowledgements, sessions
 from shard.subscriptions.gate import tracks_acknowledgements
 from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import judge_registration, replaced_reason
-from shard.subscriptions.unread import unread_segments
 
 MAX_EVICTIONS_PER_TICK = 25
 """Consumers that one tick evicts at most: each removal looks at all holdings."""

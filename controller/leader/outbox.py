@@ -6,14 +6,15 @@ limit is not sent: its client gets a refusal instead.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
-from controller.leader.delayed_replies import DelayedReplies
 from controller.leader.request_decoding import Address
 from headgate.protocol import messages as m
 from metrics import events
@@ -23,22 +24,79 @@ from shard.subscriptions.refusal import Refusal
 log = structlog.get_logger(__name__)
 
 
+MAX_DELAYED_REPLIES: Final = 10_000
+"""Per user and shard. Beyond it, requests of the user are not read until some have left."""
+
+
+class DelayedReplies:
+    """The replies of one leader term that wait, because their users have spent their rates (KIP-124).
+
+    A user's replies leave in the order in which they became due, so that a producer sees its batches
+    committed in order. Replies to other users are not delayed.
+    """
+
+    def __init__(self, shard: int, delay_seconds: Callable[[str], float], observer: events.Observer) -> None:
+        """``delay_seconds``: user → how long a reply has to wait that is sent now. It falls only with time."""
+        self._shard = shard
+        self._delay_seconds = delay_seconds
+        self._observer = observer
+        self._waiting: dict[str, deque[tuple[float, Callable[[], None]]]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._count = 0
+
+    def full(self, user: str) -> bool:
+        """Return whether no more replies to ``user`` may wait."""
+        waiting = self._waiting.get(user)
+        return waiting is not None and len(waiting) >= MAX_DELAYED_REPLIES
+
+    def send(self, user: str, send: Callable[[], None]) -> None:
+        """Call ``send`` when a reply to ``user`` may leave, after those that wait already."""
+        seconds = self._delay_seconds(user)
+        if seconds <= 0 and user not in self._waiting:
+            send()
+            return
+        now = asyncio.get_running_loop().time()
+        self._waiting.setdefault(user, deque()).append((now + seconds, send))
+        if user not in self._timers:
+            self._set_timer(user)
+        self._observer.observe(events.ReplyDelayed(shard=self._shard))
+        self._set_count(self._count + 1)
+
+    def close(self) -> None:
+        """Drop what waits: the next leader answers when clients repeat their requests."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._waiting.clear()
+        self._set_count(0)
+
+    def _set_timer(self, user: str) -> None:
+        self._timers[user] = asyncio.get_running_loop().call_at(self._waiting[user][0][0], self._send_due, user)
+
+    def _send_due(self, user: str) -> None:
+        waiting, now = self._waiting[user], self._timers.pop(user).when()
+        before = len(waiting)
+        while waiting and waiting[0][0] <= now:
+            waiting.popleft()[1]()
+        self._set_count(self._count - before + len(waiting))
+        if waiting:
+            self._set_timer(user)
+        else:
+            del self._waiting[user]
+
+    def _set_count(self, count: int) -> None:
+        self._count = count
+        self._observer.observe(events.DelayedRepliesChanged(shard=self._shard, replies=count))
+
+
 class Outbox:
     """The messages of one leader to its clients."""
 
-    def __init__(
-        self,
-        state: ShardState,
-        context: LeaderContext,
-        commit: GroupCommit,
-        *,
-        max_reply_bytes: int = m.MAX_REPLY_BYTES,
-    ) -> None:
+    def __init__(self, state: ShardState, context: LeaderContext, commit: GroupCommit) -> None:
         self._shard = state.shard
         self._leader_epoch = state.leader_epoch
         self._context = context
         self._commit = commit
-        self._max_reply_bytes = max_reply_bytes
         self._messages_in_parts = 0
         self.delayed = DelayedReplies(state.shard, self._delay_seconds, context.observer)
 
@@ -82,7 +140,7 @@ class Outbox:
     def push(self, client_id: str, message: m.Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
         topic, payload = m.replies_topic(self._context.cluster, client_id), m.encode(message)
-        if len(payload) > self._max_reply_bytes:
+        if len(payload) > m.MAX_REPLY_BYTES:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
@@ -104,10 +162,10 @@ class Outbox:
     def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self._leader_epoch, body=body)
         topic, payload = m.replies_topic(self._context.cluster, request.client_id), m.encode(reply)
-        if len(payload) <= self._max_reply_bytes:
+        if len(payload) <= m.MAX_REPLY_BYTES:
             return topic, payload
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
-        reason = f"the reply has {len(payload)} bytes; the limit is {self._max_reply_bytes}: ask for less at a time"
+        reason = f"the reply has {len(payload)} bytes; the limit is {m.MAX_REPLY_BYTES}: ask for less at a time"
         return self._reply_message(
             request, m.Rejected(verdict="invalid", reason=reason, instance=self._context.instance)
         )
@@ -127,7 +185,7 @@ class Outbox:
             kind=kind,
             client_id=client_id,
             size_bytes=size_bytes,
-            limit_bytes=self._max_reply_bytes,
+            limit_bytes=m.MAX_REPLY_BYTES,
         )
 
     def _publish(self, topic: str, payload: bytes) -> None:

@@ -74,21 +74,13 @@ def find_mosquitto() -> str | None:
 class EmbeddedServer:
     """A server as a supervised child process. Entering starts it, leaving stops it; it can be started again."""
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        port: int,
-        tls: ServerTls | None,
-        reserve_port: Callable[[int], ReservedPort] = ReservedPort,
-    ) -> None:
+    def __init__(self, name: str, folder: Path, port: int, tls: ServerTls | None) -> None:
         """``folder`` is created if it is missing; ``port`` 0 means any free port, which a restart keeps."""
         self._tls = tls
         self.host = LOOPBACK
         self.name = name
         self.folder = folder.absolute()
         self.port = port
-        self._reserve = reserve_port
         self._server: SupervisedProcess | None = None
         self._reserved_port: ReservedPort | None = None
 
@@ -166,7 +158,7 @@ class EmbeddedServer:
 
     def _reserve_port(self) -> ReservedPort:
         try:
-            return self._reserve(self.port)
+            return ReservedPort(self.port)
         except OSError as error:
             raise ProcessStartError(
                 f"{self.name} cannot listen on {self.address} ({error.strerror}): "
@@ -189,19 +181,11 @@ class EmbeddedZooKeeper(EmbeddedServer):
 
     _main_class = "ZooKeeperServerMain"
 
-    def __init__(
-        self,
-        folder: Path,
-        port: int = 0,
-        *,
-        tls: ServerTls | None = None,
-        java: Callable[[Path], Path] = find_java,
-    ) -> None:
+    def __init__(self, folder: Path, port: int = 0, *, tls: ServerTls | None = None) -> None:
         super().__init__("ZooKeeper", folder, port, tls)
-        self._find_java = java
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
-        home = await asyncio.to_thread(self._find_java, self.folder / "java")
+        home = await asyncio.to_thread(find_java, self.folder / "java")
         classpath = zookeeper_classpath()
         return lambda port: self._process_spec(home, classpath, port)
 
@@ -244,14 +228,11 @@ class EmbeddedBroker(EmbeddedServer):
         kind: str | None = None,
         tls: ServerTls | None = None,
         access: BrokerAccess | None = None,
-        reserve_port: Callable[[int], ReservedPort] = ReservedPort,
-        mosquitto: Callable[[], str | None] = find_mosquitto,
     ) -> None:
         """``kind`` is ``mosquitto`` or ``amqtt``, by default mosquitto if it is installed. ``access``: its users."""
-        self.kind = kind or ("mosquitto" if mosquitto() else "amqtt")
-        self._find_mosquitto = mosquitto
+        self.kind = kind or ("mosquitto" if find_mosquitto() else "amqtt")
         self._access = access
-        super().__init__(self.kind, folder, port, tls, reserve_port)
+        super().__init__(self.kind, folder, port, tls)
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         return self._process_spec
@@ -259,7 +240,7 @@ class EmbeddedBroker(EmbeddedServer):
     def _process_spec(self, port: int) -> ProcessSpec:
         environ = {}
         if self.kind == "mosquitto":
-            program = self._find_mosquitto()
+            program = find_mosquitto()
             if program is None:
                 raise ProcessStartError(
                     "mosquitto is not installed: install it, for example with 'apt install mosquitto' (Debian, "
@@ -351,16 +332,17 @@ def mosquitto_config(folder: Path, port: int, tls: ServerTls | None = None, acce
 
 
 def amqtt_config(port: int, tls: ServerTls | None, access: BrokerAccess | None) -> str:
-    """Return the configuration of controller.local.embedded_broker.
-
-    It is not decoded here: amqtt is imported by the child process only.
-    """
-    found: dict[str, str | int] = {"port": port}
+    """Return amqtt's configuration, as JSON. Without ``access`` every client may do everything."""
+    # An IPv6 address without brackets: amqtt splits at the last colon, and would leave them in.
+    listener: dict[str, str | bool] = {"type": "tcp", "bind": f"{LOOPBACK}:{port}"}
     if tls is not None:
-        found |= {"certificate_file": str(tls.server.certificate_file), "key_file": str(tls.server.key_file)}
+        files = tls.server
+        listener |= {"ssl": True, "certfile": str(files.certificate_file), "keyfile": str(files.key_file)}
+    plugins: dict[str, object] = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
     if access is not None:
-        found |= {"password_file": str(access.password_file), "acl_file": str(access.acl_file)}
-    return json.dumps(found)
+        own = {"password_file": str(access.password_file), "acl_file": str(access.acl_file)}
+        plugins = {"controller.local.amqtt_access.AccessPlugin": own}
+    return json.dumps({"listeners": {"default": listener}, "plugins": plugins})
 
 
 # Readiness

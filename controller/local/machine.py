@@ -3,7 +3,6 @@
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,22 +15,15 @@ FREE_MEGABYTES: Final = 300
 INSTALLATION: Final = "python3 -m pip install 'headgate-daemon[up]'"
 
 
-def require_machine(
-    folder: Path,
-    *,
-    is_installed: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
-    mosquitto: Callable[[], str | None] = find_mosquitto,
-    java: Callable[[Path], Path] = find_java,
-    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
-) -> None:
+def require_machine(folder: Path) -> None:
     """Raise ConfigError if a node with its data in ``folder`` lacks something; the text says what supplies it."""
-    if not is_installed("pyspark"):
+    if importlib.util.find_spec("pyspark") is None:
         raise ConfigError(f"pyspark is not installed; it counts, and contains ZooKeeper: {INSTALLATION}")
-    if mosquitto() is None and not is_installed("amqtt"):
+    if find_mosquitto() is None and importlib.util.find_spec("amqtt") is None:
         raise ConfigError(f"there is no MQTT broker: apt-get install mosquitto, or {INSTALLATION}")
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as wrappers:
-        java(Path(wrappers))
-    free = free_bytes(folder) // 1_000_000
+        find_java(Path(wrappers))
+    free = shutil.disk_usage(folder).free // 1_000_000
     if free < FREE_MEGABYTES:
         raise ConfigError(
             f"data folder {folder}: {free} MB are free, and a node needs {FREE_MEGABYTES} MB; "

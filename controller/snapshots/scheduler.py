@@ -39,29 +39,24 @@ class SnapshotScheduler:
         pause_seconds: float,
         heads: Callable[[], Mapping[int, int]],
         observer: events.Observer,
-        command: Sequence[str] | None = None,
-        check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
-        job_timeout_seconds: float = JOB_TIMEOUT_SECONDS,
     ) -> None:
-        """``heads`` returns the durable head of every shard led here; ``command`` replaces the real job."""
+        """``heads`` returns the durable head of every shard led here."""
         self._store = store
         self._chunks = chunks
         self._pause_seconds = pause_seconds
         self._heads = heads
         self._observer = observer
-        self._command = command or [
+        self._command = [
             *python_module("controller.snapshots.job", "--ledger", ledger_url),
             *("--chunks", str(chunks), "--parent", str(os.getpid())),
         ]
-        self._check_interval_seconds = check_interval_seconds
-        self._job_timeout_seconds = job_timeout_seconds
         self._newest: dict[int, int] = {}
         self._due_since: dict[int, float] = {}
 
     async def run(self) -> None:
         """Check for due shards and start the job, until cancelled."""
         while True:
-            await asyncio.sleep(self._check_interval_seconds)
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             heads = self._heads()
             # The known snapshots first, which costs nothing; another process may have written newer ones.
             shards = due_shards(heads, self._newest, self._chunks)
@@ -113,10 +108,10 @@ class SnapshotScheduler:
             log.warning("snapshot.job_failed", shards=shards, reason=str(error))
             return False
         try:
-            async with asyncio.timeout(self._job_timeout_seconds):
+            async with asyncio.timeout(JOB_TIMEOUT_SECONDS):
                 output, errors_output = await process.communicate()
         except TimeoutError:
-            reason = f"took longer than {self._job_timeout_seconds:g} s"
+            reason = f"took longer than {JOB_TIMEOUT_SECONDS:g} s"
             log.warning("snapshot.job_failed", shards=shards, reason=reason)
             return False
         finally:

@@ -1,15 +1,20 @@
 """Computes the target of a subscription: which consumer should own which slice. Pure.
 
 It combines the division into bucket ranges, affinity, and the targets by count and by load. A
-bucket range weighs its proportion of the segment's key buckets.
+bucket range weighs its proportion of the segment's key buckets. By affinity, a consumer gets a free slice whose keys it
+knows already:
+
+1. If other slices of the same segment are held: their holders, the nearest buckets first.
+2. Otherwise the holders of the nearest held ancestors, in the same order of buckets: a key keeps
+   its bucket across splits and merges.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
-from shard.balancing.affinity import preferred_owners_of
 from shard.balancing.bucket_split import Pool, pools
 from shard.balancing.load_target import WeightedAssignmentInput, assign_by_load
 from shard.balancing.target import AssignmentInput, assign
@@ -58,3 +63,73 @@ def _assign_pool(
         if segment_of(each) in weights
     }
     return assign_by_load(WeightedAssignmentInput(pool.slices, capacities, holders, weights_by_slice, preferred_owners))
+
+
+def preferred_owners_of(
+    holders: Mapping[SegmentSlice, str], layout: Layout, slices: Iterable[SegmentSlice]
+) -> dict[SegmentSlice, Sequence[str]]:
+    """Return free slice → preferred owners, best first. Slices without a preference are left out.
+
+    ``holders``: slice → its holder, revoked holdings included.
+    """
+    ranges_by_segment: dict[int, list[SegmentSlice]] = {}
+    for held in holders:
+        if isinstance(held, BucketRange):
+            ranges_by_segment.setdefault(held.segment, []).append(held)
+    free = [each for each in slices if each not in holders] if holders else []
+    held_segments = {segment_of(held) for held in holders} if free else set()
+    nearest = _nearest_held(layout, {segment_of(each) for each in free} - held_segments, held_segments)
+    preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
+    ranked: dict[tuple[range, tuple[int, ...]], Sequence[str]] = {}
+    """(buckets, origins) → preferred owners, the same for all slices: a long chain has one origin."""
+    for each in free:
+        segment = segment_of(each)
+        origins = (segment,) if segment in held_segments else nearest.get(segment, ())
+        if not origins:
+            continue
+        key = buckets_of(each), origins
+        if key not in ranked:
+            related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
+            ranked[key] = _ranked(each, related, holders)
+        preferred_owners[each] = ranked[key]
+    return preferred_owners
+
+
+def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[int]) -> dict[int, tuple[int, ...]]:
+    """Return segment → its nearest held ancestors, for those of ``wanted`` that have one.
+
+    Parents have lower ids than their children, so one pass over the ancestors of all is enough.
+    """
+    known = layout.segments
+    concerned, pending = set(wanted), list(wanted)
+    while pending:
+        for parent in known[pending.pop()].parents:
+            if parent in known and parent not in held and parent not in concerned:
+                concerned.add(parent)
+                pending.append(parent)
+    found: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for segment in sorted(concerned):
+        near = [
+            (1, (p,)) if p in held else (found[p][0] + 1, found[p][1])
+            for p in known[segment].parents
+            if p in held or p in found
+        ]
+        if len(near) == 1:
+            found[segment] = near[0]
+        elif near:
+            distance = min(near)[0]
+            found[segment] = distance, tuple(sorted({each for d, origins in near if d == distance for each in origins}))
+    return {segment: found[segment][1] for segment in wanted if segment in found}
+
+
+def _ranked(
+    segment_slice: SegmentSlice, related: Iterable[SegmentSlice], holders: Mapping[SegmentSlice, str]
+) -> list[str]:
+    """Return the holders of ``related``, by the distance of their buckets from those of ``segment_slice``."""
+    wanted = buckets_of(segment_slice)
+
+    def distance(held: SegmentSlice) -> int:
+        buckets = buckets_of(held)
+        return max(0, buckets.start - wanted.stop + 1, wanted.start - buckets.stop + 1)
+
+    return list(dict.fromkeys(holders[held] for held in sorted(related, key=lambda held: (distance(held), held))))

@@ -5,7 +5,7 @@ import pytest
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
-from shard.balancing.affinity import preferred_owners_of
+from shard.balancing.balance import preferred_owners_of
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

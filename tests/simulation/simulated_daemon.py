@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controller.access.control import AccessControl
+from controller.cluster.config import LedgerIdentity
 from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
 from controller.context.session_port import Delivery, DeviceSession
@@ -23,7 +24,6 @@ from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import ElectionEvent, Lost
-from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.standby import estimated_bytes

@@ -61,10 +61,9 @@ from controller.leadership.zookeeper.connection import (
     ZooKeeperCredentials,
     ZooKeeperRefusals,
 )
-from controller.leadership.zookeeper.contender import Contender, Grant
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import SessionOwner, ZooKeeperRegistry
-from controller.leadership.zookeeper.succession import ZooKeeperSuccession
+from controller.leadership.zookeeper.succession import Contender, Grant, ZooKeeperSuccession
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""

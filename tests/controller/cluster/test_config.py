@@ -11,8 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.cluster.config import ClusterConfig, join_cluster, require_format, require_shards
-from controller.leadership.ledger_identity import LedgerIdentity
+from controller.cluster.config import ClusterConfig, LedgerIdentity, join_cluster, require_format, require_shards
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.leader.delayed_replies import MAX_DELAYED_REPLIES, DelayedReplies
+from controller.leader.outbox import MAX_DELAYED_REPLIES, DelayedReplies
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
 

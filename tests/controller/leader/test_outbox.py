@@ -27,14 +27,12 @@ def described(size_bytes: int) -> m.TopicReply:
     return m.TopicReply(topic=topic)
 
 
-def outbox_of(
-    leader: ShardLeader, shard: OneShard, transport: Transport, max_reply_bytes: int = m.MAX_REPLY_BYTES
-) -> Outbox:
+def outbox_of(leader: ShardLeader, transport: Transport) -> Outbox:
     context = replace(leader.context, transport=transport)
-    return Outbox(leader.state, context, leader.commit, max_reply_bytes=max_reply_bytes)
+    return Outbox(leader.state, context, leader.commit)
 
 
-async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) -> tuple[list[m.Reply], list[int], float]:
+async def received(size_bytes: int) -> tuple[list[m.Reply], list[int], float]:
     """Return the replies that reach a client, the sizes of the messages on the broker, and the metric."""
     shard = OneShard()
     async with shard.leader() as leader, shard.broker.transport("sender") as sender:
@@ -47,7 +45,7 @@ async def received(size_bytes: int, max_reply_bytes: int = m.MAX_REPLY_BYTES) ->
             shard.broker.spies.append(
                 lambda message: sizes.append(len(message.payload)) if message.topic.endswith("replies") else None
             )
-            outbox_of(leader, shard, sender, max_reply_bytes).reply(ADDRESS, described(size_bytes))
+            outbox_of(leader, sender).reply(ADDRESS, described(size_bytes))
             await asyncio.sleep(5)
     return replies, sizes, shard.registry.get_sample_value("headgate_messages_too_large_total") or 0.0
 
@@ -59,7 +57,7 @@ async def test_a_large_answer_is_sent_in_a_turn_after_that_which_encodes_it(size
         sent: list[bytes] = []
         sender.publish = lambda _, payload, **__: sent.append(payload) is None
         await leader.commit.flush()
-        outbox_of(leader, shard, sender).answer(ADDRESS, described(size_bytes))
+        outbox_of(leader, sender).answer(ADDRESS, described(size_bytes))
         assert [bool(sent)] == [turns == 0]
         await asyncio.sleep(0)
 
@@ -75,9 +73,10 @@ async def test_a_large_reply_arrives_in_parts_that_every_broker_accepts():
     assert too_large == 0
 
 
-async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted():
+async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted(monkeypatch):
+    monkeypatch.setattr(m, "MAX_REPLY_BYTES", 100_000)
     with capture_logs() as logs:
-        replies, sizes, too_large = await received(200_000, max_reply_bytes=100_000)
+        replies, sizes, too_large = await received(200_000)
 
     (refusal,) = [reply.body for reply in replies]
     assert isinstance(refusal, m.Rejected)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.leadership.ledger_identity import LedgerIdentity
+from controller.cluster.config import LedgerIdentity
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
 from headgate.ledger.checksum import seal_json

@@ -149,7 +149,9 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path: Path) -> None:
+async def test_a_free_port_that_another_program_took_first_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Possible where a port cannot be reserved until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lost = ReservedPort()
@@ -160,8 +162,9 @@ async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path:
         def reserve(port: int) -> ReservedPort:
             return offers.pop() if offers else ReservedPort(port)
 
+        monkeypatch.setattr(embedded, "ReservedPort", reserve)
         with capture_logs() as logs:
-            async with EmbeddedBroker(tmp_path, reserve_port=reserve) as broker:
+            async with EmbeddedBroker(tmp_path) as broker:
                 assert broker.port != lost.number
                 assert await answers(broker.host, broker.port)
     assert [("server.port_taken", lost.number)] == [(each["event"], each["port"]) for each in logs]
@@ -194,18 +197,22 @@ async def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, mo
         await EmbeddedBroker(tmp_path).__aenter__()
 
 
-async def test_a_missing_java_is_reported(tmp_path: Path) -> None:
+async def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_folder: Path) -> Path:
         raise ConfigError("no Java 17 or 21 found")
 
+    monkeypatch.setattr(embedded, "find_java", missing)
     with pytest.raises(ConfigError, match="no Java"):
-        await EmbeddedZooKeeper(tmp_path, java=missing).__aenter__()
+        await EmbeddedZooKeeper(tmp_path).__aenter__()
 
 
-async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it(tmp_path: Path) -> None:
+async def test_a_missing_mosquitto_is_reported_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "find_mosquitto", lambda: None)
     with pytest.raises(ProcessStartError, match=r"mosquitto is not installed: install it, .*apt install mosquitto"):
-        await EmbeddedBroker(tmp_path, kind="mosquitto", mosquitto=lambda: None).__aenter__()
-    assert EmbeddedBroker(tmp_path, mosquitto=lambda: None).kind == "amqtt"
+        await EmbeddedBroker(tmp_path, kind="mosquitto").__aenter__()
+    assert EmbeddedBroker(tmp_path).kind == "amqtt"
 
 
 async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from controller.local.machine import FREE_MEGABYTES, require_machine
+from controller.local import machine
+from controller.local.machine import FREE_MEGABYTES
 from headgate.errors import ConfigError
 
 
-def require(folder: Path, *, packages: tuple[str, ...], mosquitto: str | None, java: bool = True, free_mb: int) -> None:
+def prepare(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    packages: tuple[str, ...],
+    mosquitto: str | None,
+    java: bool = True,
+    free_mb: int,
+) -> None:
     def find_java(_: Path) -> Path:
         if not java:
             raise ConfigError("no Java 17 or 21 found")
         return Path("/usr")
 
-    require_machine(
-        folder,
-        is_installed=packages.__contains__,
-        mosquitto=lambda: mosquitto,
-        java=find_java,
-        free_bytes=lambda _: free_mb * 1_000_000,
-    )
+    usage = SimpleNamespace(free=free_mb * 1_000_000)
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(machine, "find_mosquitto", lambda: mosquitto)
+    monkeypatch.setattr(machine, "find_java", find_java)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
 
 
 @pytest.mark.parametrize(
@@ -37,18 +44,28 @@ def require(folder: Path, *, packages: tuple[str, ...], mosquitto: str | None, j
     ],
 )
 def test_one_line_says_what_is_missing(
-    packages: tuple[str, ...], mosquitto: str | None, java: bool, free_mb: int, reason: str, tmp_path: Path
+    packages: tuple[str, ...],
+    mosquitto: str | None,
+    java: bool,
+    free_mb: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    prepare(monkeypatch, packages=packages, mosquitto=mosquitto, java=java, free_mb=free_mb)
     with pytest.raises(ConfigError, match=reason):
-        require(tmp_path, packages=packages, mosquitto=mosquitto, java=java, free_mb=free_mb)
+        machine.require_machine(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("packages", "mosquitto"), [(("pyspark", "amqtt"), None), (("pyspark",), "/usr/bin/mosquitto")]
 )
-def test_one_broker_is_enough(packages: tuple[str, ...], mosquitto: str | None, tmp_path: Path) -> None:
-    require(tmp_path, packages=packages, mosquitto=mosquitto, free_mb=FREE_MEGABYTES)
+def test_one_broker_is_enough(
+    packages: tuple[str, ...], mosquitto: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(monkeypatch, packages=packages, mosquitto=mosquitto, free_mb=FREE_MEGABYTES)
+    machine.require_machine(tmp_path)
 
 
 def test_this_machine_is_checked_as_it_is(tmp_path: Path) -> None:
-    require_machine(tmp_path)
+    machine.require_machine(tmp_path)

@@ -10,8 +10,7 @@ import pytest
 
 from controller.local.certificates import LocalCertificateAuthority
 from controller.settings.files import read_http_access, read_peer_tls
-from controller.settings.load import load_settings
-from controller.settings.problems import advertised_url, http_problems, http_warnings
+from controller.settings.load import advertised_url, http_problems, http_warnings, load_settings
 from controller.settings.sections import HttpSettings
 from headgate.errors import ConfigError
 from tests.support.samples.secret_files import write_secret

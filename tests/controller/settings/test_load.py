@@ -15,8 +15,8 @@ from controller.settings.load import (
     ledger_unreachable_from_executors,
     load_settings,
     parse_settings,
+    zookeeper_warnings,
 )
-from controller.settings.problems import zookeeper_warnings
 from headgate.errors import ConfigError
 from tests.support.samples.secret_files import write_secret
 

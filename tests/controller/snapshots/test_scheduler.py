@@ -47,19 +47,22 @@ def scheduler(
     ledger_url: str = "",
     chunks: int = 1,
     command: list[str] | None = None,
-    job_timeout_seconds: float = 600.0,
 ) -> SnapshotScheduler:
-    return SnapshotScheduler(
+    found = SnapshotScheduler(
         store=store,
         ledger_url=ledger_url,
         chunks=chunks,
         pause_seconds=0.01,
         heads=lambda: heads,
         observer=reports,
-        command=command,
-        check_interval_seconds=0.01,
-        job_timeout_seconds=job_timeout_seconds,
     )
+    found._command = command or found._command
+    return found
+
+
+@pytest.fixture(autouse=True)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.snapshots.scheduler.CHECK_INTERVAL_SECONDS", 0.01)
 
 
 async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tmp_path: Path) -> None:
@@ -70,9 +73,10 @@ async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tm
         running.cancel()
 
 
-async def test_a_job_that_hangs_is_killed(tmp_path: Path) -> None:
+async def test_a_job_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.snapshots.scheduler.JOB_TIMEOUT_SECONDS", 0.1)
     reports = Reports()
-    hanging = scheduler(LocalStore(tmp_path), reports, {0: 1}, command=["sleep", "600"], job_timeout_seconds=0.1)
+    hanging = scheduler(LocalStore(tmp_path), reports, {0: 1}, command=["sleep", "600"])
     running = asyncio.create_task(hanging.run())
     await until(lambda: reports.failures >= 2)
     running.cancel()

@@ -2,7 +2,7 @@
 
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
-from shard.balancing.affinity import preferred_owners_of
+from shard.balancing.balance import preferred_owners_of
 
 
 def test_rule_1_of_two_equally_near_holders_that_of_the_lower_buckets_comes_first() -> None:

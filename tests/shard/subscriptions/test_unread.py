@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shard.subscriptions.unread import unread_segments
+from shard.reporting.progress import unread_segments
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 

@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from controller.access.control import AccessControl
+from controller.cluster.config import LedgerIdentity
 from controller.context.leader_context import LeaderContext
 from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.leader.election_events import ElectionEvents
@@ -21,7 +22,6 @@ from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import ElectionEvent, Lost
-from controller.leadership.ledger_identity import LedgerIdentity
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
