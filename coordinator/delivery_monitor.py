@@ -1,7 +1,7 @@
-"""The deliveries of one QUEUE subscription: begins them, and chooses the consumer that sends dead letters.
+"""The deliveries of one subscription: begins them, parks keys, and chooses the consumer that sends dead letters.
 
-shard.subscriptions.deliveries decides. What must survive a leader is in the ledger; the sender of dead letters, and the
-problem that it reports, are known to this term only.
+shard.subscriptions.deliveries and shard.subscriptions.parking decide. What must survive a leader is in the ledger. The
+sender of dead letters, and the problem that it reports, are known to this term only.
 
 The first connected consumer sends all dead letters of the subscription, in order, so one named producer is enough.
 Its producer's incarnation is the ledger time since which it is the sender. A sender that reports a problem begins
@@ -11,12 +11,17 @@ again with a later one, as another program of that name may have been ahead of i
 from collections import Counter
 from typing import Any
 
+import structlog
+
 from coordinator.ports import SubscriptionContext
 from coordinator.progress_monitor import ProgressMonitor
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
-from shard.subscriptions import deliveries
+from shard.subscriptions import deliveries, parking
+from shard.subscriptions.refusal import Refusal
+
+log = structlog.get_logger(__name__)
 
 
 class DeliveryMonitor:
@@ -70,17 +75,42 @@ class DeliveryMonitor:
         return rejected, due
 
     def dead_letters_stored(self, request: m.ConfirmDeadLetters) -> list[int]:
-        """Acknowledge dead letters that are in their topics; return their segments."""
-        ranges = deliveries.stored_dead_letters(self._subscription, request)
-        if ranges:
+        """Record that dead letters are in their topics, which acknowledges those of a QUEUE; return their segments."""
+        stored = deliveries.stored_dead_letters(self._subscription, request)
+        if stored and self._subscription.type == e.SubscriptionType.STREAM:
+            self._ledger.propose(e.ParkedRecordsStored(**self._ids, numbers=sorted(stored)))
+        elif stored:
+            # In all buckets, as each is one record.
+            ranges = [e.AcknowledgedRange(segment, offset, offset + 1) for segment, offset in stored.values()]
             generation = self._subscription.seek_generation
             self._ledger.propose(e.RecordsAcknowledged(**self._ids, seek_generation=generation, ranges=ranges))
-            self._context.observer.observe(events.DeliveriesJudged(count=len(ranges), outcome="dead_letter"))
-        return [each.segment for each in ranges]
+        self._context.observer.observe(events.DeliveriesJudged(count=len(stored), outcome="dead_letter"))
+        return [segment for segment, _ in stored.values()]
+
+    def park(self, request: m.ParkKey | m.UnparkKey) -> m.Done | Refusal:
+        """Park a key, or end its parking; or say why not."""
+        judged = (
+            parking.judge_park(self._subscription, self._topic, request)
+            if isinstance(request, m.ParkKey)
+            else parking.judge_unpark(self._subscription, self._topic, request)
+        )
+        if isinstance(judged, str):
+            return Refusal("invalid", judged, after_proposed=True)
+        if judged is not None:
+            self._ledger.propose(judged)
+            names = {"topic": self._topic.name, "subscription": self._subscription.name, "key": repr(judged.key)}
+            if isinstance(judged, e.KeyParked):
+                log.warning("key.parked", **names, reason=judged.reason, consumer=request.consumer)
+            else:
+                log.warning("key.unparked", **names, consumer=request.consumer)
+        return m.Done()
 
     def duty(self, request: m.Heartbeat) -> dict[str, Any]:
         """Return the fields of a heartbeat reply that say what a consumer does with failed deliveries."""
-        fields: dict[str, Any] = {"policy": self._subscription.redelivery.policy}
+        fields: dict[str, Any] = {
+            "policy": self._subscription.redelivery.policy,
+            "resuming": parking.resuming_keys(self._subscription, self._topic, request.consumer),
+        }
         if deliveries.sender_of(self._subscription) != request.consumer:
             return fields
         me = request.consumer, request.incarnation

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         BucketRangeAssignment as BucketRangeAssignment,
         ConsumerInfo as ConsumerInfo,
         HeldBucketRange as HeldBucketRange,
+        ParkedKeyInfo as ParkedKeyInfo,
         SeekResult as SeekResult,
         SegmentAssignment as SegmentAssignment,
         SegmentSeek as SegmentSeek,

@@ -392,6 +392,7 @@ class Consumer(_Facade[consumer.Consumer]):
     run = _until_sigterm(_blocking(consumer.Consumer.run))
     get_many = _blocking(consumer.Consumer.get_many)
     acknowledge = _blocking(consumer.Consumer.acknowledge)
+    park = _blocking(consumer.Consumer.park)
     negative_acknowledge = _blocking(consumer.Consumer.negative_acknowledge)
     extend = _blocking(consumer.Consumer.extend)
     flush = _blocking(consumer.Consumer.flush)
@@ -468,6 +469,8 @@ class Admin(_Facade[admin.Admin]):
     seek = _blocking(admin.Admin.seek)
     set_order = _blocking(admin.Admin.set_order)
     set_delivery_policy = _blocking(admin.Admin.set_delivery_policy)
+    parked_keys = _blocking(admin.Admin.parked_keys)
+    resume_key = _blocking(admin.Admin.resume_key)
 
     def close(self) -> None:
         """Disconnect. A second call does nothing."""

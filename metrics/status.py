@@ -20,6 +20,7 @@ class ShardCounts:
     """Those of them whose sender has reported a problem."""
     full_segments: int = 0
     """Segments of a QUEUE of which no further record is delivered, because too many were begun or have failed."""
+    parked_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,12 @@ REFUSALS: Final = Row(
             (summed("redelivery_records", "state"), summed("redelivery_segments_full", prefix="full segments")),
         ),
         Panel(
+            "Parked keys",
+            "Keys of STREAM subscriptions whose records go to the dead-letter topic.",
+            units.Short,
+            (summed("parked_keys", "shard"),),
+        ),
+        Panel(
             "Acknowledgements over the limit",
             "Acknowledgements of QUEUE subscriptions that did not count, because they would open too many gaps.",
             units.CountsPerSecond,

@@ -20,6 +20,7 @@ from headgate.protocol import messages as m
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.shard_state import ShardState
 from shard.steps import complete
+from shard.subscriptions.parking import MAX_PARKED_KEYS
 from shard.subscriptions.registration import MAX_CONSUMERS
 
 STREAM, QUEUE = e.SubscriptionType.STREAM, e.SubscriptionType.QUEUE
@@ -36,6 +37,8 @@ RANGES: Final = 100
 """Acknowledged ranges of each bucket of a shared segment."""
 RECORDS: Final = 1_000_000
 """Records of each segment of which ranges are acknowledged."""
+PARKED: Final = b"%0256d" % 0
+"""A parked key, of the greatest length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,20 @@ def shared() -> _World:
 
 
 @_copied
+def parked() -> _World:
+    """Return as many parked keys as possible, all of them being resumed."""
+    world, ids = _World(), dict[str, Any](topic_id=1, subscription_id=2)
+    world.topic(1)
+    world.subscribe("one", STREAM, 1)
+    placements = [e.Placement(0, 0, 65535, 0, RECORDS)]
+    world.apply(e.RecordsStored(topic_id=1, count=RECORDS, placements=placements, size_bytes=RECORDS))
+    keys = [PARKED, *(b"%0256d" % number for number in range(1, MAX_PARKED_KEYS))]
+    world.apply(*(e.KeyParked(**ids, key=key, reason="r" * 200) for key in keys))
+    world.apply(*(e.KeyResumed(**ids, key=key, dropped=False, token="") for key in keys))
+    return world
+
+
+@_copied
 def many() -> _World:
     """Return many small topics, subscriptions and consumers."""
     world = _World()
@@ -315,6 +332,13 @@ def _deliveries(state: ShardState) -> list[tuple[int, int, int, int, int]]:
     assert not isinstance(held, int), "the segments are shared"
     offsets = range(3 * RANGES + 10, 3 * RANGES + 10 + limit_of(m.BeginDeliveries, "records"))
     return [(held.segment, generation, offset, held.first_bucket, 1) for offset in offsets]
+
+
+def _parked(_: ShardState) -> m.AcknowledgeBatch:
+    count = limit_of(m.AcknowledgeBatch, "parked")
+    acknowledgements = [m.Acknowledgement(0, 1, 0, count)]
+    parked = [m.ParkedRecord(0, 1, offset, PARKED) for offset in range(count)]
+    return m.AcknowledgeBatch(**_on("one", 0), acknowledgements=acknowledgements, parked=parked)
 
 
 def _begun(state: ShardState) -> m.BeginDeliveries:
@@ -410,7 +434,18 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "rejected": Case(wide, _rejected_acknowledgements),
         "shared": Case(shared, _shared_acknowledgements),
         "failed": Case(shared, _failed),
+        "parked": Case(parked, _parked),
     },
+    m.ParkKey: {
+        "parked": Case(parked, _asked(m.ParkKey, **_on("one", 0), segment=0, generation=1, offset=0, key=PARKED))
+    },
+    m.UnparkKey: {
+        "parked": Case(
+            parked, _asked(m.UnparkKey, **_on("one", 0), segment=0, generation=1, key=PARKED, parking=1, last=0)
+        )
+    },
+    m.ListParkedKeys: {"parked": Case(parked, _asked(m.ListParkedKeys, **_on("one")))},
+    m.ResumeKey: {"parked": Case(parked, _token(m.ResumeKey, subscription="one", key=PARKED))},
     m.BeginDeliveries: {"shared": Case(shared, _begun)},
     m.ConfirmDeadLetters: {
         "unknown": Case(
@@ -435,7 +470,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
         "deep": Case(deep, lambda state: _register(state, name_of(0), 0, external=True)),
         "returns": Case(wide, lambda state: _register(state, "one", 0)),
     },
-    m.Heartbeat: {"lost": Case(wide, _lost_grants)},
+    m.Heartbeat: {"lost": Case(wide, _lost_grants), "parked": Case(parked, _asked(m.Heartbeat, **_on("one", 0)))},
     m.LeaveConsumer: {
         "wide": Case(wide, _asked(m.LeaveConsumer, **_on("one", 0))),
         "half": Case(wide, _asked(m.LeaveConsumer, **_on(name_of(0), 0))),
@@ -488,6 +523,7 @@ QUERIES: Final[frozenset[type[m.RequestBody]]] = frozenset(
     {
         m.ListProducers,
         m.DescribeProducer,
+        m.ListParkedKeys,
         m.ListTopics,
         m.DescribeTopic,
         m.ListSubscriptions,

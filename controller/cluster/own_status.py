@@ -247,6 +247,7 @@ def _draining(coordinator: SubscriptionCoordinator, backlog: BacklogInfo) -> tup
 
 def _counts(leader: ShardLeader) -> ShardCounts:
     layouts = [topic.layout for topic in leader.state.topics.values()]
+    subscriptions = leader.state.subscriptions.values()
     coordinators = leader.subscription_registry.coordinators
     active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
     deliveries = sum((c.deliveries.counts() for c in coordinators), Counter())
@@ -257,6 +258,7 @@ def _counts(leader: ShardLeader) -> ShardCounts:
         connected_consumers=connected,
         consumers_in_grace=sum(c.consumers for c in coordinators) - connected,
         longest_blocked_seconds=max((c.longest_blocked_seconds for c in coordinators), default=0.0),
+        parked_keys=sum(len(each.redelivery.parked.keys) for each in subscriptions),
     )
 
 

@@ -218,7 +218,7 @@ def _kept_for_subscriptions(
         else:
             found = {
                 segment: f"subscription {subscription.name!r} has acknowledged {subscription.position(segment)} of "
-                f"{ends[segment]} records"
+                f"{ends[segment]} records{_parked_text(subscription, segment)}"
                 for segment in _undrained(subscription, due, ends)
             }
         kept |= found
@@ -226,12 +226,18 @@ def _kept_for_subscriptions(
     return kept
 
 
+def _parked_text(subscription: Subscription, segment: int) -> str:
+    dead = subscription.redelivery.records(segment) if subscription.type == SubscriptionType.STREAM else 0
+    return f", and {dead} of them are not yet in their dead-letter topic" if dead else ""
+
+
 def _undrained(subscription: Subscription, segments: AbstractSet[int], ends: Mapping[int, int]) -> Iterable[int]:
-    """Return those of ``segments`` that ``subscription`` has not acknowledged to their end."""
+    """Return those of ``segments`` with records that are not acknowledged, or not yet in the dead-letter topic."""
     if not tracks_acknowledgements(subscription.type):
         return segments
-    positions = subscription.positions
-    return [segment for segment in segments - subscription.drained if positions.get(segment, 0) < ends[segment]]
+    positions, dead = subscription.positions, subscription.redelivery.attempts
+    undrained = [each for each in segments - subscription.drained if positions.get(each, 0) < ends[each]]
+    return undrained + [each for each in segments & dead.keys() if each not in undrained]
 
 
 def _sealed_ms(segment: Segment, age_ms: Callable[[int], int]) -> int:

@@ -34,12 +34,14 @@ from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo
 from headgate.views.explanations import Explanation, Plan
 from headgate.views.producers import ProducerInfo
-from headgate.views.subscriptions import SeekResult, SubscriptionInfo
+from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
 from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
 ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
-ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.DescribeBacklog)
+ListRequestT = TypeVar(
+    "ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.ListParkedKeys, m.DescribeBacklog
+)
 
 EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
@@ -444,10 +446,11 @@ class Admin:
         """Set what a subscription does with records that are not acknowledged; None leaves a part as it is.
 
         A consumer that makes no progress for ``max_processing_seconds``, up to a day, loses its segment to another one:
-        it acknowledges nothing, although there are records. The other parts are for a QUEUE. After ``max_deliveries``
-        failed deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that is neither acknowledged
+        it acknowledges nothing, although there are records. Two parts are for a QUEUE. After ``max_deliveries`` failed
+        deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that is neither acknowledged
         nor extended within ``ack_timeout_seconds``, up to a day, has failed. 0 and "" switch them off. Consumers follow
-        within a heartbeat.
+        within a heartbeat. The parked keys of a STREAM go to ``dead_letter_topic``; a subscription of that topic is
+        created, for which its retention waits.
 
         Raises ConfigError: an argument is out of range, or dead letters would return in a circle.
         """
@@ -464,7 +467,27 @@ class Admin:
             dead_letter_topic=dead_letter_topic,
             max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
         )
-        return await self._subscription(topic, request)
+        described = await self._subscription(topic, request)
+        if dead_letter_topic and described.type == SubscriptionType.STREAM:
+            keeper = f"dead-letters-{self._shard(topic)}-{described.subscription_id}"
+            await self.create_subscription(dead_letter_topic, keeper, type="QUEUE", start="earliest", if_absent=True)
+        return described
+
+    async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
+        """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
+        request = m.ListParkedKeys(topic=topic, subscription=subscription, key=key)
+        pages = await self._list_shard(self._shard(topic), request, m.ParkedKeyList)
+        return [each for page in pages for each in page.keys]
+
+    async def resume_key(self, topic: str, subscription: str, key: bytes, *, drop: bool = False) -> None:
+        """Deliver the parked records of a key in order, and then newer ones. The key stays parked until they are done.
+
+        ``drop``: the records that are parked now are not delivered; they stay in the dead-letter topic.
+        """
+        request = m.ResumeKey(
+            topic=topic, subscription=subscription, key=key, token=self._client.new_token(), drop=drop
+        )
+        await self._request(self._shard(topic), request, m.Done)
 
     # Requests
 

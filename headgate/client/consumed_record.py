@@ -22,3 +22,6 @@ class ConsumedRecord(msgspec.Struct, frozen=True):
     """(name, value) pairs in the producer's order; a name may occur more than once."""
     delivery_count: int = 1
     """QUEUE: one more than the number of its deliveries that have failed. An acknowledgement refers to it."""
+    parked_number: int = 0
+    """STREAM: its number among the parked records of its key, which is being resumed; 0: it was not parked. Its segment
+    is the one that has the key now, its offset that in the dead-letter topic, and its headers say where it is from."""

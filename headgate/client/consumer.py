@@ -21,6 +21,7 @@ from headgate.client.consuming.consumer_requests import ConsumerOptions, Consume
 from headgate.client.consuming.consumer_tasks import ConsumerTasks
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.parking import Parking, require_stream
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
@@ -111,6 +112,7 @@ class Consumer:
 
     _reads_source = False
     """Whether it reads an external topic's source (headgate.client.external_consumer)."""
+    _state = _State.NEW
 
     def __init__(
         self,
@@ -156,7 +158,8 @@ class Consumer:
         self._feed.head.history = requests.history
         self._feed.on_skipped = self._on_skipped
         sender = DeadLetterSender(self._client, requests, self._feed, self._tasks, self._log)
-        self._deliveries = Deliveries(self._feed, self._acknowledger, requests, self._tasks, self._log, sender)
+        parking = Parking(self._client, requests, self._feed, self._acknowledger, self._tasks, self._log)
+        self._deliveries = Deliveries(self._feed, self._acknowledger, requests, self._tasks, self._log, sender, parking)
         callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
         self._holdings = Holdings(
             self._kind, requests, self._feed, self._acknowledger, self._tasks, self._log, callbacks
@@ -171,7 +174,6 @@ class Consumer:
             self._log,
             open_feed=self._open_feed,
         )
-        self._state = _State.NEW
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         return RecordFeed(self._topic, self._kind, positions, self._tasks.spawn)
@@ -439,6 +441,7 @@ class Consumer:
                 pauses.reset()
                 yield records[0]
             elif self._feed.has_delivered(goal):
+                await self.flush()  # What is parked by then is a dead letter.
                 alive = await self._membership.heartbeat(asks_unread=True)
                 sends = bool(alive.dead_letters) and not self._deliveries.sender.problem
                 if not alive.unread and not sends and self._feed.has_delivered(goal):
@@ -476,6 +479,8 @@ class Consumer:
         if self._kind == SubscriptionType.QUEUE:
             self._deliveries.acknowledge(record)
             await self._acknowledger.wait_for_capacity()
+        elif record.parked_number:
+            self._deliveries.parking.acknowledge(record)
         elif self._feed.acknowledge(record):
             self._acknowledger.acknowledge((record.segment, record.generation), record.offset, record.offset + 1)
             self._feed.acknowledge_skipped(record.segment, record.generation)
@@ -497,6 +502,26 @@ class Consumer:
             raise ConfigError(f"negative_acknowledge: delay_seconds={delay_seconds:g} is above a day")
         self._deliveries.fail(record, delay_seconds, reason)
         await self._acknowledger.wait_for_capacity()
+
+    async def park(self, record: ConsumedRecord, *, reason: str = "") -> None:
+        """STREAM: send ``record`` and every later record of its key to the dead-letter topic; other keys continue.
+
+        They count as acknowledged, and so does every record delivered before ``record`` in its segment. The key stays
+        parked for all consumers until `Admin.resume_key`. Then its records are delivered in order, before newer ones:
+        acknowledge each of them, or park it again. If `get_many` has returned later records of the key, park each.
+
+        Waits for the leader. Raises:
+            RequestRejectedError: the subscription has no dead-letter topic, or too many parked keys, or the key is
+                longer than 256 bytes. The record is not acknowledged.
+            TypeError, HeadgateError: as `acknowledge`; keys of an external topic cannot be parked.
+        """
+        _require_record("park", record)
+        require_stream("park", reads_source=self._reads_source, is_stream=self._kind == SubscriptionType.STREAM)
+        if self._holdings.handling is not None:
+            raise HeadgateError('park: run() parks the key of a record with retry=RetryPolicy(then="park")')
+        await self._deliveries.parking.park(record, reason)
+        if not record.parked_number:
+            await self._acknowledge(record)
 
     async def extend(self, record: ConsumedRecord, seconds: float) -> None:
         """QUEUE: let the delivery of ``record`` time out ``seconds`` from now, whatever it was before.

@@ -62,7 +62,7 @@ class Membership:
         """How often the program had asked for a record at the last heartbeat that was answered."""
         self._forbidden_since: float | None = None
         """Loop time since which every request was forbidden; None: the newest was not."""
-        deliveries.sender.heartbeat = self.heartbeat
+        deliveries.sender.heartbeat = deliveries.parking.heartbeat = self.heartbeat
         self._cleanup_callbacks: list[Callable[[], None]] = []
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
@@ -114,6 +114,7 @@ class Membership:
     async def heartbeat(self, *, asks_unread: bool = False) -> m.HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._feed.totals.asked, self._holdings.handling
+        asked_at = asyncio.get_running_loop().time()
         alive = await self._requests.heartbeat(
             self._holdings.generations(),
             asks_unread=asks_unread,
@@ -122,7 +123,7 @@ class Membership:
         )
         self._asked_before = asked
         self._feed.head.advance(alive.head)
-        self._deliveries.heard(alive)
+        self._deliveries.heard(alive, asked_at)
         return alive
 
     async def _maintain_registration(self) -> None:

@@ -27,11 +27,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
     reason: str
     died_at_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+    parked_number: int = 0
+    """Its number among the records of its parked key; 0: it was not parked."""
 
     def headers(self) -> Headers:
         return tuple(
             (f"{ORIGIN_PREFIX}{field.replace('_', '-')}", str(getattr(self, field)).encode())
             for field in self.__struct_fields__
+            if field != "parked_number" or self.parked_number
         )
 
 

@@ -160,12 +160,16 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowledged"):
     """The acknowledgements of one batch that count.
 
-    ``checkpoints``: segment of an external topic → its new checkpoint.
+    ``checkpoints``: segment of an external topic → its new checkpoint. ``parked``: (segment, offset, key) of the
+    records in ``ranges`` that go to the dead-letter topic, in order. ``resumed``: (key, number): the parked records of
+    the key up to this number have been processed.
     """
 
     seek_generation: int
     ranges: list[AcknowledgedRange]
     checkpoints: dict[int, Checkpoint] = {}
+    parked: list[tuple[int, int, bytes]] = []
+    resumed: list[tuple[bytes, int]] = []
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):
@@ -333,7 +337,7 @@ class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_c
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a subscription does with records that are not acknowledged. Only the last part applies to a STREAM."""
+    """What a subscription does with records that are not acknowledged. The first two parts are for a QUEUE."""
 
     max_deliveries: int = 0
     """After so many failed deliveries a record goes to the dead-letter topic; 0: never."""
@@ -367,6 +371,33 @@ class DeliveriesFailed(SubscriptionEntry, frozen=True, tag="deliveries_failed"):
     """
 
     records: list[tuple[int, int, int, int, str]]
+
+
+class KeyParked(SubscriptionEntry, frozen=True, tag="key_parked"):
+    """The records of a key leave a STREAM's way, into the dead-letter topic. If it was being resumed, that stops."""
+
+    key: bytes
+    reason: str
+
+
+class KeyResumed(SubscriptionEntry, frozen=True, tag="key_resumed"):
+    """A command resumed a parked key. ``dropped``: the records that are parked now are not delivered."""
+
+    key: bytes
+    dropped: bool
+    token: str
+
+
+class KeyUnparked(SubscriptionEntry, frozen=True, tag="key_unparked"):
+    """A key that was resumed is not parked any more: all its parked records have been processed."""
+
+    key: bytes
+
+
+class ParkedRecordsStored(SubscriptionEntry, frozen=True, tag="parked_records_stored"):
+    """Parked records are in the dead-letter topic: their dead-letter numbers."""
+
+    numbers: list[int]
 
 
 class SubscriptionDeleted(SubscriptionEntry, frozen=True, tag="subscription_deleted"):
@@ -498,6 +529,10 @@ AnyEntry = (
     | DeliveryPolicySet
     | DeliveriesBegun
     | DeliveriesFailed
+    | KeyParked
+    | KeyResumed
+    | KeyUnparked
+    | ParkedRecordsStored
     | SubscriptionDeleted
     | SubscriptionSeek
     | ConsumerRegistered

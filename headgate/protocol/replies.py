@@ -11,7 +11,7 @@ from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan
 from headgate.views.producers import ProducerInfo
-from headgate.views.subscriptions import SeekResult, SubscriptionInfo
+from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
 from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
 Verdict = Literal[
@@ -87,7 +87,10 @@ class DeliveriesBegun(ReplyBody, frozen=True, tag="deliveries_begun"):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead record, to be sent to ``topic`` unless it is there. Dead records are sent in the order of ``number``."""
+    """A dead record, to be sent to ``topic`` unless it is there. Dead records are sent in the order of ``number``.
+
+    ``parked_number``: its number among the records of its parked key; 0: it is of a QUEUE.
+    """
 
     number: int
     died_at_ms: int
@@ -97,6 +100,24 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int
     reason: str
     topic: str
+    parked_number: int = 0
+
+
+class ResumingKey(msgspec.Struct, frozen=True, array_like=True):
+    """A parked key that is being resumed. Its records up to ``number`` were processed.
+
+    Those up to ``last`` are parked, and those up to ``stored`` are in the dead-letter ``topic``. ``parking`` rises each
+    time that a key of the subscription is parked.
+    """
+
+    segment: int
+    generation: int
+    key: bytes
+    parking: int
+    topic: str
+    number: int
+    last: int
+    stored: int
 
 
 class Rejected(ReplyBody, frozen=True, tag="rejected"):
@@ -183,6 +204,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means
     all of them. ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
     ``failed`` (QUEUE): records of these buckets that are delivered later, and not when they are read in their turn.
+    ``parked`` (STREAM): the parked keys of these buckets. Their records are not delivered.
     """
 
     segment: int
@@ -199,6 +221,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     buckets: int = KEY_BUCKETS
     starts: list[BucketStart] = []
     failed: list[Redelivery] = []
+    parked: list[bytes] = []
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -240,7 +263,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     segments with unacknowledged records that neither this nor another connected consumer reads.
     ``policy``: the present delivery policy. ``dead_letters``: the first ones that this consumer is to send to their
     topics, as the sender since ``sender_since_ms``, which rises with each change of the sender. ``sender_secret``: its
-    producer's secret.
+    producer's secret. ``resuming``: the first keys of this consumer's segments that are being resumed.
     """
 
     head: int
@@ -252,6 +275,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     dead_letters: list[DeadLetter] = []
     sender_since_ms: int = 0
     sender_secret: str = ""
+    resuming: list[ResumingKey] = []
 
 
 class Done(ReplyBody, frozen=True, tag="done"):
@@ -292,6 +316,12 @@ class SubscriptionList(PageReply, frozen=True, kw_only=True, tag="subscription_l
     """Reply to `ListSubscriptions`."""
 
     subscriptions: list[SubscriptionInfo]
+
+
+class ParkedKeyList(PageReply, frozen=True, kw_only=True, tag="parked_key_list"):
+    """Reply to `ListParkedKeys`."""
+
+    keys: list[ParkedKeyInfo]
 
 
 class SeekReply(ReplyBody, frozen=True, tag="seek"):

@@ -36,6 +36,8 @@ MAX_FAILURE_CHARACTERS = 200
 """Limit for the reason of a negative acknowledgement. It is kept for each record that has failed."""
 MAX_PROBLEM_CHARACTERS = 500
 """Limit for the text that says why a consumer cannot send dead letters."""
+MAX_PARKED_KEY_BYTES = 256
+"""Limit for a key that is parked, because the leader keeps it, and each grant names it."""
 MAX_CAPACITY_PERCENT = 1000
 """Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
 
@@ -67,6 +69,7 @@ ProgramText = Annotated[str, Meta(pattern=r"^[!-~]{0,128}\Z")]
 Bucket = Annotated[int, Meta(ge=0, le=KEY_BUCKETS - 1)]
 DeliveryCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 DelayMs = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
+ParkedKeyBytes = Annotated[bytes, Meta(min_length=1, max_length=MAX_PARKED_KEY_BYTES)]
 Checkpoint = Annotated[str, Meta(max_length=1024)]
 Cursor = Annotated[str, Meta(max_length=256)]
 """A position in a list. Clients return it unchanged and do not read it."""

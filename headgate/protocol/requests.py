@@ -35,6 +35,7 @@ from headgate.protocol.request_fields import (
     Name,
     Natural,
     ParentLabel,
+    ParkedKeyBytes,
     PolicyField,
     ProgramText,
     ReaderRequest,
@@ -165,19 +166,70 @@ class NegativeAcknowledgement(msgspec.Struct, frozen=True, array_like=True, forb
     reason: Annotated[str, Meta(max_length=MAX_FAILURE_CHARACTERS)] = ""
 
 
+class ParkedRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """STREAM: a record of a parked key. It counts if an acknowledgement of the same batch that covers it does."""
+
+    segment: Natural
+    generation: Natural
+    offset: Natural
+    key: ParkedKeyBytes
+
+
+class ResumedKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """STREAM: the parked records of ``key`` up to ``number`` were processed.
+
+    It counts if an acknowledgement of the same holding in the same batch does.
+    """
+
+    segment: Natural
+    generation: Natural
+    key: ParkedKeyBytes
+    number: Natural
+
+
 class AcknowledgeBatch(ReaderRequest, frozen=True, tag="acknowledge"):
     """Acknowledgements of one consumer. Repeating them has no further effect, so they need no producer identity.
 
     ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
     counts only if an acknowledgement of its segment in the same batch counts. ``number`` rises with
     each batch of the program: a late copy of a batch does not replace the checkpoint of a later one.
-    ``negative``: QUEUE, records to be delivered again.
+    ``negative``: QUEUE, records to be delivered again. ``parked``, ``resumed``: STREAM, what becomes of parked keys.
     """
 
     acknowledgements: Annotated[list[Acknowledgement], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
     negative: Annotated[list[NegativeAcknowledgement], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
     checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = {}
     number: Natural = 0
+    parked: Annotated[list[ParkedRecord], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
+    resumed: Annotated[list[ResumedKey], Meta(max_length=MAX_BATCH_ACKNOWLEDGEMENTS)] = []
+
+
+class ParkKey(ReaderRequest, frozen=True, tag="park_key"):
+    """STREAM: park the key of a record that this consumer has and has not acknowledged.
+
+    ``number``: that of a parked record which is delivered again; 0: the record at ``offset`` of the segment. The reply
+    comes once the key is parked for every later holder. Repeating the request has no further effect.
+    """
+
+    segment: Natural
+    generation: Natural
+    offset: Natural
+    key: ParkedKeyBytes
+    number: Natural = 0
+    reason: Annotated[str, Meta(max_length=MAX_FAILURE_CHARACTERS)] = ""
+
+
+class UnparkKey(ReaderRequest, frozen=True, tag="unpark_key"):
+    """STREAM: the parked records of a resumed key were processed, up to number ``last``. This consumer parks no more.
+
+    ``parking``: as the leader named it. Repeating the request has no further effect.
+    """
+
+    segment: Natural
+    generation: Natural
+    key: ParkedKeyBytes
+    parking: Natural
+    last: Natural
 
 
 class BegunRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

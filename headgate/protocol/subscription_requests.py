@@ -14,6 +14,7 @@ from headgate.protocol.request_fields import (
     ListRequest,
     Name,
     Natural,
+    ParkedKeyBytes,
     Start,
     SubscriptionRequest,
     Token,
@@ -107,8 +108,8 @@ class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscripti
 class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_policy"):
     """Change what a subscription does with records that are not acknowledged. None leaves a field as it is.
 
-    ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off; they are for
-    a QUEUE. ``max_deliveries`` requires a dead-letter topic. ``max_processing_ms`` 0: no limit.
+    ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off; the first two
+    are for a QUEUE. ``max_deliveries`` requires a dead-letter topic. ``max_processing_ms`` 0: no limit.
     """
 
     token: Token
@@ -116,3 +117,19 @@ class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_poli
     ack_timeout_ms: DelayMs | None = None
     dead_letter_topic: Annotated[str, Meta(max_length=100)] | None = None
     max_processing_ms: DelayMs | None = None
+
+
+class ListParkedKeys(ListRequest, frozen=True, tag="list_parked_keys"):
+    """List the parked keys of a STREAM, in the order in which they were parked; or one of them."""
+
+    topic: Name
+    subscription: Name
+    key: ParkedKeyBytes | None = None
+
+
+class ResumeKey(SubscriptionRequest, frozen=True, tag="resume_key"):
+    """Deliver the records of a parked key in order, before newer ones. ``drop``: without those that are parked now."""
+
+    key: ParkedKeyBytes
+    token: Token
+    drop: bool = False

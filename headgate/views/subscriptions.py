@@ -111,11 +111,27 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dropped_records: int = 0
     """Records that retention deleted before this subscription had acknowledged them, since its creation."""
     policy: DeliveryPolicy = DeliveryPolicy()
-    """QUEUE: what happens to a record that is not acknowledged."""
+    """QUEUE: what happens to a record that is not acknowledged. STREAM: only its dead-letter topic applies."""
     failed: int = 0
     """QUEUE: records that have failed and are delivered again, or wait for that."""
     dead: int = 0
-    """QUEUE: records that wait to be stored in a dead-letter topic."""
+    """Records that wait to be stored in a dead-letter topic."""
+    parked_keys: int = 0
+    """STREAM: keys whose records go to the dead-letter topic."""
+
+
+class ParkedKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a STREAM whose records go to the dead-letter topic."""
+
+    key: bytes
+    since_ms: int
+    records: int
+    """Parked records of the key that were not resumed; acknowledged ones only."""
+    reason: str
+    """Why it was parked, as its consumer said."""
+    dead_letter_topic: str
+    is_resuming: bool
+    """A command has resumed it, and its consumer delivers its records."""
 
 
 class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):

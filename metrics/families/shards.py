@@ -29,6 +29,7 @@ _FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
         lambda each: each.waiting_requests,
     ),
     "producers": ("Known producers, named and anonymous.", lambda each: each.producers),
+    "parked_keys": ("Parked keys of STREAM subscriptions.", lambda each: each.counts.parked_keys),
     "named_producers": ("Named producers, which are kept until they are deleted.", lambda each: each.named_producers),
 }
 """Gauge of each shard → its text and value. A status is collected every few seconds."""
@@ -44,6 +45,7 @@ _ENDS_WITH_TERM: Final = (
     "ingest_queue_bytes",
     "batches_in_flight",
     "requests_waiting",
+    "parked_keys",
     "replies_waiting",
     "device_records_pending",
     "segment_deletions_pending",

@@ -48,6 +48,8 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.AcknowledgeBatch: _on_subscription(Action.CONSUME),
     m.BeginDeliveries: _on_subscription(Action.CONSUME),
     m.ConfirmDeadLetters: _on_subscription(Action.CONSUME),
+    m.ParkKey: _on_subscription(Action.CONSUME),
+    m.UnparkKey: _on_subscription(Action.CONSUME),
     m.RegisterConsumer: _on_subscription(Action.CONSUME),
     m.Heartbeat: _on_subscription(Action.CONSUME),
     m.LeaveConsumer: _on_subscription(Action.CONSUME),
@@ -66,6 +68,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
     m.DescribeTopic: _on_topic(Action.DESCRIBE),
     m.DescribeSubscription: _on_subscription(Action.DESCRIBE),
+    m.ListParkedKeys: _on_subscription(Action.DESCRIBE),
     m.ExplainSubscription: _on_subscription(Action.DESCRIBE),
     m.PlanChanges: _on_subscription(Action.DESCRIBE),
     m.CreateTopic: _on_topic(Action.ADMINISTER),
@@ -79,4 +82,5 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.DeleteSubscription: _on_subscription(Action.ADMINISTER),
     m.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
     m.SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
+    m.ResumeKey: _on_subscription(Action.ADMINISTER),
 }

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
-from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol import messages as m
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.progress import segment_status, unacknowledged
@@ -46,6 +46,11 @@ def build_grant(
         end_bucket=end_bucket,
         starts=[part for part in starts if part.start_offset > start or part.acknowledged],
         failed=failed_in(subscription, topic, segment_slice, now_ms),
+        parked=[
+            key
+            for key in subscription.redelivery.parked.within(described.first_hash, described.last_hash)
+            if key_bucket(key, KEY_BUCKETS) in buckets
+        ],
     )
 
 
@@ -103,6 +108,7 @@ def describe(
         policy=subscription.redelivery.policy,
         failed=len(subscription.redelivery.failed),
         dead=len(subscription.redelivery.dead),
+        parked_keys=len(subscription.redelivery.parked.keys),
         seek_generation=subscription.seek_generation,
         consumers=consumers,
         segments=tuple(segments),

@@ -153,9 +153,17 @@ class _Explainer:
         return sentences + self._redelivery()
 
     def _redelivery(self) -> list[str]:
-        """Describe what waits because its delivery has failed."""
+        """Describe what waits because its delivery has failed, or because its key is parked."""
         redelivery, now_ms = self._subscription.redelivery, self._context.now_ms
         sentences = []
+        if keys := redelivery.parked.keys.values():
+            records, resuming = sum(each.records for each in keys), len(redelivery.parked.resuming)
+            oldest = duration((now_ms - min(each.since_ms for each in keys)) / 1000)
+            sentences.append(
+                f"{len(keys)} key{'s are' if len(keys) > 1 else ' is'} parked, with {records} records; the oldest for "
+                f"{oldest}. Their records go to the dead-letter topic. {resuming} of the keys "
+                f"{'is' if resuming == 1 else 'are'} being resumed."
+            )
         if failed := redelivery.failed:
             later = sum(each.not_before_ms > now_ms for each in failed)
             reason, _ = Counter(each.reason for each in failed).most_common(1)[0]
@@ -167,7 +175,7 @@ class _Explainer:
         if full := [str(each) for each in sorted(redelivery.attempts) if redelivery.records(each) >= limit]:
             sentences.append(
                 f"No further record of {_segments(full)} is delivered: {limit} were begun or have failed. "
-                "Acknowledge some of them."
+                "They wait to be acknowledged, or to be stored in a dead-letter topic."
             )
         if dead := len(redelivery.dead):
             cause = self._context.dead_letter_problem or "its consumers have not sent them yet"

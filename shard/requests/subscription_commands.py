@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.paging import Page, follows
 from shard.reporting.description import describe
 from shard.requests.handlers import Answer, Decision, command, done, user_command
 from shard.requests.lookup import find_subscription, find_topic
@@ -198,10 +199,10 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
     if topic.external is not None or not tracks_acknowledgements(subscription.type):
         kind = "of an external topic" if topic.external is not None else f"of type {subscription.type}"
         return _invalid(f"subscription {subscription.name!r} is {kind}, which has no delivery policy")
-    if subscription.type != e.SubscriptionType.QUEUE and given.keys() - {"max_processing_ms"}:
+    if subscription.type != e.SubscriptionType.QUEUE and given.keys() & {"max_deliveries", "ack_timeout_ms"}:
         return _invalid(
             f"subscription {subscription.name!r} is of type {subscription.type}: only a QUEUE delivers again, so only "
-            "max_processing can be set"
+            "max_processing and the dead-letter topic can be set"
         )
     if policy.max_deliveries and not policy.dead_letter_topic:
         return _invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
@@ -211,6 +212,51 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
         topic_id=topic.topic_id, subscription_id=subscription.subscription_id, policy=policy, token=request.token
     )
     return Decision((entry,), answer)
+
+
+def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
+    """Begin to deliver the records of a parked key; with ``drop`` only those that are parked from now on."""
+    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    if request.token in state.commands:
+        return Decision((), done)
+    if request.key not in subscription.redelivery.parked.keys:
+        return _invalid(
+            f"subscription {subscription.name!r} has not parked key {request.key!r}; see: headgate subscription parked "
+            f"{topic.name} {subscription.name}"
+        )
+    entry = e.KeyResumed(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        key=request.key,
+        dropped=request.drop,
+        token=request.token,
+    )
+    return Decision((entry,), done)
+
+
+def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
+    """Return one page of the parked keys."""
+    _, subscription = find_subscription(request.topic, request.subscription, state)
+    page: Page[m.ParkedKeyInfo] = Page()
+    parked = subscription.redelivery.parked
+    for key, each in parked.keys.items():
+        number = f"{each.number:020}"
+        if request.key in (None, key) and follows(request.after, number):
+            page.add(
+                (number,),
+                m.ParkedKeyInfo(
+                    key=key,
+                    since_ms=each.since_ms,
+                    records=each.records,
+                    reason=each.reason,
+                    dead_letter_topic=each.topic,
+                    is_resuming=key in parked.resuming,
+                ),
+            )
+        if page.is_full:
+            break
+    reply = m.ParkedKeyList(keys=page.items, next=page.following)
+    return Decision((), lambda _: reply)
 
 
 def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
@@ -268,4 +314,6 @@ COMMANDS: Final = (
     command(m.SeekSubscription, seek_subscription),
     command(m.SetSubscriptionOrder, set_order),
     command(m.SetDeliveryPolicy, set_delivery_policy),
+    command(m.ListParkedKeys, list_parked_keys),
+    command(m.ResumeKey, resume_key),
 )

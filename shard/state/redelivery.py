@@ -1,4 +1,4 @@
-"""The records of a QUEUE subscription that are being tried or have failed, as a fold over ledger entries. Pure.
+"""The records of a subscription that are being tried, have failed or are parked, as a fold over ledger entries. Pure.
 
 1. A record is in it from the first delivery that begins or fails until it is acknowledged, its segment is pruned, or
    the subscription is moved. Each record is in one key bucket, and only that bucket's acknowledgement settles it.
@@ -6,6 +6,7 @@
    grant is lost. A holder that hands its segment back fails nothing: the next holder delivers the record once more.
 3. A record that has failed `max_deliveries` times is dead. Dead records are numbered in the order in which they died,
    and their ledger times never fall, so (time, number) orders them also after a ledger was put back to an older state.
+4. STREAM: a record of a parked key is dead once it is acknowledged, until it is stored in the dead-letter topic.
 """
 
 from bisect import bisect_left
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headgate.model import entries as e
+from headgate.model.hashing import KEY_BUCKETS, key_bucket
+from shard.state.parked_keys import ParkedKeys
 
 
 class Attempts(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -31,6 +34,21 @@ class Attempts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     died_at_ms: int = 0
     topic: str = ""
     """The dead-letter topic at its death. It does not change: a copy may be there already."""
+    key: bytes = b""
+    """The parked key that it has; empty: none."""
+    number: int = 0
+    """Its number among the records of that key."""
+
+
+RedeliveryEntry = (
+    e.DeliveryPolicySet
+    | e.DeliveriesBegun
+    | e.DeliveriesFailed
+    | e.KeyParked
+    | e.KeyResumed
+    | e.KeyUnparked
+    | e.ParkedRecordsStored
+)
 
 
 @dataclass(slots=True)
@@ -45,6 +63,7 @@ class Redelivery:
     dead: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Number of a dead record → (segment, offset), in order."""
     next_number: int = 1
+    parked: ParkedKeys = field(default_factory=ParkedKeys)
 
     def of(self, segment: int, offset: int) -> Attempts | None:
         """Return what happened to a record; None: nothing that counts."""
@@ -60,7 +79,7 @@ class Redelivery:
         kept = (each for known in self.attempts.values() for each in known.values())
         return [each for each in kept if each.failures and not each.dead_letter]
 
-    def apply(self, entry: e.DeliveryPolicySet | e.DeliveriesBegun | e.DeliveriesFailed, at_ms: int) -> None:
+    def apply(self, entry: RedeliveryEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
         match entry:
             case e.DeliveryPolicySet():
@@ -73,6 +92,25 @@ class Redelivery:
             case e.DeliveriesFailed():
                 for segment, offset, bucket, not_before_ms, reason in entry.records:
                     self._fail(segment, offset, bucket, not_before_ms, reason, at_ms)
+            case e.KeyParked():
+                self.parked.park(entry, self.policy.dead_letter_topic, at_ms, self.next_number - 1)
+            case e.KeyResumed():
+                self.parked.resume(entry)
+            case e.KeyUnparked():
+                self.parked.unpark(entry.key)
+            case e.ParkedRecordsStored():
+                for number in entry.numbers:
+                    self._remove(*self.dead[number])
+
+    def park(self, segment: int, offset: int, key: bytes, at_ms: int) -> None:
+        """Count an acknowledged record of a parked key as dead, unless it is that already: after a seek back."""
+        if self.of(segment, offset) is None:
+            parked = self.parked.add_record(key)
+            bucket, reason, topic = key_bucket(key, KEY_BUCKETS), parked.reason, parked.topic
+            dead = Attempts(bucket, 0, 0, 0, reason, self.next_number, at_ms, topic, key, parked.last)
+            self.attempts.setdefault(segment, {})[offset] = dead
+            self.dead[self.next_number] = segment, offset
+            self.next_number += 1
 
     def _fail(self, segment: int, offset: int, bucket: int, not_before_ms: int, reason: str, at_ms: int) -> None:
         known = self.attempts.setdefault(segment, {})

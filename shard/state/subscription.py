@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of
@@ -24,7 +24,7 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
 from shard.state.acknowledged import AcknowledgementProgress
-from shard.state.redelivery import Redelivery
+from shard.state.redelivery import Redelivery, RedeliveryEntry
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
@@ -44,9 +44,7 @@ SubscriptionEntry = (
     | e.SegmentReleased
     | e.SegmentsDrained
     | e.SegmentWeightsSet
-    | e.DeliveryPolicySet
-    | e.DeliveriesBegun
-    | e.DeliveriesFailed
+    | RedeliveryEntry
 )
 LOST = {
     "failed": "ended with an error",
@@ -159,7 +157,7 @@ class Subscription:
     dropped_records: int = 0
     """Records that were pruned before it had acknowledged them; an estimate if key buckets had different progress."""
     redelivery: Redelivery = field(default_factory=Redelivery)
-    """QUEUE: records that are being tried or have failed."""
+    """QUEUE: records that are being tried or have failed. STREAM: parked keys."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
     """Generation → the segment or bucket range that is held at it."""
     _held_ranges: set[BucketRange] = field(init=False, repr=False, compare=False)
@@ -259,7 +257,7 @@ class Subscription:
         self._record_progress(entry, at_ms)
         match entry:
             case e.RecordsAcknowledged():
-                self._acknowledge(entry)
+                self._acknowledge(entry, at_ms)
             case e.SegmentGranted():
                 segment_slice = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
                 self.holdings[segment_slice] = Holding(entry.consumer, entry.generation, progressed_at_ms=at_ms)
@@ -298,8 +296,6 @@ class Subscription:
                 self.type, self.order, self.balance = entry.subscription_type, entry.order, entry.balance
             case e.SegmentWeightsSet():
                 self.weights.update(entry.weights)
-            case e.DeliveryPolicySet() | e.DeliveriesBegun() | e.DeliveriesFailed():
-                self.redelivery.apply(entry, at_ms)
             case e.SubscriptionSeek():
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
@@ -310,7 +306,7 @@ class Subscription:
                 # "Drained" holds for the old positions only.
                 self.drained.difference_update(entry.positions)
             case _:
-                assert_never(entry)
+                self.redelivery.apply(entry, at_ms)
 
     def _record_progress(self, entry: SubscriptionEntry, at_ms: int) -> None:
         """Let the time limits of the holders that make progress begin again. Without a limit it costs nothing."""
@@ -349,7 +345,8 @@ class Subscription:
 
     def forget_segments(self, ends: Mapping[int, int]) -> None:
         """Drop the state of pruned segments. ``ends``: segment → offset after its last record."""
-        self.dropped_records += self.unread_in(ends)
+        parked = self.redelivery.records if self.type == e.SubscriptionType.STREAM else lambda _: 0
+        self.dropped_records += self.unread_in(ends) + sum(map(parked, ends))
         forgotten = set(ends)
         for held in self.held_in(forgotten):
             self._release(held)
@@ -372,7 +369,10 @@ class Subscription:
         self.acknowledged_ranges = _without(self.acknowledged_ranges, segments)
         self.checkpoints = _without(self.checkpoints, segments)
         self.progress_by_bucket = _without(self.progress_by_bucket, segments)
-        self.redelivery.forget(segments)
+        if (
+            self.type == e.SubscriptionType.QUEUE
+        ):  # What a STREAM has parked goes to the dead-letter topic all the same.
+            self.redelivery.forget(segments)
 
     def _set_disconnected(self, consumer: str, at_ms: int | None) -> None:
         self.consumers[consumer] = replace(self.consumers[consumer], disconnected_at_ms=at_ms, stalled_at_ms=None)
@@ -408,13 +408,17 @@ class Subscription:
         if isinstance(segment_slice, BucketRange):
             self._held_ranges.remove(segment_slice)
 
-    def _acknowledge(self, entry: e.RecordsAcknowledged) -> None:
+    def _acknowledge(self, entry: e.RecordsAcknowledged, at_ms: int) -> None:
         if entry.seek_generation != self.seek_generation:
             return
         self.checkpoints.update(entry.checkpoints)
+        for segment, offset, parked in entry.parked:
+            self.redelivery.park(segment, offset, parked, at_ms)
+        for resumed, number in entry.resumed:
+            self.redelivery.parked.processed(resumed, number)
         self.redelivery.settle(
             (each.segment, each.first_offset, each.end_offset, range(each.first_bucket, each.end_bucket or KEY_BUCKETS))
-            for each in (entry.ranges if self.redelivery.attempts else ())
+            for each in (entry.ranges if self.redelivery.attempts and self.type == e.SubscriptionType.QUEUE else ())
         )
         for acknowledged in entry.ranges:
             segment, end_offset = acknowledged.segment, acknowledged.end_offset

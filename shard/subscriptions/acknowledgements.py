@@ -12,6 +12,7 @@ For each acknowledgement, the first matching rule applies:
    ignored, and an end below the position changes nothing.
 6. QUEUE acknowledges the present delivery of a record. An earlier one has ended: the record is delivered again.
 7. QUEUE acknowledges a limited number of ranges (`RangeLimit`).
+8. STREAM: the parked records that it covers can be kept (shard.subscriptions.parking).
 
 The checkpoint of an external segment counts if an acknowledgement of it in the same batch does, and
 unless a later batch of the same grant has brought another: a broker may deliver a batch late, or twice.
@@ -22,14 +23,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
+from shard.subscriptions.deliveries import record_limit
 from shard.subscriptions.external_topics import acknowledgeable_end
+from shard.subscriptions.parking import ParkedInBatch
 
 MAX_RANGES: Final = 400_000
 MAX_RANGES_PER_SEGMENT: Final = 10_000
@@ -92,11 +95,15 @@ def judge(
     """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
     rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails), max_ranges))
+    parking = ParkedInBatch(subscription, topic, batch, record_limit(topic))
     ranges: list[e.AcknowledgedRange] = []
     generations: dict[int, int] = {}
     rejected: list[tuple[int, str]] = []
     for index, acknowledgement in enumerate(batch.acknowledgements):
         accepted = consumer_error or rules.accept(acknowledgement)
+        if subscription.type == e.SubscriptionType.STREAM and isinstance(accepted, e.AcknowledgedRange):
+            held = slice_of(accepted.segment, accepted.first_bucket, accepted.end_bucket)
+            accepted = parking.accept(acknowledgement, held) or accepted
         if isinstance(accepted, str):
             rejected.append((index, accepted))
         else:
@@ -108,6 +115,8 @@ def judge(
         seek_generation=subscription.seek_generation,
         ranges=ranges,
         checkpoints=_newer_checkpoints(subscription, batch, generations),
+        parked=parking.parked,
+        resumed=parking.resumed,
     )
     return AcknowledgementJudgement(entry if ranges else None, rejected, rules.over_limit)
 

@@ -137,25 +137,26 @@ def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[m.De
             segment=segment,
             offset=offset,
             start_chunk=topic.tails[segment].chunk_of(offset),
-            deliveries=known.failures,
+            deliveries=max(1, known.failures),
             reason=known.reason,
             topic=known.topic,
+            parked_number=known.number,
         )
         for number, (segment, offset) in islice(dead, MAX_DEAD_LETTERS)
         for known in [subscription.redelivery.attempts[segment][offset]]
     ]
 
 
-def stored_dead_letters(subscription: Subscription, request: m.ConfirmDeadLetters) -> list[e.AcknowledgedRange]:
-    """Return what ``request`` acknowledges: the dead records that it names, in all buckets, as each is one record."""
+def stored_dead_letters(subscription: Subscription, request: m.ConfirmDeadLetters) -> dict[int, tuple[int, int]]:
+    """Return the dead records that ``request`` says are stored: number → (segment, offset)."""
     redelivery = subscription.redelivery
-    return [
-        e.AcknowledgedRange(segment, offset, offset + 1)
+    return {
+        number: (segment, offset)
         for number, died_at_ms in dict(request.stored).items()
         for segment, offset in filter(None, [redelivery.dead.get(number)])
         if redelivery.attempts[segment][offset].died_at_ms == died_at_ms
         if consumer_error(subscription, request.consumer, request.incarnation) is None
-    ]
+    }
 
 
 def sender_of(subscription: Subscription) -> str | None:

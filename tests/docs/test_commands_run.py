@@ -72,6 +72,7 @@ RUN_BY = {
     "topic import --format": "system/test_kinesis_example.py",
     "topic list": "system/test_one_node.py",
     "topic list --json": "system/test_one_node.py",
+    "subscription parked": "system/test_parked_keys.py",
     "subscription set --max-processing": "headgate/cli/subscriptions/test_seek.py",
     "subscription set-order": "system/test_one_node.py",
     "topic export": "system/test_one_node.py",

@@ -27,6 +27,7 @@ from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.leadership_checker import LeadershipChecker
 from tests.simulation.ledger_rules import LedgerRules
+from tests.simulation.parking_program import CELLAR
 from tests.simulation.queue_program import GRAVEYARD
 from tests.simulation.rare_clients import headers_of
 from tests.simulation.simulated_daemon import now_ms
@@ -235,7 +236,7 @@ class InvariantChecker:
                     f"{topic.name}: offset {row['offset']} in segment {row['segment']}, not {expected}"
                 )
             next_offsets[tail_key] = expected + 1
-            if topic.name != GRAVEYARD:  # whose records are in the order in which they died
+            if topic.name not in (GRAVEYARD, CELLAR):  # whose records are in the order in which they died
                 self._check_counter(topic.name, row)
             self.backlogs.record_stored(state.shard, row)
             self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
@@ -337,6 +338,8 @@ class InvariantChecker:
                     f"{subscription.name}: the position of segment {segment} fell to {position}"
                 )
             self.positions[state.shard, entry.subscription_id, segment] = position
+        for segment, offset, _ in entry.parked:
+            self.handled(subscription.topic, subscription.name, segment, offset)
         new = self.backlogs.newly_acknowledged
         if missing := new - self.ever_handled[subscription.topic, subscription.name]:
             raise InvariantViolationError(f"{subscription.name}: {min(missing)} is acknowledged, and was never handled")
@@ -407,9 +410,11 @@ class InvariantChecker:
                 raise InvariantViolationError(f"producer {name!r} has lost its source position {position!r}")
 
     def _check_created_subscriptions(self, entries: Iterable[e.AnyEntry]) -> None:
-        """Check that a registration created each new subscription: a rejected program must not create one."""
+        """Check that a command or a registration created each subscription: a rejected program must not create one."""
         begun = {
-            entry.subscription_id: entry.subscription for entry in entries if isinstance(entry, e.SubscriptionCreated)
+            entry.subscription_id: entry.subscription
+            for entry in entries
+            if isinstance(entry, e.SubscriptionCreated) and not entry.token
         }
         members = {entry.subscription_id for entry in entries if isinstance(entry, e.ConsumerRegistered)}
         if unused := begun.keys() - members:

@@ -91,6 +91,7 @@ SITUATIONS: Final = {
     "newcomers": 0.008,
     "slow_contender": 0.008,
     "workers": 0.04,
+    "parkers": 0.04,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
 with odd seeds, and the producer that is cut beside the import program."""

@@ -134,6 +134,11 @@ def granting(may_grant: Callable[[Any, Any, str], bool]) -> Function:
     return plan
 
 
+async def _overtaking(right: Function, self: Any, holding: Any, key: bytes) -> bool:
+    state = holding.parked.get(key)
+    return not (state is not None and state.is_resuming) and await right(self, holding, key)
+
+
 def _gate_of_parents(right: Function, layout: Layout, drained: Any, *rest: Any) -> Any:
     gate = right(layout, drained, *rest)
     parents = {each: layout.segments[each].parents for each in gate.blocked}
@@ -303,6 +308,10 @@ BUGS = (
     Bug("The loss of a consumer fails nothing.", "shard.state.redelivery:Redelivery.release", with_arguments(lost="")),
     Bug("No consumer takes the segment of one without progress.", "shard.subscriptions.stalled:takeable", always({})),
     Bug("A dead record is acknowledged and stored nowhere.", "headgate.client.consuming.dead_letters:DeadLetterSender._store", _at_once),
+    # Parked keys
+    Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
+    Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.consuming.acknowledger:Acknowledger.park", always(None)),
+    Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._is_parked", _overtaking),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),

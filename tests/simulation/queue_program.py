@@ -38,6 +38,19 @@ class WorkerEndedError(Exception):
     """A record has ended its worker."""
 
 
+async def until_done(command: Callable[[], Awaitable[Any]]) -> None:
+    """Repeat a command until a leader has replied."""
+    while True:
+        try:
+            await command()
+        except NoLeaderError:
+            continue
+        except HeadgateError as error:
+            if "exists" not in str(error):
+                raise
+        return
+
+
 class QueueProgram:
     """The workers of one simulated cluster."""
 
@@ -67,9 +80,9 @@ class QueueProgram:
                 async with Consumer(client, topic=MAIN_TOPIC, subscription=WORK, type="QUEUE", start="earliest"):
                     pass
 
-            await self._until_done(lambda: admin.create_topic(GRAVEYARD))
-            await self._until_done(join)
-            await self._until_done(
+            await until_done(lambda: admin.create_topic(GRAVEYARD))
+            await until_done(join)
+            await until_done(
                 lambda: admin.set_delivery_policy(
                     MAIN_TOPIC,
                     WORK,
@@ -82,18 +95,6 @@ class QueueProgram:
         if rng.random() < 0.5:
             tasks.append(self._world.spawn(self._fall_silent()))
         tasks += [self._world.spawn(self._work(f"worker-{number}", rng)) for number in range(WORKERS)]
-
-    @staticmethod
-    async def _until_done(command: Callable[[], Awaitable[Any]]) -> None:
-        while True:
-            try:
-                await command()
-            except NoLeaderError:
-                continue
-            except HeadgateError as error:
-                if "exists" not in str(error):
-                    raise
-            return
 
     async def _fall_silent(self) -> None:
         """Take some records, and then live without ever asking for another one."""

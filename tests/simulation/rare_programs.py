@@ -9,6 +9,7 @@
   open producers meanwhile. Only the import program's world has so many.
 * ``newcomers``: producers that start while messages are lost, and have no leader that they could doubt.
 * ``workers``: a queue whose handlers fail (`tests.simulation.queue_program`).
+* ``parkers``: a stream whose handlers park keys (`tests.simulation.parking_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -34,6 +35,7 @@ from headgate.errors import (
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
 
@@ -106,6 +108,7 @@ class RarePrograms:
         self._world = world
         self._runs = 0
         self.queue = QueueProgram(world)
+        self.parking = ParkingProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -119,6 +122,7 @@ class RarePrograms:
             "newcomers": self._start_newcomers,
             "slow_contender": self._slow_contenders,
             "workers": self.queue.start,
+            "parkers": self.parking.start,
         }
         plan = self._world.plan
         return [self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs]
@@ -126,14 +130,19 @@ class RarePrograms:
     @property
     def is_settled(self) -> bool:
         """Whether every newcomer has sent its record, and every pipeline has its outcomes."""
-        return not self._waiting and (self.queue.is_settled or "workers" not in self._world.plan.programs)
+        return not self._waiting and all(each.is_settled for each in self._handlers)
 
     def check(self) -> None:
         """Raise InvariantViolationError unless `is_settled`."""
         if self._waiting:
             raise InvariantViolationError(f"{sorted(self._waiting)} never sent a record, although all faults ended")
-        if "workers" in self._world.plan.programs:
-            self.queue.check()
+        for each in self._handlers:
+            each.check()
+
+    @property
+    def _handlers(self) -> list[QueueProgram | ParkingProgram]:
+        programs: dict[str, QueueProgram | ParkingProgram] = {"workers": self.queue, "parkers": self.parking}
+        return [each for name, each in programs.items() if name in self._world.plan.programs]
 
     # The inspector
 

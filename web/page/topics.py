@@ -192,14 +192,15 @@ def _totals(document: SubscriptionDocument) -> Html:
     if backlog.counted_by == "spark":
         counted = f"Spark counted {duration(max(0, now_ms - backlog.as_of_ms) / 1000)} ago"
     order, balance = document.subscription.order, document.subscription.balance
-    dropped = document.subscription.dropped_records
+    dropped, parked = document.subscription.dropped_records, document.subscription.parked_keys
     return tiles(
         ("Type", summary.type or "unknown", f"order {order}, balanced by {balance}"),
         (
             "Backlog",
             _backlog(summary),
             ("records" if oldest is None else f"records, the oldest {duration(oldest)} old")
-            + (f"; {count(dropped)} dropped by retention" if dropped else ""),
+            + (f"; {count(dropped)} dropped by retention" if dropped else "")
+            + (f"; {count(parked)} {'keys' if parked > 1 else 'key'} parked" if parked else ""),
         ),
         *[
             (

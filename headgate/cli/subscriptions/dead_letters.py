@@ -7,6 +7,8 @@ Rules:
 2. A replay stores its position with each record, as a copy does, and moves that subscription at its end. So each dead
    letter is sent back once, whatever interrupts it.
 3. Only dead letters of this very subscription count, by its id: not those of an earlier one of the same name.
+4. The parked records of a stream are not sent back, which would break the order: their keys are resumed. They are
+   dropped only while no key is parked.
 """
 
 from __future__ import annotations
@@ -67,6 +69,10 @@ def dead_letters(
     if drop:
         require_consent(context, yes=yes, dry_run=dry_run)
     found = context.run(find_open(context, topic, name))
+    if found.described.type == "STREAM" and (replay or (drop and found.described.parked_keys)):
+        raise HeadgateError(
+            f"the records of parked keys are resumed in order: headgate subscription resume {topic} {name} KEY"
+        )
     count, action = len(found.letters), "sent_back" if replay else "dropped"
     if not context.as_json:
         _print(found, err=replay or drop)

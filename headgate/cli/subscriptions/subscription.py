@@ -20,6 +20,7 @@ from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
 from headgate.cli.subscriptions.dead_letters import dead_letters
+from headgate.cli.subscriptions.parking import drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
 from headgate.cli.terminal.output import examples, print_table
 from headgate.cli.terminal.seconds_type import Seconds
@@ -46,8 +47,11 @@ def subscription() -> None:
 
 
 subscription.add_command(dead_letters)
+subscription.add_command(drop)
 subscription.add_command(export)
 subscription.add_command(import_)
+subscription.add_command(parked)
+subscription.add_command(resume)
 subscription.add_command(seek)
 subscription.add_command(set_order)
 
@@ -65,7 +69,8 @@ def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
 
 def _policy(described: SubscriptionInfo) -> str:
     if described.type != "QUEUE":
-        return f"; {policy_text(described.policy)}" if described.policy.max_processing_ms else ""
+        policy = f"; {policy_text(described.policy)}" if described.policy != DeliveryPolicy() else ""
+        return policy + (f"; {described.parked_keys} keys parked" if described.parked_keys else "")
     return f"; {policy_text(described.policy)}; {described.failed} failed, {described.dead} dead"
 
 

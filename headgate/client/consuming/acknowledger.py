@@ -124,6 +124,23 @@ class Acknowledger:
         self._unstored.add_single(offset, single)
         self._count()
 
+    def park(self, record: m.ParkedRecord) -> None:
+        """Park a record with the acknowledgement that covers it."""
+        self._unstored.add_parked(record)
+
+    def resume(self, resumed: m.ResumedKey) -> None:
+        """Acknowledge the parked records of a key up to a number."""
+        self._unstored.add_resumed(resumed)
+        self._count()
+
+    def has_parked(self, key: HeldKey, parked: bytes) -> bool:
+        """Return whether a record of key ``parked`` waits to be stored as parked."""
+        return self._unstored.has_parked(key, parked)
+
+    def is_full(self, key: HeldKey) -> bool:
+        """Return whether no further record of a holding can be parked, or fail, at present."""
+        return self._unstored.is_full(key)
+
     def count_late(self) -> None:
         """Count an acknowledgement of a delivery that has ended: it has no effect."""
         self._unstored.late += 1
@@ -209,11 +226,12 @@ class Acknowledger:
 
     def _replied(self, batch: AcknowledgementBatch, reply: m.Acknowledged) -> None:
         self._unstored.replied(dict(reply.rejected), dict(reply.negative_rejected))
-        due: dict[HeldKey, list[m.Redelivery]] = {(each.segment, each.generation): [] for each in batch.negative}
+        named: list[m.NegativeAcknowledgement | m.ParkedRecord] = [*batch.negative, *batch.parked]
+        due: dict[HeldKey, list[m.Redelivery]] = {(each.segment, each.generation): [] for each in named}
         for index, redelivery in reply.redeliveries:
             due[batch.negative[index].segment, batch.negative[index].generation].append(redelivery)
         for key, redeliveries in due.items():
-            self.on_negative(key, redeliveries, self._unstored.refuses_negative(key))
+            self.on_negative(key, redeliveries, self._unstored.is_full(key))
         rejected = [*reply.rejected, *reply.negative_rejected]
         self._problem = rejected[0][1] if rejected else None
         if rejected:

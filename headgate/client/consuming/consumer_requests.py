@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypedDict, get_args
 
 from headgate.client.connection import Client
+from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.reply_dispatch import body_of
@@ -212,6 +213,8 @@ class ConsumerRequests:
             checkpoints=batch.checkpoints,
             negative=batch.negative,
             number=number,
+            parked=batch.parked,
+            resumed=batch.resumed,
         )
         return body_of(await self._client.request(self._shard, lambda: body), m.Acknowledged, self._leader)
 
@@ -233,7 +236,40 @@ class ConsumerRequests:
             deliveries=letter.deliveries,
             reason=letter.reason,
             died_at_ms=letter.died_at_ms,
+            parked_number=letter.parked_number,
         )
+
+    def is_own(self, origin: Origin) -> bool:
+        """Return whether a dead letter is of this member's subscription."""
+        found = origin.ledger, origin.topic_id, origin.subscription_id
+        return found == (self.ledger_id, self.topic_id, self._subscription_id)
+
+    async def park(self, record: ConsumedRecord, reason: str) -> None:
+        """Park the key of ``record`` for every later holder of its segment."""
+        body = m.ParkKey(
+            **self._member,
+            history=self.history.points,
+            segment=record.segment,
+            generation=record.generation,
+            offset=record.offset,
+            key=record.key,
+            number=record.parked_number,
+            reason=reason,
+        )
+        await self._client.request(self._shard, lambda: body)
+
+    async def unpark(self, named: m.ResumingKey) -> None:
+        """End the parking of a key, all of whose parked records were processed."""
+        body = m.UnparkKey(
+            **self._member,
+            history=self.history.points,
+            segment=named.segment,
+            generation=named.generation,
+            key=named.key,
+            parking=named.parking,
+            last=named.last,
+        )
+        await self._client.request(self._shard, lambda: body)
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
         body = m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored)

@@ -1,4 +1,4 @@
-"""Send the dead records of a QUEUE subscription to their dead-letter topics, each exactly once.
+"""Send the dead records of a QUEUE, and the parked ones of a STREAM, to their dead-letter topics, each exactly once.
 
 The leader names one consumer as the sender. It stores with each record, as the source position of a named producer,
 when the record died and its number, which rise together. A record at or below the stored position is there already:

@@ -23,6 +23,7 @@ from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerRequests
 from headgate.client.consuming.consumer_tasks import ConsumerTasks
 from headgate.client.consuming.dead_letters import DeadLetterSender
+from headgate.client.consuming.parking import Parking
 from headgate.client.consuming.record_feed import HeldSegment, RecordFeed
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
@@ -46,8 +47,10 @@ class Deliveries:
         tasks: ConsumerTasks,
         log: EventLogger,
         sender: DeadLetterSender,
+        parking: Parking,
     ) -> None:
         self.sender = sender
+        self.parking = parking
         self.policy = DeliveryPolicy()
         """As the newest reply of the leader states it."""
         self.returned: deque[ConsumedRecord] = deque()
@@ -64,10 +67,13 @@ class Deliveries:
         feed.on_failed = self._schedule
         acknowledger.on_negative = self._on_stored
 
-    def heard(self, alive: m.HeartbeatReply) -> None:
+    def heard(self, alive: m.HeartbeatReply, asked_at: float) -> None:
+        """Follow the leader's reply to a heartbeat of loop time ``asked_at``."""
         self.policy = alive.policy
         if alive.dead_letters:
             self.sender.start()
+        if alive.resuming:
+            self.parking.heard(alive.resuming, asked_at)
 
     def start(self) -> None:
         """Deliver again, and time out, until the tasks of the consumer end."""

@@ -42,6 +42,34 @@ OnGrantSkipped = Callable[[Grant, int, int], None]
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
+@dataclass(slots=True, eq=False)
+class ParkedKey:
+    """A parked key of a held segment."""
+
+    queued_end: int
+    """The offset after the last record that was queued before the key was parked."""
+    is_resuming: bool = False
+    parked_at: float = 0.0
+    """Loop time at which it was parked again: what the leader said before about its resumption is outdated."""
+    held: asyncio.Event | None = None
+    """Set when the next record of the key need not wait any more; None: none waits, they are parked."""
+    queued: int = 0
+    """While it is being resumed: number of the last record that was queued; the others likewise."""
+    delivered: int = 0
+    acknowledged: int = 0
+
+    def delivers(self, number: int) -> bool:
+        """Return whether a resumed record is one to be delivered, or acknowledged."""
+        return self.is_resuming and number > self.acknowledged
+
+    def end_resumption(self) -> None:
+        """Deliver no more of its records; wake what waits for it."""
+        self.is_resuming = False
+        if self.held is not None:
+            self.held.set()
+            self.held = None
+
+
 class Reader(Protocol):
     async def run(self) -> None:
         """Read until cancelled."""
@@ -73,12 +101,19 @@ class HeldSegment:
     has_capacity: asyncio.Event = field(default_factory=_set_event)
     """Set unless the leader keeps no more failed records of this segment. Until then no further record is read."""
     queued: int = 0
+    """Records in the queue; those of resumed keys do not count."""
     stopped: bool = False
     read_task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement, and when the segment is dropped."""
+    parked: dict[bytes, ParkedKey] = field(default_factory=dict)
+    """STREAM: keys whose records are not delivered."""
+    queued_end: int = 0
+    """The offset after the last record that was queued; resumed ones do not count."""
+    taken_end: int = 0
+    """The offset after the last one of them that was taken from the queue."""
     read_offset: int = 0
-    """If buckets differ: the offset after the last record that was read, delivered or skipped."""
+    """If buckets differ, or keys are parked: the offset after the last record that was read, delivered or skipped."""
     skip_reported_at: float = 0.0
     """Loop time at which ``read_offset`` was last reported."""
     resumed: asyncio.Event | None = None
@@ -92,10 +127,13 @@ class HeldSegment:
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         if kind == SubscriptionType.STREAM:
-            return self.acknowledged >= self.delivered
+            resumed = all(each.acknowledged >= each.delivered for each in self.parked.values() if each.is_resuming)
+            return self.acknowledged >= self.delivered and resumed
         return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
 
 
+OnParked = Callable[[HeldSegment, ConsumedRecord], None]
+"""(holding, a record of a key that is parked)."""
 OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
 """(holding, its records that are delivered again later)."""
 
@@ -116,6 +154,8 @@ class RecordFeed:
         self.on_failed: OnFailed = lambda *_: None
         """Called for the records of a new grant that are delivered again later."""
         self.totals = ConsumerTotals()
+        self.on_parked: OnParked = lambda *_: None
+        """Called instead of delivering a record."""
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -150,6 +190,7 @@ class RecordFeed:
             start = self.positions.get(SegmentId(grant.segment), start)
         reader = self._reader(grant, start)
         holding = HeldSegment(grant, reader, delivered=start, acknowledged=start)
+        holding.parked = {key: ParkedKey(0) for key in grant.parked}
         self.positions[SegmentId(grant.segment)] = start
         self.own.add(SegmentId(grant.segment))
         self.holdings[grant.segment, grant.generation] = holding
@@ -278,10 +319,20 @@ class RecordFeed:
             headers,
             delivery_count,
         )
-        await self.enqueue(holding, record)
+        if holding.parked and await self._is_parked(holding, key):
+            self.on_parked(holding, record)
+        else:
+            holding.queued_end = offset + 1
+            await self.enqueue(holding, record)
+
+    async def _is_parked(self, holding: HeldSegment, key: bytes) -> bool:
+        """Return whether a record that was read is parked. Wait while its key is about to be parked no more."""
+        while (state := holding.parked.get(key)) is not None and state.held is not None:
+            await state.held.wait()
+        return state is not None
 
     async def enqueue(self, holding: HeldSegment, record: ConsumedRecord) -> None:
-        holding.queued += 1
+        holding.queued += not record.parked_number
         if self._queue.full():
             await self._queue.put((holding, record))
         else:
@@ -335,19 +386,33 @@ class RecordFeed:
 
     def _delivered(self, holding: HeldSegment, record: ConsumedRecord) -> ConsumedRecord | None:
         """Count a record as delivered; None if its segment was revoked meanwhile."""
-        holding.queued -= 1
+        holding.queued -= not record.parked_number
         if holding.stopped:
             return None
-        totals = self.totals
-        totals.delivered += 1
-        totals.redelivered += record.delivery_count > 1
-        totals.newest = record
+        if (number := record.parked_number) != 0:
+            parked = holding.parked.get(record.key)
+            if parked is None or not parked.delivers(number):
+                return None
+            parked.delivered = number
+            self._count(record)
+            return record
+        holding.taken_end = record.offset + 1
+        if holding.parked and record.key in holding.parked:
+            self.on_parked(holding, record)
+            return None
+        self._count(record)
         holding.delivered = max(holding.delivered, record.offset + 1)
         if not self.positions_follow_handling:
             self.positions[record.segment] = Offset(holding.delivered)
         if self._kind == SubscriptionType.QUEUE:
             holding.unacknowledged_offsets[record.offset] = record.delivery_count
         return record
+
+    def _count(self, record: ConsumedRecord) -> None:
+        totals = self.totals
+        totals.delivered += 1
+        totals.redelivered += record.delivery_count > 1
+        totals.newest = record
 
     def is_present(self, record: ConsumedRecord) -> bool:
         """Return whether this delivery of a QUEUE's record is neither acknowledged nor over."""
@@ -373,7 +438,12 @@ class RecordFeed:
         """Count records of stopped segments as not delivered: their next holder gets them. STREAM: the last ones."""
         for record in records:
             holding = self.holdings.get((record.segment, record.generation))
-            if holding is not None:
+            if holding is not None and record.parked_number:
+                if record.key in holding.parked:
+                    parked = holding.parked[record.key]
+                    parked.delivered = min(parked.delivered, record.parked_number - 1)
+                holding.progress.set()
+            elif holding is not None:
                 holding.delivered = min(holding.delivered, record.offset)
                 holding.unacknowledged_offsets.pop(record.offset, None)
                 holding.deadlines.pop(record.offset, None)

@@ -12,6 +12,8 @@ What is acknowledged and not stored is fresh, in flight, or refused:
 6. What is given up is remembered, until it is reported to the program.
 7. Of each holding only the newest checkpoint is sent.
 8. QUEUE: what is acknowledged negatively, or was delivered before, is sent record by record.
+9. STREAM: an acknowledgement is sent with the parked records that it covers, and stored or refused with them. Of each
+   resumed key only the newest number is sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +24,13 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
-from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement, NegativeAcknowledgement
+from headgate.protocol.messages import (
+    MAX_BATCH_ACKNOWLEDGEMENTS,
+    Acknowledgement,
+    NegativeAcknowledgement,
+    ParkedRecord,
+    ResumedKey,
+)
 
 Offsets = Mapping[SegmentId, tuple[OffsetRange, ...]]
 """Segment → (first, end) of offsets. Empty: only a checkpoint of an external segment."""
@@ -31,6 +39,8 @@ ByHolding = Mapping[HeldKey, OffsetRanges]
 Single = Acknowledgement | NegativeAcknowledgement
 """Of one record of a QUEUE."""
 NOTHING: Final[Mapping[int, str]] = {}
+MAX_PARKED: Final = 10_000
+"""Parked records of one holding that are not stored; beyond it no further record of it is read."""
 MAX_NAMED: Final = 10
 """Segments, and ranges of one segment, that a text names."""
 
@@ -46,10 +56,15 @@ class _Holding:
     refused_singles: dict[int, Single] = field(default_factory=dict)
     checkpoint: str | None = None
     checkpoint_is_due: bool = False
+    parked: dict[int, ParkedRecord] = field(default_factory=dict)
+    """Offset → a parked record that is not stored. It is sent once an acknowledgement covers it."""
+    resumed: dict[bytes, ResumedKey] = field(default_factory=dict)
+    """Resumed key → what is not stored of it."""
+    resumed_is_due: bool = False
 
     @property
     def is_fresh(self) -> bool:
-        return bool(self.fresh) or bool(self.singles) or self.checkpoint_is_due
+        return bool(self.fresh) or bool(self.singles) or self.checkpoint_is_due or self.resumed_is_due
 
     @property
     def unsent(self) -> OffsetRanges:
@@ -62,6 +77,8 @@ class AcknowledgementBatch:
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
     checkpoints: dict[int, str] = field(default_factory=dict)
     negative: list[NegativeAcknowledgement] = field(default_factory=list)
+    parked: list[ParkedRecord] = field(default_factory=list)
+    resumed: list[ResumedKey] = field(default_factory=list)
 
 
 class UnstoredAcknowledgements:
@@ -103,11 +120,32 @@ class UnstoredAcknowledgements:
         holding.singles[offset] = single
         self._fresh_keys[key] = None
 
-    def refuses_negative(self, key: HeldKey) -> bool:
-        """Return whether the leader refuses a negative acknowledgement of this holding at present."""
+    def add_parked(self, record: ParkedRecord) -> None:
+        """Park a record with the acknowledgement that covers it."""
+        if (holding := self._holdings.get((record.segment, record.generation))) is not None:
+            holding.parked[record.offset] = record
+
+    def add_resumed(self, resumed: ResumedKey) -> None:
+        """Acknowledge the parked records of a key up to a number."""
+        key = resumed.segment, resumed.generation
+        if (holding := self._holdings.get(key)) is None:
+            self.late += 1
+            return
+        holding.resumed[resumed.key], holding.resumed_is_due = resumed, True
+        self._fresh_keys[key] = None
+
+    def has_parked(self, key: HeldKey, parked: bytes) -> bool:
+        """Return whether a record of key ``parked`` waits to be stored as parked."""
         holding = self._holdings.get(key)
-        singles = () if holding is None else holding.refused_singles.values()
-        return any(isinstance(each, NegativeAcknowledgement) for each in singles)
+        return holding is not None and any(each.key == parked for each in holding.parked.values())
+
+    def is_full(self, key: HeldKey) -> bool:
+        """Return whether no further record of this holding can be parked, or fail, at present."""
+        holding = self._holdings.get(key)
+        if holding is None:
+            return False
+        refused = holding.refused_singles.values()
+        return len(holding.parked) >= MAX_PARKED or any(isinstance(each, NegativeAcknowledgement) for each in refused)
 
     def add_checkpoint(self, key: HeldKey, checkpoint: str) -> None:
         """Set where the next holder of an external segment continues."""
@@ -149,7 +187,7 @@ class UnstoredAcknowledgements:
         for key in self._holdings if keys is None else self._holdings.keys() & keys:
             holding = self._holdings[key]
             ranges = holding.unsent | sent.get(key, OffsetRanges())
-            if ranges or holding.checkpoint is not None:
+            if ranges or holding.checkpoint is not None or holding.resumed:
                 found[key] = ranges
         return found
 
@@ -165,6 +203,7 @@ class UnstoredAcknowledgements:
             holding.refused
             or holding.refused_singles
             or (holding.checkpoint is not None and not holding.checkpoint_is_due)
+            or (holding.resumed and not holding.resumed_is_due)
             for holding in self._holdings.values()
         )
 
@@ -188,6 +227,9 @@ class UnstoredAcknowledgements:
             if holding.checkpoint is not None:
                 batch.checkpoints[key[0]] = holding.checkpoint
                 holding.checkpoint_is_due = False
+            if holding.resumed_is_due:
+                batch.resumed.extend(holding.resumed.values())
+                holding.resumed_is_due = False
             if holding.singles:
                 single = holding.singles.pop(next(iter(holding.singles)))
                 if isinstance(single, NegativeAcknowledgement):
@@ -196,8 +238,13 @@ class UnstoredAcknowledgements:
                     acknowledgements.append(single)
             else:
                 # A checkpoint alone needs an acknowledgement as well; an empty one changes nothing.
-                fresh = holding.fresh.pop_first() if holding.fresh else (holding.acknowledged, holding.acknowledged)
-                acknowledgements.append(Acknowledgement(*key, *fresh))
+                at = holding.acknowledged
+                first, end = holding.fresh.pop_first() if holding.fresh else (at, at)
+                if holding.parked:
+                    end = _add_parked(batch, holding, end)
+                acknowledgements.append(Acknowledgement(*key, min(first, end), end))
+                if len(batch.parked) == MAX_BATCH_ACKNOWLEDGEMENTS:
+                    break
             if not holding.is_fresh:
                 del self._fresh_keys[key]
         if not acknowledgements and not negative:
@@ -235,6 +282,7 @@ class UnstoredAcknowledgements:
             holding.singles = holding.refused_singles | holding.singles
             holding.refused_singles = {}
             holding.checkpoint_is_due = holding.checkpoint is not None
+            holding.resumed_is_due = bool(holding.resumed)
             if holding.is_fresh:
                 self._fresh_keys[key] = None
 
@@ -246,6 +294,10 @@ class UnstoredAcknowledgements:
         if self._kind == SubscriptionType.STREAM:
             self.stored += sum(end - first for first, end in holding.refused)
             holding.refused = OffsetRanges()
+            holding.parked = {offset: each for offset, each in holding.parked.items() if offset >= stored.end_offset}
+            for resumed in batch.resumed:
+                if holding.resumed.get(resumed.key) == resumed:
+                    del holding.resumed[resumed.key]
         if holding.checkpoint is not None and holding.checkpoint == batch.checkpoints.get(stored.segment):
             holding.checkpoint, holding.checkpoint_is_due = None, False
 
@@ -267,6 +319,18 @@ class UnstoredAcknowledgements:
             holding.refused.add(refused.first_offset, refused.end_offset)
 
 
+def _add_parked(batch: AcknowledgementBatch, holding: _Holding, end: int) -> int:
+    """Add the parked records below ``end``, as many as ``batch`` takes; return the end of what they allow."""
+    covered = sorted(offset for offset in holding.parked if offset < end)
+    taken = covered[: MAX_BATCH_ACKNOWLEDGEMENTS - len(batch.parked)]
+    batch.parked.extend(holding.parked[offset] for offset in taken)
+    if len(taken) == len(covered):
+        return end
+    kept = covered[len(taken)]
+    holding.fresh.add(kept, end)
+    return kept
+
+
 def by_segment(offsets: ByHolding) -> Offsets:
     found: dict[SegmentId, OffsetRanges] = {}
     for (segment, _), ranges in sorted(offsets.items()):
@@ -283,7 +347,7 @@ def offsets_text(offsets: Offsets) -> str:
 
 def _ranges_text(ranges: tuple[OffsetRange, ...]) -> str:
     if not ranges:
-        return "its checkpoint"
+        return "its checkpoint, or resumed records"
     parts = list(_range_texts(ranges))
     more = [f"{len(parts) - MAX_NAMED} more ranges"] if len(parts) > MAX_NAMED else []
     return "offsets " + ", ".join(parts[:MAX_NAMED] + more)

@@ -21,6 +21,9 @@ class LastAction(StrEnum):
     REDELIVER = "redeliver"
     """QUEUE: the record is acknowledged negatively, so it is delivered again, or goes to the dead-letter topic."""
 
+    PARK = "park"
+    """STREAM: the record's key is parked: its records go to the dead-letter topic, and other keys continue."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:

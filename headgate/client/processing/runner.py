@@ -18,7 +18,7 @@ from headgate.client.interceptors import Handle, chained
 from headgate.client.processing.calls import awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
-from headgate.errors import ConfigError, HandlerFailedError
+from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
 from headgate.settings.arguments import require_count, require_seconds
@@ -52,6 +52,8 @@ class RunReport:
     retried: int = 0
     """Counted once for each attempt after the first one."""
     skipped: int = 0
+    parked: int = 0
+    """STREAM: taken, and sent to the dead-letter topic."""
     unhandled: int = 0
     """Taken and not handled when the run ended: they are delivered again."""
 
@@ -85,8 +87,12 @@ class Runner:
         handle: Handle = call if options.batch else lambda records: call(records[0])
         self._handle = chained(handle, wrappers)
         cumulative = kind != SubscriptionType.QUEUE
-        if cumulative and options.retry.then == LastAction.REDELIVER:
-            raise ConfigError(f"run: then='redeliver' is for type QUEUE, and this subscription is of type {kind}")
+        suits = {LastAction.REDELIVER: SubscriptionType.QUEUE, LastAction.PARK: SubscriptionType.STREAM}
+        if (wanted := suits.get(LastAction(options.retry.then), kind)) != kind:
+            raise ConfigError(
+                f"run: then='{LastAction(options.retry.then)}' is for type {wanted}, and this subscription is of type "
+                f"{kind}"
+            )
         self._schedule = Schedule(
             options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
         )
@@ -224,12 +230,32 @@ class Runner:
                 self._deliveries.fail(record, 0.0, repr(error))
             schedule.give_up(batch, clock())
             await self._store([])
-        elif outcome == LastAction.STOP:
+        elif outcome == LastAction.PARK and await self._park(batch, error, log):
+            await self._store(schedule.give_up(batch, clock()))
+        elif isinstance(outcome, LastAction):
             self.report.unhandled += schedule.abandon(batch)
             self._fail(_failure(records, batch.failures, error))
         else:
             self.report.retried += len(records)
             schedule.retry(batch)
+
+    async def _park(self, batch: Batch, error: BaseException, log: EventLogger) -> bool:
+        """Park the keys of ``batch``, with their later records; return whether that was possible."""
+        parking = self._deliveries.parking
+        try:
+            for record in batch.records:
+                await parking.park(record, repr(error))
+        except RequestRejectedError as refusal:
+            log.warning("run.not_parked", reason=str(refusal))
+            return False
+        parked = len(batch.works)
+        self._schedule.join_later(batch)
+        for work in batch.works[parked:]:
+            if not work.holding.ended:
+                await parking.park(work.record, "")
+        self.report.parked += len(batch.works)
+        log.error("run.parked", records=len(batch.works), attempts=batch.failures)
+        return True
 
     async def _store(self, handled: list[ConsumedRecord]) -> None:
         for record in handled:

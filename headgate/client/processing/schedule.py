@@ -99,7 +99,7 @@ class Schedule:
         work = Work(record, holding, len(key) + len(record.value) + sum(map(len, chain.from_iterable(record.headers))))
         holding.ahead_records += 1
         holding.unhandled_bytes += work.size_bytes
-        if self._cumulative:
+        if self._passes(work):
             holding.unpassed.append(work)
         self.unfinished += 1
         waiting = self._waiting.get(key)
@@ -115,6 +115,10 @@ class Schedule:
             return None
         holding.paused = True
         return holding_key
+
+    def _passes(self, work: Work) -> bool:
+        """Return whether a record counts for the low-water mark. One that was parked and is resumed does not."""
+        return self._cumulative and not work.record.parked_number
 
     def _uses(self, holding: _Holding, part: float) -> bool:
         """Return whether a holding uses ``part`` of its share, or more."""
@@ -178,6 +182,12 @@ class Schedule:
             self._release(work.record.key, now)
         return acknowledged
 
+    def join_later(self, batch: Batch) -> None:
+        """Add every later record of its keys to a batch that failed."""
+        for key in dict.fromkeys(work.record.key for work in batch.works):
+            batch.works += self._waiting[key]
+            self._waiting[key].clear()
+
     def retry(self, batch: Batch) -> None:
         self._retries.append(batch)
 
@@ -192,11 +202,11 @@ class Schedule:
 
     def _finish(self, work: Work) -> ConsumedRecord | None:
         """Return the last record that can be acknowledged now, if there is one."""
-        holding, passed = work.holding, None if self._cumulative else work
+        holding, passed = work.holding, None if self._passes(work) else work
         work.done = True
         self.unfinished -= 1
         holding.unhandled_bytes -= work.size_bytes
-        holding.ahead_records -= not self._cumulative
+        holding.ahead_records -= passed is not None
         while holding.unpassed and holding.unpassed[0].done:
             passed = holding.unpassed.popleft()
             holding.ahead_records -= 1

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.looptime
 
 CONSUMER = {"topic": "orders", "subscription": "billing", "consumer": "c"}
 BILLING = {"topic": "orders", "subscription": "billing"}
+ADA = {"consumer": "ada", "incarnation": 1}
 SOURCE = [m.SegmentImport(segment="shard-1")]
 
 
@@ -63,6 +64,16 @@ CASES: dict[type[m.RequestBody], Case] = {
         {**BILLING, "ack_timeout_ms": 1000},
         (m.SetDeliveryPolicy, {**BILLING, "ack_timeout_ms": 0}),
         [(m.CreateSubscription, {**BILLING, "subscription_type": "QUEUE"})],
+    ),
+    m.ResumeKey: Case(
+        {**BILLING, "key": b"k"},
+        (m.DeleteSubscription, {**BILLING, "force": True}),
+        [
+            (m.RegisterConsumer, {**BILLING, **ADA, "subscription_type": "STREAM"}),
+            (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"", 0)]}),
+            (m.SetDeliveryPolicy, {**BILLING, "dead_letter_topic": "dead"}),
+            (m.ParkKey, {**BILLING, **ADA, "segment": 0, "generation": 1, "offset": 0, "key": b"k"}),
+        ],
     ),
     m.SetMaintenance: Case({"daemon": "b", "on": True}, (m.SetMaintenance, {"daemon": "b", "on": False})),
     m.TransferShard: Case({"daemon": "a"}, (m.SetMaintenance, {"daemon": "a", "on": True})),

@@ -22,6 +22,7 @@ from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.producers import MAX_SOURCE_POSITIONS
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS, MAX_RECORDS_OF_SUBSCRIPTION
 from shard.subscriptions.gate import MAX_NAMED_BLOCKERS
+from shard.subscriptions.parking import MAX_PARKED_KEYS, MAX_RESUMING_KEYS
 from shard.subscriptions.registration import MAX_CONSUMERS, MAX_SUBSCRIPTIONS
 
 NAME, LABEL, SENTENCE, WORD = 100, 128, 400, 12
@@ -45,6 +46,7 @@ PAGED = (
     "BacklogReply.backlogs",
     "ProducerList.producers",
     "ClusterReply.subscriptions",
+    "ParkedKeyList.keys",
 )
 LIMITS = {
     **dict.fromkeys(
@@ -77,6 +79,12 @@ LIMITS = {
     "HeartbeatReply.sender_secret": 64,
     "DeadLetter.reason": 4 * m.MAX_FAILURE_CHARACTERS,
     "Grant.failed": FAILED,
+    "Grant.parked": MAX_PARKED_KEYS // MAX_SEGMENTS,
+    "Grant.parked.item": m.MAX_PARKED_KEY_BYTES,
+    "HeartbeatReply.resuming": MAX_RESUMING_KEYS,
+    **dict.fromkeys(["ResumingKey.key", "ParkedKeyInfo.key"], m.MAX_PARKED_KEY_BYTES),
+    "ParkedKeyInfo.dead_letter_topic": NAME,
+    "ParkedKeyInfo.reason": 4 * m.MAX_FAILURE_CHARACTERS,
     "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,
     "Grant.acknowledged": QUEUE_RANGES,
     "Grant.starts": KEY_BUCKETS,

@@ -163,7 +163,8 @@ def test_the_request_table_has_every_request_and_reply() -> None:
 @pytest.mark.looptime
 async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     """Sends every request, in an order in which each one succeeds."""
-    consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
+    stream = {"topic": "orders", "subscription": "s"}
+    consumer = {**stream, "consumer": "c", "incarnation": 1}
     segment = {"segment": 0, "generation": 1}
     conversation = [
         (m.DescribeLeader, {}),
@@ -173,9 +174,14 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.ListProducers, {}),
         (m.DescribeProducer, {"producer": "loader"}),
         (m.DeleteProducer, {"producer": "loader", "token": "9"}),
-        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"", 0)]}),
+        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"a", b"", 0)]}),
         (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, consumer),
+        (m.SetDeliveryPolicy, {**stream, "token": "16", "dead_letter_topic": "dead"}),
+        (m.ParkKey, {**consumer, **segment, "offset": 0, "key": b"a"}),
+        (m.ListParkedKeys, stream),
+        (m.ResumeKey, {**stream, "key": b"a", "token": "17"}),
+        (m.UnparkKey, {**consumer, **segment, "key": b"a", "parking": 1, "last": 0}),
         (m.CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
         (
             m.AcknowledgeBatch,

@@ -235,6 +235,7 @@ class History(RandomLedger):
             return
         if chance < 0.25:
             self._fail_deliveries(known, ids)
+            self._park(ids)
             tails = sorted(self.state.topics_by_id[known.topic_id].tails)
             self.add(e.SegmentWeightsSet(**ids, weights={self.rng.choice(tails): self.rng.randrange(16, 999)}))
             return
@@ -275,7 +276,7 @@ class History(RandomLedger):
         policy = e.DeliveryPolicy(
             max_deliveries=self.rng.randrange(3),
             ack_timeout_ms=1,
-            dead_letter_topic="dead",
+            dead_letter_topic=self.rng.choice(("", "dead")),
             max_processing_ms=self.rng.randrange(2),
         )
         segment = self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))
@@ -286,6 +287,21 @@ class History(RandomLedger):
             e.DeliveriesBegun(**ids, records=[(*begun, generation)]),
             e.DeliveriesFailed(**ids, records=[(*failed, self.rng.randrange(9), "unlucky")]),
         )
+
+    def _park(self, ids: dict[str, int]) -> None:
+        """Park one key or another, with a record; store one, resume a key, and end that."""
+        key, other = (f"key-{self.rng.randrange(5)}".encode() for _ in range(2))
+        known = self.state.subscriptions[ids["subscription_id"]]
+        redelivery, segments = known.redelivery, sorted(self.state.topics_by_id[ids["topic_id"]].tails)
+        records = [(self.rng.choice(segments), self.rng.randrange(100), key)]
+        acknowledged = {"seek_generation": known.seek_generation, "ranges": [], "parked": records}
+        self.add(e.KeyParked(**ids, key=key, reason=self.rng.choice(("", "poison"))))
+        self.add(e.RecordsAcknowledged(**ids, **acknowledged))
+        sent = [number for number, place in redelivery.dead.items() if redelivery.attempts[place[0]][place[1]].key]
+        self.add(e.ParkedRecordsStored(**ids, numbers=sent[: self.rng.randrange(2)]))
+        self.add(e.KeyResumed(**ids, key=other, dropped=self.rng.random() < 0.5, token=self.token()))
+        if other in redelivery.parked.resuming and self.rng.random() < 0.2:
+            self.add(e.KeyUnparked(**ids, key=other))
 
 
 def _named(segment_slice: SegmentSlice) -> dict[str, int]:

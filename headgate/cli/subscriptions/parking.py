@@ -1,0 +1,124 @@
+"""`headgate subscription parked`, `resume` and `drop`: the parked keys of a STREAM.
+
+A key is text. One that is not UTF-8 is shown as base64, as `headgate read` shows it, and given with ``--base64``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from headgate.cli.arguments import destroy, dry_run_option, subscription_argument, topic_argument, yes_option
+from headgate.cli.context import CommandContext, command
+from headgate.cli.records.exported import put_text
+from headgate.cli.records.record_format import printable
+from headgate.cli.terminal.output import print_table
+from headgate.errors import HeadgateError
+from headgate.model.time_text import utc_minute
+
+if TYPE_CHECKING:
+    from headgate import ParkedKeyInfo
+
+_key_argument = click.argument("key")
+_base64_option = click.option("--base64", "is_base64", is_flag=True, help="KEY is base64: its bytes are not text.")
+
+
+def _document(each: ParkedKeyInfo) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    put_text(document, "key", each.key)
+    return msgspec.structs.asdict(each) | document
+
+
+def _given(key: str, *, is_base64: bool) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True) if is_base64 else key.encode()
+    except binascii.Error as error:
+        raise click.BadParameter(f"{key!r} is not base64: {error}", param_hint="KEY") from None
+
+
+@command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
+@topic_argument
+@subscription_argument
+def parked(context: CommandContext, topic: str, name: str) -> None:
+    """List the parked keys of SUBSCRIPTION of TOPIC, the oldest first.
+
+    Their records go to the dead-letter topic, until the key is resumed or dropped.
+    """
+    found = [_document(each) for each in context.ask(lambda admin: admin.parked_keys(topic, name))]
+    if context.printed_as_json(found):
+        return
+    if not found:
+        click.echo("no key is parked", err=True)
+    else:
+        print_table(
+            ("key", "records", "since", "state", "reason"),
+            [
+                (
+                    printable(each["key"]) + (" (base64)" if "key_encoding" in each else ""),
+                    str(each["records"]),
+                    utc_minute(each["since_ms"]),
+                    "resuming" if each["is_resuming"] else "parked",
+                    printable(each["reason"]),
+                )
+                for each in found
+            ],
+            numbers=("records",),
+            drop=("state",),
+        )
+
+
+@command("headgate subscription resume orders billing customer-7")
+@topic_argument
+@subscription_argument
+@_key_argument
+@_base64_option
+def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
+    """Deliver the parked records of KEY in order, and then newer ones.
+
+    The consumer that reads the key begins within a heartbeat. The key stays parked until the records are processed.
+    """
+    wanted = _given(key, is_base64=is_base64)
+    context.ask(lambda admin: admin.resume_key(topic, name, wanted))
+    if not context.printed_as_json({"key": key, "resumed": True}):
+        click.echo(f"key {key} of subscription {name} of {topic} is being resumed", err=True)
+
+
+@command(
+    "headgate subscription drop orders billing customer-7 --dry-run",
+    "headgate subscription drop orders billing customer-7 --yes",
+)
+@topic_argument
+@subscription_argument
+@_key_argument
+@_base64_option
+@dry_run_option
+@yes_option
+def drop(
+    context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool, dry_run: bool, yes: bool
+) -> None:
+    """Give the parked records of KEY up, and deliver those that come from now on.
+
+    What is in the dead-letter topic stays there, but cannot be resumed any more. On a terminal, the command says what
+    is dropped and asks first. Elsewhere it needs --yes.
+    """
+    wanted = _given(key, is_base64=is_base64)
+    found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
+    if not found:
+        raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")
+    report: dict[str, Any] = {"key": key, "records": found[0].records}
+    what = f"{found[0].records} parked records of key {key} of subscription {name} of {topic}"
+    destroy(
+        context,
+        report,
+        what,
+        dict,
+        lambda admin: admin.resume_key(topic, name, wanted, drop=True),
+        question=f"Drop {what}?",
+        done="dropped",
+        dry_run=dry_run,
+        yes=yes,
+    )

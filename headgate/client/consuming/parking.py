@@ -1,0 +1,223 @@
+"""The parked keys of one STREAM consumer: parks keys, sends their records out of the stream's way, and resumes keys.
+
+1. A key is parked once the leader has stored that it is, for this and every later holder.
+2. A record of a parked key is not delivered. It is acknowledged as parked, with the acknowledgement that covers it, and
+   the leader has it sent to the dead-letter topic. So other keys continue.
+3. A key that is resumed stays parked while its parked records are read from the dead-letter topic and delivered.
+4. Once those that are stored were delivered, the consumer *holds* the key: its next record waits, and its segment with
+   it. When no record of the key is parked, queued or unacknowledged any more, the leader ends the parking, and the
+   record is delivered.
+5. A resumed record that fails again parks its key again. It, and those behind it, stay where they are.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from headgate.client.connection import Client
+from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.consumer_requests import ConsumerRequests
+from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.dead_letters import Heartbeat
+from headgate.client.consuming.record_feed import HeldSegment, ParkedKey, RecordFeed
+from headgate.client.reply_dispatch import body_of
+from headgate.errors import HeadgateError, LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
+from headgate.ledger.ledger import Ledger
+from headgate.log.event_log import EventLogger
+from headgate.model.dead_letter import origin_of
+from headgate.model.hashing import segment_hash, shard_of
+from headgate.model.identifiers import Generation, Offset, SegmentId
+from headgate.protocol import messages as m
+from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_reader import TopicReader
+
+RETRY_SECONDS: Final = 1.0
+"""Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
+
+
+class Parking:
+    """The parked keys of one consumer."""
+
+    def __init__(
+        self,
+        client: Client,
+        requests: ConsumerRequests,
+        feed: RecordFeed,
+        acknowledger: Acknowledger,
+        tasks: ConsumerTasks,
+        log: EventLogger,
+    ) -> None:
+        self.heartbeat: Heartbeat | None = None
+        """Asks which keys are being resumed."""
+        self._client = client
+        self._requests = requests
+        self._feed = feed
+        self._acknowledger = acknowledger
+        self._tasks = tasks
+        self._log = log
+        self._reads = asyncio.Semaphore(1)
+        """Of the dead-letter topic, for one key at a time."""
+        feed.on_parked = self.divert
+
+    async def park(self, record: ConsumedRecord, reason: str) -> None:
+        """Park the key of ``record``, and the record with it. Raises RequestRejectedError: it cannot be parked."""
+        holding = self._feed.holdings.get((record.segment, record.generation))
+        state = None if holding is None else holding.parked.get(record.key)
+        if holding is None or (not record.parked_number and record.offset < holding.acknowledged):
+            self._acknowledger.count_late()
+        elif record.parked_number and (state is None or not state.delivers(record.parked_number)):
+            pass  # Its key was parked again with an earlier record.
+        elif state is not None and not record.parked_number:
+            self.divert(holding, record)
+        elif await self._park(holding, record, reason):
+            if state is None:
+                holding.parked[record.key] = ParkedKey(holding.queued_end)
+                self.divert(holding, record)
+            else:
+                state.parked_at = asyncio.get_running_loop().time()
+                state.end_resumption()
+            holding.progress.set()
+
+    async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str) -> bool:
+        """Ask the leader until it replies; return whether the segment is still held then."""
+        named = m.MAX_PARKED_KEY_BYTES
+        if len(record.key) > named:
+            raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
+        while self._feed.holds(holding):
+            try:
+                await self._requests.park(record, reason[: m.MAX_FAILURE_CHARACTERS])
+            except NoLeaderError as error:
+                if self._tasks.failure is not None:
+                    raise self._tasks.failure from error
+                self._log.warning("key.not_parked", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return self._feed.holds(holding)
+        return False
+
+    def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
+        """Rule 2."""
+        key = holding.grant.segment, holding.grant.generation
+        self._acknowledger.park(m.ParkedRecord(*key, record.offset, record.key))
+        if self._acknowledger.is_full(key):
+            holding.has_capacity.clear()
+        holding.read_offset = max(holding.read_offset, record.offset + 1)
+        self._feed.acknowledge_skipped(*key)
+
+    def acknowledge(self, record: ConsumedRecord) -> None:
+        """Acknowledge a record that was resumed, and those of its key before it."""
+        holding = self._feed.holdings.get((record.segment, record.generation))
+        state = None if holding is None else holding.parked.get(record.key)
+        if holding is None or state is None or not state.delivers(record.parked_number):
+            self._acknowledger.count_late()
+        else:
+            state.acknowledged = record.parked_number
+            resumed = m.ResumedKey(record.segment, record.generation, record.key, record.parked_number)
+            self._acknowledger.resume(resumed)
+            holding.progress.set()
+
+    # Resuming
+
+    def heard(self, resuming: list[m.ResumingKey], asked_at: float) -> None:
+        """Begin to resume the keys that the leader names in reply to a question at loop time ``asked_at``."""
+        for named in resuming:
+            holding = self._feed.holdings.get((named.segment, named.generation))
+            state = None if holding is None else holding.parked.get(named.key)
+            if holding is None or holding.stopped or state is None or state.is_resuming:
+                continue
+            if state.parked_at < asked_at:
+                state.is_resuming = True
+                state.queued = state.delivered = state.acknowledged = named.number
+                self._tasks.spawn(self._resume(holding, state, named), "resume-key")
+
+    async def _resume(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+        try:
+            while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
+                try:
+                    if await self._continue(holding, state, named):
+                        return
+                    named = await self._present(named)
+                except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
+                    self._log.warning("key.not_resumed", key=repr(named.key), reason=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            state.end_resumption()
+
+    async def _present(self, named: m.ResumingKey) -> m.ResumingKey:
+        """Return the leader's newest word about a key, which may be the one before."""
+        assert self.heartbeat is not None, "the membership has not begun"
+        await asyncio.sleep(RETRY_SECONDS)
+        resuming = (await self.heartbeat()).resuming
+        same = (each for each in resuming if (each.key, each.generation) == (named.key, named.generation))
+        return next(same, named)
+
+    async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> bool:
+        """Take the next step of a resumption (rules 3 and 4); return whether it has ended."""
+        if named.stored > state.queued:
+            await self._deliver(holding, state, named)
+        elif named.last == state.queued and state.held is None:
+            state.held = asyncio.Event()
+        elif (
+            named.last == named.number == state.queued
+            and state.held is not None
+            and holding.taken_end >= state.queued_end
+            and not self._acknowledger.has_parked((named.segment, named.generation), named.key)
+        ):
+            await self._requests.unpark(named)
+            if self._feed.holds(holding):
+                self._log.info("key.resumed", key=repr(named.key))
+                holding.parked.pop(named.key, None)
+            return True
+        return False
+
+    async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+        async with self._reads, aclosing(self._stored_records(named)) as records:
+            async for number, record in records:
+                if number > state.queued and state.is_resuming and not holding.stopped:
+                    if number > state.queued + 1:  # Those behind it are there, so the topic has lost them.
+                        missing = number - state.queued - 1
+                        self._log.error("key.records_missing", key=repr(named.key), records=missing)
+                    state.queued = number
+                    await self._feed.enqueue(holding, self._consumed(holding, record, number))
+        if state.is_resuming and state.queued < named.stored and not holding.stopped:
+            # A leader that was deposed may have described the topic without its newest records.
+            absent = f"{named.stored - state.queued} records are not in topic {named.topic!r}"
+            raise LedgerError(f"{absent}: if it has lost them, drop the key")
+
+    async def _stored_records(self, named: m.ResumingKey) -> AsyncGenerator[tuple[int, LedgerRecord]]:
+        """Yield the parked records of a key up to `ResumingKey.stored`, with their numbers."""
+        shard = shard_of(named.topic, await self._client.shards())
+        reply = await self._client.request(shard, lambda: m.DescribeTopic(topic=named.topic))
+        topic = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
+        key_hash = segment_hash(named.key)
+        starts = {each.segment: 0 for each in topic.segments if each.first_hash <= key_hash <= each.last_hash}
+        ledger = Ledger(self._client.store, shard)
+        reader = TopicReader(ledger, topic, starts=starts, key=named.key)
+        async with aclosing(reader.stored()) as records:
+            async for record in records:
+                origin = origin_of(record.headers)
+                if origin is None or not self._requests.is_own(origin):
+                    continue
+                if named.number < origin.parked_number <= named.stored:
+                    yield origin.parked_number, record
+
+    def _consumed(self, holding: HeldSegment, record: LedgerRecord, number: int) -> ConsumedRecord:
+        return ConsumedRecord(
+            self._requests.push_key[0],
+            SegmentId(holding.grant.segment),
+            Offset(record.offset),
+            record.key,
+            record.value,
+            record.timestamp_ms,
+            Generation(holding.grant.generation),
+            record.headers,
+            parked_number=number,
+        )
+
+
+def require_stream(method: str, *, reads_source: bool, is_stream: bool) -> None:
+    """Raise HeadgateError unless keys of this consumer can be parked."""
+    if reads_source or not is_stream:
+        raise HeadgateError(f"{method}: only a STREAM of a topic whose records are stored by headgate parks keys")

@@ -1,0 +1,189 @@
+"""Decides what a STREAM subscription parks and resumes. Pure.
+
+A key is parked by the consumer that holds it. The first matching rule refuses:
+
+1. Only a registered consumer of a STREAM that holds the key at this generation parks it.
+2. The subscription has a dead-letter topic, and at most `MAX_PARKED_KEYS` parked keys.
+3. The record exists. If it is acknowledged, this is a late copy of a request, and changes nothing; so does one for a
+   resumed record that was processed, or for a key that is parked already.
+
+A parked record is acknowledged and recorded as parked by one entry, so it is never lost between the two:
+
+4. It counts if an acknowledgement of the same holding covers it, and its bucket has not acknowledged it before. So a
+   repetition parks nothing twice.
+5. A segment keeps at most `record_limit` records that are not in the dead-letter topic yet. An acknowledgement that
+   would exceed that waits.
+6. A resumed key is parked no more once its consumer says that it has processed the last record, and that it parks no
+   more of them.
+"""
+
+from collections import Counter
+from itertools import islice
+from typing import Final
+
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS, key_bucket, segment_hash
+from headgate.protocol import messages as m
+from shard.state.subscription import Subscription
+from shard.state.topic import TopicView
+from shard.subscriptions.claims import Claims, consumer_error
+
+MAX_PARKED_KEYS: Final = 10_000
+"""Of one subscription. Each costs some 300 bytes in the leader, and up to 256 in a grant."""
+MAX_RESUMING_KEYS: Final = 100
+"""Keys that one heartbeat reply names. A consumer resumes them one after the other."""
+
+
+def has_key(topic: TopicView, held: SegmentSlice, key: bytes) -> bool:
+    """Return whether ``held`` has the records of ``key``."""
+    segment = topic.layout.segments[segment_of(held)]
+    return segment.first_hash <= segment_hash(key) <= segment.last_hash and key_bucket(key, KEY_BUCKETS) in buckets_of(
+        held
+    )
+
+
+def _held(subscription: Subscription, request: m.ParkKey | m.UnparkKey) -> SegmentSlice | str:
+    error = consumer_error(subscription, request.consumer, request.incarnation)
+    return error or Claims(subscription, request.consumer).held(request.segment, request.generation)
+
+
+def judge_park(
+    subscription: Subscription, topic: TopicView, request: m.ParkKey, limit: int = MAX_PARKED_KEYS
+) -> e.KeyParked | str | None:
+    """Return the entry that parks a key, None if nothing is to be done, or why it is not parked (rules 1 to 3)."""
+    name, segment, offset = f"subscription {subscription.name!r}", request.segment, request.offset
+    if subscription.type != e.SubscriptionType.STREAM:
+        return f"{name} is of type {subscription.type}: only a STREAM parks keys"
+    held = _held(subscription, request)
+    if isinstance(held, str):
+        return held
+    redelivery = subscription.redelivery
+    if not has_key(topic, held, request.key) or (offset >= topic.tails[segment].next_offset and not request.number):
+        return f"generation {request.generation} of segment {segment} has no offset {offset} with this key"
+    known = redelivery.parked.keys.get(request.key)
+    if request.number:
+        late = known is None or request.key not in redelivery.parked.resuming or request.number <= known.resumed
+    else:
+        bucket = key_bucket(request.key, KEY_BUCKETS)
+        late = known is not None or offset < subscription.acknowledged_in(segment, bucket).position
+    if late:
+        return None
+    if known is None and not redelivery.policy.dead_letter_topic:
+        return (
+            f"{name} has no dead-letter topic for the records of a parked key: headgate subscription set "
+            f"{topic.name} {subscription.name} --dead-letter TOPIC"
+        )
+    if known is None and len(redelivery.parked.keys) >= limit:
+        return f"{name} has {limit} parked keys, the most that are kept: resume or drop some of them"
+    return e.KeyParked(
+        topic_id=subscription.topic_id,
+        subscription_id=subscription.subscription_id,
+        key=request.key,
+        reason=request.reason,
+    )
+
+
+def judge_unpark(subscription: Subscription, topic: TopicView, request: m.UnparkKey) -> e.KeyUnparked | str | None:
+    """Return the entry by which a key is parked no more, None if it is that already, or why it is parked (rule 6)."""
+    held = _held(subscription, request)
+    if isinstance(held, str):
+        return held
+    parked = subscription.redelivery.parked
+    known = parked.keys.get(request.key)
+    if known is None or known.number != request.parking:
+        return None
+    is_done = request.key in parked.resuming and known.resumed == known.last == request.last
+    if not is_done or not has_key(topic, held, request.key):
+        return f"key {request.key!r} of subscription {subscription.name!r} has parked records that were not processed"
+    return e.KeyUnparked(topic_id=subscription.topic_id, subscription_id=subscription.subscription_id, key=request.key)
+
+
+class ParkedInBatch:
+    """What one batch of acknowledgements parks and resumes."""
+
+    def __init__(self, subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch, limit: int) -> None:
+        """``limit``: parked records that a segment keeps."""
+        self.parked: list[tuple[int, int, bytes]] = []
+        """As the entry names them."""
+        self._subscription = subscription
+        self._topic = topic
+        self._batch = batch
+        self._limit = limit
+        self._accepted: dict[tuple[int, int], SegmentSlice] = {}
+        self._pending: dict[tuple[int, int], list[m.ParkedRecord]] = {}
+        for each in batch.parked:
+            self._pending.setdefault((each.segment, each.generation), []).append(each)
+        self._added: Counter[int] = Counter()
+        """Segment → records that this batch parks."""
+
+    def accept(self, acknowledgement: m.Acknowledgement, held: SegmentSlice) -> str | None:
+        """Park what an acknowledgement covers (rules 4 and 5), or return why it does not count."""
+        segment, holding = acknowledgement.segment, (acknowledgement.segment, acknowledgement.generation)
+        subscription, redelivery = self._subscription, self._subscription.redelivery
+        covered = [
+            each
+            for each in self._pending.get(holding, ())
+            if each.offset < acknowledgement.end_offset
+            and each.offset >= subscription.acknowledged_in(segment, key_bucket(each.key, KEY_BUCKETS)).position
+        ]
+        for each in covered:
+            if each.key not in redelivery.parked.keys or not has_key(self._topic, held, each.key):
+                return f"offset {each.offset} of segment {segment} is not of a key that is parked there"
+        if covered and redelivery.records(segment) + self._added[segment] + len(covered) > self._limit:
+            return (
+                f"segment {segment} has {self._limit} parked records that are not yet in the dead-letter topic: "
+                "headgate explain says what they wait for"
+            )
+        self.parked += ((segment, each.offset, each.key) for each in covered)
+        self._added[segment] += len(covered)
+        later = self._pending.get(holding, ())
+        self._pending[holding] = [each for each in later if each.offset >= acknowledgement.end_offset]
+        self._accepted[holding] = held
+        return None
+
+    @property
+    def resumed(self) -> list[tuple[bytes, int]]:
+        """What the batch says about resumed keys, as far as it counts: also when its key was parked again."""
+        found: dict[bytes, int] = {}
+        for each in self._batch.resumed:
+            held = self._accepted.get((each.segment, each.generation))
+            known = self._subscription.redelivery.parked.keys.get(each.key)
+            if held is None or known is None or not has_key(self._topic, held, each.key):
+                continue
+            if max(known.resumed, found.get(each.key, 0)) < each.number <= known.last:
+                found[each.key] = each.number
+        return list(found.items())
+
+
+def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -> list[m.ResumingKey]:
+    """Return the first keys in the segments of ``consumer`` that are being resumed."""
+    redelivery, parked = subscription.redelivery, subscription.redelivery.parked
+    if not parked.resuming:
+        return []
+    resuming = (
+        (held, key)
+        for held in subscription.held_by(consumer)
+        for segment in [topic.layout.segments[segment_of(held)]]
+        for key in parked.within(segment.first_hash, segment.last_hash)
+        if key in parked.resuming and has_key(topic, held, key)
+    )
+    found = list(islice(resuming, MAX_RESUMING_KEYS))
+    unstored: dict[bytes, int] = {}
+    for segment, offset in redelivery.dead.values() if found else ():
+        dead = redelivery.attempts[segment][offset]
+        unstored.setdefault(dead.key, dead.number)
+    return [
+        m.ResumingKey(
+            segment_of(held),
+            subscription.holdings[held].generation,
+            key,
+            known.number,
+            known.topic,
+            known.resumed,
+            known.last,
+            unstored.get(key, known.last + 1) - 1,
+        )
+        for held, key in found
+        for known in [parked.keys[key]]
+    ]

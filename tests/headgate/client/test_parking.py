@@ -1,0 +1,255 @@
+"""STREAM: parked and resumed keys, with the real leader of a shard over a fake broker and store, in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from headgate import ParkedKeyInfo
+from headgate.client.admin import Admin
+from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.processing.policies import RetryPolicy
+from headgate.client.producer import Producer
+from headgate.errors import HandlerFailedError, RequestRejectedError
+from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import KEYS, client, create, produce, reader
+
+pytestmark = pytest.mark.looptime
+POISON, OTHER = KEYS[3], KEYS[4]
+
+
+@asynccontextmanager
+async def stream(records: int = 20, *, dead_letter_topic: str = "dead") -> AsyncIterator[tuple[OneShard, Admin]]:
+    """Return a shard with ``records`` in topic orders, the keys in turn, and topic dead."""
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=1)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.create_topic("dead")
+            await admin.create_subscription("orders", "billing", start="earliest")
+            if dead_letter_topic:
+                await admin.set_delivery_policy("orders", "billing", dead_letter_topic=dead_letter_topic)
+            await produce(world, records)
+            yield world, admin
+
+
+class Program:
+    """Handles records, and parks key `POISON` once it has handled ``spared`` records of it."""
+
+    def __init__(self) -> None:
+        self.spared = 0
+        self.handled: list[ConsumedRecord] = []
+
+    async def handle(self, consumer: Consumer, record: ConsumedRecord) -> None:
+        if record.key == POISON and not self.spared:
+            await consumer.park(record, reason="poison")
+        else:
+            self.spared -= record.key == POISON
+            self.handled.append(record)
+            await consumer.acknowledge(record)
+
+    async def read(self, consumer: Consumer, seconds: float) -> None:
+        """Handle what comes within ``seconds``."""
+        ends_at = asyncio.get_running_loop().time() + seconds
+        while (left := ends_at - asyncio.get_running_loop().time()) > 0:
+            for record in await consumer.get_many(1, timeout_seconds=left):
+                await self.handle(consumer, record)
+
+    def values(self, key: bytes = POISON) -> list[int]:
+        return [int(each.value) for each in self.handled if each.key == key]
+
+
+async def parked(admin: Admin) -> list[tuple[bytes, int, str, bool]]:
+    found: list[ParkedKeyInfo] = await admin.parked_keys("orders", "billing")
+    return [(each.key, each.records, each.reason, each.is_resuming) for each in found]
+
+
+async def unacknowledged(admin: Admin) -> int:
+    described = await admin.describe_subscription("orders", "billing")
+    return sum(each.unacknowledged or 0 for each in described.segments)
+
+
+async def dead(world: OneShard) -> list[ConsumedRecord]:
+    async with reader(world, "undertaker", topic="dead", subscription="dead") as consumer:
+        return [record async for record in consumer.until_caught_up()]
+
+
+async def test_a_parked_key_leaves_the_way_in_order_and_the_others_continue():
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        await produce(world, 20)
+        await program.read(consumer, 10)
+        assert [(POISON, 4, "poison", False)] == await parked(admin)
+        assert 0 == await unacknowledged(admin)
+        assert [4, 14, 4, 14] == program.values(OTHER)
+        letters = await dead(world)
+        assert [3, 13, 3, 13] == [int(each.value) for each in letters]
+        assert {POISON} == {each.key for each in letters}
+        headers = dict(letters[1].headers)
+        assert (b"orders", b"13", b"poison") == tuple(
+            headers[f"headgate-source-{n}"] for n in ("topic", "offset", "reason")
+        )
+
+
+async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_records():
+    """Records arrive all the while: before, during and after the resumption."""
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        program.spared = 1000
+        traffic = asyncio.create_task(produce(world, 300, pause_seconds=0.1))
+        await program.read(consumer, 10)
+        assert [] == program.values()
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 60)
+        await traffic
+        assert [] == await parked(admin)
+        assert [3, 13, *range(3, 300, 10)] == program.values()
+        assert 0 == await unacknowledged(admin)
+        assert 2 < sum(1 for each in program.handled if each.parked_number)
+
+
+async def test_a_resumed_record_that_fails_again_stays_at_its_place():
+    program = Program()
+    async with stream(50) as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        assert [(POISON, 5, "poison", False)] == await parked(admin)
+        for left in (3, 1):
+            program.spared = 2
+            await admin.resume_key("orders", "billing", POISON)
+            await program.read(consumer, 20)
+            assert [(POISON, left, "poison", False)] == await parked(admin)
+        await produce(world, 10)
+        program.spared = 1000
+        await program.read(consumer, 10)
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 20)
+        assert ([3, 13, 23, 33, 43, 3], []) == (program.values(), await parked(admin))
+
+
+async def test_a_dropped_key_continues_with_what_comes_afterwards():
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        program.spared = 1000
+        await admin.resume_key("orders", "billing", POISON, drop=True)
+        await program.read(consumer, 10)
+        await produce(world, 10)
+        await program.read(consumer, 10)
+        assert ([3], []) == (program.values(), await parked(admin))
+        assert [3, 13] == [int(each.value) for each in await dead(world)]
+
+
+class Events:
+    """What happens to a consumer, its segment and its leader."""
+
+    def __init__(self, world: OneShard, terms: AsyncExitStack) -> None:
+        self.world = world
+        self.terms = terms
+        self.names = iter("abcdefgh")
+
+    async def begin(self) -> Consumer:
+        consumer = reader(self.world, next(self.names))
+        await consumer.__aenter__()
+        return consumer
+
+    async def happen(self, event: str, consumer: Consumer, admin: Admin) -> Consumer:
+        if event == "the leader changes":
+            await self.terms.aclose()
+            await self.terms.enter_async_context(self.world.leader(f"daemon-{next(self.names)}"))
+        elif event == "the consumer is lost":
+            self.world.broker.cut(f"client-{consumer.name}")
+            await consumer._tasks.cancel()
+            await consumer._release()
+            return await self.begin()
+        else:
+            topic = await admin.describe_topic("orders")
+            own = (each for each in topic.segments if each.first_hash <= segment_hash(POISON) <= each.last_hash)
+            split = await admin.split("orders", max(each.segment for each in own))
+            self.world.drained_segments |= {each.segment: each.next_offset for each in split.segments}
+        return consumer
+
+
+@pytest.mark.parametrize("event", ["the consumer is lost", "the segment is split", "the leader changes"])
+async def test_a_parked_key_keeps_its_order_when(event: str):
+    """It happens once while the key is parked, and once while it is being resumed."""
+    world, program = OneShard(), Program()
+    async with AsyncExitStack() as terms, Admin(client(world, "admin"), timeout_seconds=60) as admin:
+        await terms.enter_async_context(world.leader("a"))
+        await create(world, segments=1)
+        await admin.create_topic("dead")
+        await admin.create_subscription("orders", "billing", start="earliest")
+        await admin.set_delivery_policy("orders", "billing", dead_letter_topic="dead")
+        events = Events(world, terms)
+        consumer = await events.begin()
+        await produce(world, 40, "first")
+        await program.read(consumer, 10)
+        consumer = await events.happen(event, consumer, admin)
+        program.spared = 1000
+        await produce(world, 40, "second")
+        await program.read(consumer, 100)
+        assert [(POISON, 8, "poison", False)] == await parked(admin)
+        await admin.resume_key("orders", "billing", POISON)
+        while len(program.values()) < 3:
+            await program.read(consumer, 0.1)
+        consumer = await events.happen(event, consumer, admin)
+        await produce(world, 40, "third")
+        await program.read(consumer, 200)
+        first_seen = list(
+            dict.fromkeys(
+                (bool(each.parked_number), int(each.value), each.timestamp_ms)
+                for each in program.handled
+                if each.key == POISON
+            )
+        )
+        assert [value for _, value, _ in first_seen] == [*range(3, 40, 10)] * 3
+        assert ([], 0) == (await parked(admin), await unacknowledged(admin))
+        await consumer.close()
+
+
+async def test_run_parks_the_key_of_a_record_whose_handler_fails_for_the_last_time():
+    """Its later records, which wait for it, are parked with it. Without a dead-letter topic the run stops there."""
+    handled: list[int] = []
+
+    async def handle(record: ConsumedRecord) -> None:
+        await asyncio.sleep(0.05)
+        if record.key == POISON:
+            raise ValueError("poison")
+        handled.append(int(record.value))
+
+    retry = RetryPolicy(attempts=2, then="park")
+    async with stream(100, dead_letter_topic="") as (world, admin), reader(world) as consumer:
+        with pytest.raises(HandlerFailedError, match="offset 3"):
+            await consumer.run(handle, concurrency=4, retry=retry, until_caught_up=True)
+        assert [] == await parked(admin)
+    handled.clear()
+    async with stream(100) as (world, admin), reader(world) as consumer:
+        report = await consumer.run(handle, concurrency=4, retry=retry, until_caught_up=True)
+        assert (90, 10) == (report.handled, report.parked)
+        assert sorted(handled) == [n for n in range(100) if n % 10 != 3]
+        assert [(POISON, 10, "ValueError('poison')", False)] == await parked(admin)
+        await asyncio.sleep(10)  # Until the heartbeat that names the dead letters.
+        assert [*range(3, 100, 10)] == [int(each.value) for each in await dead(world)]
+        assert 0 == await unacknowledged(admin)
+
+
+async def test_what_cannot_be_parked_is_refused_in_one_line_and_stays():
+    async with stream(4, dead_letter_topic="") as (world, admin), reader(world) as consumer:
+        records = await consumer.get_many(4, timeout_seconds=10)
+        with pytest.raises(RequestRejectedError, match="subscription set orders billing --dead-letter TOPIC"):
+            await consumer.park(records[3])
+        with pytest.raises(TypeError):
+            await consumer.park("3")  # type: ignore[arg-type]
+        assert 4 == await unacknowledged(admin)
+        with pytest.raises(RequestRejectedError, match="has not parked key"):
+            await admin.resume_key("orders", "billing", b"\xff")
+    async with stream(0) as (world, admin), reader(world) as consumer:
+        async with Producer(client(world, "long")) as producer:
+            await producer.send_and_wait("orders", b"k" * (m.MAX_PARKED_KEY_BYTES + 1), b"0")
+        (record,) = await consumer.get_many(1, timeout_seconds=10)
+        with pytest.raises(RequestRejectedError, match="at most 256"):
+            await consumer.park(record)

@@ -1,0 +1,155 @@
+"""What a STREAM parks and resumes, rule by rule."""
+
+from typing import Any
+
+import pytest
+
+from headgate.model import entries as e
+from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
+from shard.state.parked_keys import ParkedKey
+from shard.subscriptions import acknowledgements
+from shard.subscriptions.parking import judge_park, judge_unpark, resuming_keys
+from tests.coordinator.conftest import Lead
+from tests.support.worlds.subscription_environment import CoordinatorHarness
+
+pytestmark = pytest.mark.looptime
+IDS: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
+ADA: dict[str, Any] = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
+LOW, OTHER, HIGH = (
+    next(key for key in (b"%d" % n for n in range(start, 999)) if (segment_hash(key) < 0x8000) == low)
+    for start, low in ((0, True), (100, True), (0, False))
+)
+"""Keys of segment 0, segment 0 and segment 1."""
+
+
+@pytest.fixture
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """Consumer ada holds segments 0 and 1 with records. Key LOW is parked, and three records are acknowledged."""
+    harness = lead("ada", segments=2, records=18, type="STREAM")
+    assert harness.acknowledge("ada", 0, 3) is None
+    policy = e.DeliveryPolicy(dead_letter_topic="dead")
+    harness.propose(e.DeliveryPolicySet(**IDS, policy=policy, token="p"))
+    harness.propose(e.KeyParked(**IDS, key=LOW, reason="poison"))
+    return harness
+
+
+def generation(harness: CoordinatorHarness, segment: int = 0) -> int:
+    return harness.subscription.holdings[segment].generation
+
+
+def state(harness: CoordinatorHarness, key: bytes = LOW) -> ParkedKey:
+    return harness.subscription.redelivery.parked.keys[key]
+
+
+def park(harness: CoordinatorHarness, limit: int = 9, **other: Any) -> e.KeyParked | str | None:
+    fields = {**ADA, "segment": 0, "generation": generation(harness), "offset": 5, "key": OTHER, **other}
+    return judge_park(harness.subscription, harness.topic, m.ParkKey(**fields), limit)
+
+
+def acknowledge(
+    harness: CoordinatorHarness, end: int, *parked: tuple[int, bytes], resumed: tuple[tuple[bytes, int], ...] = ()
+) -> tuple[list[tuple[int, int, bytes]], list[tuple[bytes, int]], str]:
+    """Acknowledge segment 0, and apply what counts; return what is parked and resumed, and the refusal."""
+    held = 0, generation(harness)
+    batch = m.AcknowledgeBatch(
+        **ADA,
+        acknowledgements=[m.Acknowledgement(*held, 0, end)],
+        parked=[m.ParkedRecord(*held, *each) for each in parked],
+        resumed=[m.ResumedKey(*held, *each) for each in resumed],
+    )
+    judged = acknowledgements.judge(harness.subscription, harness.topic, batch)
+    if judged.entry is None:
+        return [], [], judged.rejected[0][1]
+    harness.propose(judged.entry)
+    return judged.entry.parked, judged.entry.resumed, ""
+
+
+@pytest.mark.parametrize(
+    ("other", "outcome"),
+    [
+        ({}, e.KeyParked(**IDS, key=OTHER, reason="")),
+        ({"key": LOW}, None),
+        ({"offset": 2}, None),
+        ({"number": 1}, None),
+        ({"consumer": "eve"}, "not registered"),
+        ({"generation": 99}, "not by 'ada' at generation 99"),
+        ({"offset": 99}, "has no offset 99 with this key"),
+        ({"key": HIGH}, "has no offset 5 with this key"),
+        ({"limit": 1}, "has 1 parked keys, the most that are kept"),
+    ],
+    ids=["parked", "again", "acknowledged", "not resuming", "who", "generation", "offset", "segment", "limit"],
+)
+async def test_a_key_is_parked_by_its_holder(harness: CoordinatorHarness, other: Any, outcome: Any) -> None:
+    judged = park(harness, **other)
+    assert outcome == judged if not isinstance(outcome, str) else outcome in str(judged)
+
+
+async def test_a_key_without_a_dead_letter_topic_is_not_parked(harness: CoordinatorHarness) -> None:
+    harness.propose(e.DeliveryPolicySet(**IDS, policy=e.DeliveryPolicy(), token="q"))
+    assert "headgate subscription set orders billing --dead-letter TOPIC" in str(park(harness))
+    assert "dead" == state(harness).topic
+
+
+async def test_a_parked_record_counts_once_with_what_covers_it(harness: CoordinatorHarness) -> None:
+    assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, (2, LOW), (4, LOW), (7, LOW))
+    assert ([(0, 7, LOW)], [], "") == acknowledge(harness, 9, (4, LOW), (7, LOW))
+    assert (2, 9) == (state(harness).records, harness.subscription.position(0))
+    dead = harness.subscription.redelivery.dead
+    assert {1: (0, 4), 2: (0, 7)} == dead
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1, 2]))
+    assert (2, {}) == (state(harness).records, dead)
+
+
+async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_parked(harness: CoordinatorHarness) -> None:
+    assert acknowledge(harness, 6, (4, OTHER))[2] == "offset 4 of segment 0 is not of a key that is parked there"
+    assert 3 == harness.subscription.position(0)
+
+
+async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: CoordinatorHarness) -> None:
+    acknowledge(harness, 6, (4, LOW), (5, LOW))
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
+    (named,) = resuming_keys(harness.subscription, harness.topic, "ada")
+    assert (LOW, 0, 2, 0) == (named.key, named.number, named.last, named.stored)
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1]))
+    assert [1] == [each.stored for each in resuming_keys(harness.subscription, harness.topic, "ada")]
+
+    def unpark(last: int, parking: int = named.parking) -> Any:
+        held = {"segment": 0, "generation": generation(harness), "key": LOW}
+        request = m.UnparkKey(**ADA, **held, parking=parking, last=last)
+        return judge_unpark(harness.subscription, harness.topic, request)
+
+    assert "were not processed" in unpark(2)
+    assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 1), (LOW, 2), (LOW, 3), (HIGH, 1)))
+    assert "were not processed" in unpark(1)
+    assert unpark(2, parking=named.parking + 1) is None
+    ended = unpark(2)
+    assert e.KeyUnparked(**IDS, key=LOW) == ended
+    harness.propose(ended)
+    assert unpark(2) is None
+    harness.propose(e.KeyParked(**IDS, key=LOW, reason="poison"))
+    assert (2, 2, 2) == (state(harness).last, state(harness).resumed, state(harness).number)
+
+
+async def test_a_dropped_key_is_resumed_behind_its_records(harness: CoordinatorHarness) -> None:
+    acknowledge(harness, 6, (4, LOW))
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=True, token="r"))
+    (named,) = resuming_keys(harness.subscription, harness.topic, "ada")
+    assert (1, 1) == (named.number, named.last)
+    harness.propose(e.KeyParked(**IDS, key=LOW, reason="again"))
+    assert [] == resuming_keys(harness.subscription, harness.topic, "ada")
+
+
+async def test_a_grant_names_the_parked_keys_of_its_part(harness: CoordinatorHarness) -> None:
+    harness.propose(e.KeyParked(**IDS, key=HIGH, reason=""))
+    parked = harness.subscription.redelivery.parked
+    assert ([LOW], [HIGH]) == (parked.within(0, 0x7FFF), parked.within(0x8000, 0xFFFF))
+
+
+async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(harness: CoordinatorHarness) -> None:
+    acknowledge(harness, 6, (4, LOW))
+    subscription = harness.subscription
+    harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
+    assert {1: (0, 4)} == subscription.redelivery.dead
+    subscription.forget_segments({0: 9})
+    assert ({}, 10) == (subscription.redelivery.dead, subscription.dropped_records)
