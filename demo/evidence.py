@@ -49,7 +49,7 @@ async def read_ledger(ledger: Ledger) -> tuple[list[Chunk], list[StoredRecord]]:
     chunks, records = [], []
     for number in range(1, await ledger.newest() + 1):
         chunks.append(await ledger.read(number))
-        found = await ledger.read_records(number)
+        _, found = await ledger.read_records(number)
         records += [
             StoredRecord(segment, offset, key.decode(), _VALUE.decode(value).counter)
             for segment, offset, key, value in zip(found.segment, found.offset, found.key, found.value, strict=True)

@@ -136,12 +136,14 @@ ClientT = TypeVar("ClientT", bound=_AsyncClient)
 class _Facade(Generic[ClientT]):
     """One asyncio client, and the loop that it runs in."""
 
-    def __init__(self, create: Callable[[], ClientT], loop: EventLoopThread | None) -> None:
+    def __init__(
+        self, loop: EventLoopThread | None, create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
         self._loop = loop or EventLoopThread()
         self._owns_loop = loop is None
         self._closed = False
         try:
-            self._client = self._loop.run(_open(create))
+            self._client = self._loop.run(_open(create, *args, **kwargs))
         except BaseException:
             self._stop_loop()
             raise
@@ -192,9 +194,9 @@ class _Facade(Generic[ClientT]):
         return self._run(call())
 
 
-async def _open(create: Callable[[], ClientT]) -> ClientT:
+async def _open(create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs) -> ClientT:
     """Create and open a client inside the loop that it is to run in."""
-    client = create()
+    client = create(*args, **kwargs)
     await client.__aenter__()
     return client
 
@@ -269,17 +271,15 @@ class Producer(_Facade[producer.Producer]):
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect. ``loop``: the thread to use; None: a new one. Interceptors run in this thread."""
-
-        def create() -> producer.Producer:
-            return producer.Producer(
-                config,
-                name,
-                settings,
-                connect_timeout_seconds=connect_timeout_seconds,
-                interceptors=interceptors,
-            )
-
-        super().__init__(create, loop)
+        super().__init__(
+            loop,
+            producer.Producer,
+            config,
+            name,
+            settings,
+            connect_timeout_seconds=connect_timeout_seconds,
+            interceptors=interceptors,
+        )
 
     def send(
         self,
@@ -346,27 +346,25 @@ class Consumer(_Facade[consumer.Consumer]):
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect and register; ``loop`` as for `Producer`, else as for `headgate.Consumer`."""
-
-        def create() -> consumer.Consumer:
-            return consumer.Consumer(
-                config,
-                topic=topic,
-                subscription=subscription,
-                type=type,
-                name=name,
-                start=start,
-                order=order,
-                positions=positions,
-                behind=behind,
-                balance=balance,
-                capacity=capacity,
-                on_granted=on_granted,
-                on_revoked=on_revoked,
-                connect_timeout_seconds=connect_timeout_seconds,
-                interceptors=interceptors,
-            )
-
-        super().__init__(create, loop)
+        super().__init__(
+            loop,
+            consumer.Consumer,
+            config,
+            topic=topic,
+            subscription=subscription,
+            type=type,
+            name=name,
+            start=start,
+            order=order,
+            positions=positions,
+            behind=behind,
+            balance=balance,
+            capacity=capacity,
+            on_granted=on_granted,
+            on_revoked=on_revoked,
+            connect_timeout_seconds=connect_timeout_seconds,
+            interceptors=interceptors,
+        )
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Iterate over records as they arrive, until another thread closes the consumer."""
@@ -439,7 +437,7 @@ class Admin(_Facade[admin.Admin]):
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect. ``timeout_seconds`` bounds each command; ``loop`` as for `Producer`."""
-        super().__init__(lambda: admin.Admin(config, timeout_seconds=timeout_seconds), loop)
+        super().__init__(loop, admin.Admin, config, timeout_seconds=timeout_seconds)
 
     ledger_url = _blocking(admin.Admin.ledger_url)
     create_topic = _blocking(admin.Admin.create_topic)

@@ -32,7 +32,7 @@ from controller.settings.sections import ClusterSettings, DrainSettings, LogSett
 from controller.settings.write import client_toml, settings_toml
 from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.entries import TermStarted
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
@@ -306,7 +306,7 @@ class LocalCluster:
     async def past_leaders(self, shard: int = 0) -> list[str]:
         """Return the leader of each term of a shard, in order."""
         ledger, leaders, number = self.ledger(shard), [], 1
-        while (chunk := await ledger.read_or_none(number)) is not None:
+        while (chunk := await if_exists(ledger.read, number)) is not None:
             leaders += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]
             number += 1
         return leaders

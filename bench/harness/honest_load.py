@@ -154,7 +154,7 @@ class HonestLoad:
             topic_id = (await admin.describe_topic(TOPIC)).topic_id
         found: list[tuple[bytes, bytes]] = []
         for number in await ledger.numbers():
-            records = await ledger.read_records(number)
+            _, records = await ledger.read_records(number)
             columns = zip(records.topic_id, records.key, records.value, strict=True)
             found += [(key, value) for of_topic, key, value in columns if of_topic == topic_id]
         return found

@@ -124,7 +124,7 @@ class ClusterStatus:
             await self._instances.get()
             return await self._peers.topic(leader, topic)
         document = await topic_document(self._instance, leader, topic)
-        return replace(document, history=self._history.topic(topic))
+        return replace(document, history=self._history.samples(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = self._leader(topic, own=own)
@@ -132,7 +132,7 @@ class ClusterStatus:
             await self._instances.get()
             return await self._peers.subscription(leader, topic, subscription)
         document = await subscription_document(self._instance, leader, topic, subscription)
-        return replace(document, history=self._history.subscription(topic, subscription))
+        return replace(document, history=self._history.samples(topic, subscription))
 
     def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
         """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
@@ -166,7 +166,7 @@ class ClusterStatus:
             as_of_ms=self._now_ms(),
             components=health.components,
             shards=shard_statuses(self.controllers),
-            history=self._history.daemon,
+            history=self._history.samples(),
         )
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
 

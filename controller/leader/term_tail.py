@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.leadership.policy import safety
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model import entries as e
 
 
@@ -27,13 +27,13 @@ class TermTail:
     async def at_end(cls, ledger: Ledger) -> TermTail | None:
         """Return the end of a ledger after a few reads; None: chunks were trimmed meanwhile. Raises like `read`."""
         numbers = await ledger.numbers()
-        newest = await ledger.header_or_none(numbers[-1]) if numbers else None
+        newest = await if_exists(ledger.header, numbers[-1]) if numbers else None
         if newest is None:
             return None if numbers else cls(0, 0, "")
         low, high = 0, len(numbers) - 1
         while low < high:  # Epochs rise with the numbers: search the first chunk of the newest term.
             middle = (low + high) // 2
-            header = await ledger.header_or_none(numbers[middle])
+            header = await if_exists(ledger.header, numbers[middle])
             if header is None:
                 return None
             low, high = (low, middle) if header.leader_epoch == newest.leader_epoch else (middle + 1, high)
@@ -44,7 +44,7 @@ class TermTail:
     async def read(self, ledger: Ledger) -> int:
         """Read new chunks; return how many. Raises StoreUnavailableError or LedgerError."""
         before = self.chunk
-        while (header := await ledger.header_or_none(self.chunk + 1)) is not None:
+        while (header := await if_exists(ledger.header, self.chunk + 1)) is not None:
             if header.leader_epoch > self.leader_epoch:
                 await self._note_term(ledger, header.number)
             self.chunk = header.number

@@ -18,7 +18,7 @@ from typing import Final
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
 from headgate.settings.command_parser import CommandParser
@@ -47,7 +47,7 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()
     # This process may have been suspended since it read the end.
-    newest = await ledger.header_or_none(state.chunk)
+    newest = await if_exists(ledger.header, state.chunk)
     if newest is None:
         return None  # Trimmed: newer snapshots include it.
     if newest.term_id != state.terms.newest_id:

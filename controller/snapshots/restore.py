@@ -25,7 +25,7 @@ from controller.leadership.policy import safety
 from controller.snapshots.format import SnapshotError, decode_steps
 from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, ObjectMissingError
 from headgate.ledger.chunk import Chunk
-from headgate.ledger.ledger import Ledger, run_start
+from headgate.ledger.ledger import Ledger, if_exists, run_start
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.background import cancel_and_wait
 from shard.state.shard_state import ShardState
@@ -156,7 +156,7 @@ async def _wrote_end(ledger: Ledger, state: ShardState) -> bool:
     if not chunk:
         return True
     try:
-        header = await ledger.header_or_none(chunk)
+        header = await if_exists(ledger.header, chunk)
     except LedgerFormatError:
         raise
     except LedgerError:
@@ -223,7 +223,7 @@ async def read_in_order(ledger: Ledger, first: int) -> AsyncGenerator[Chunk, Non
     try:
         while True:
             while len(reads) < reads_under_way(found):
-                reads.append(asyncio.create_task(ledger.read_or_none(first + started)))
+                reads.append(asyncio.create_task(if_exists(ledger.read, first + started)))
                 started += 1
             chunk = await reads[0]
             reads.popleft()

@@ -118,13 +118,13 @@ def read_bodies(data: bytes, path: str, entries: int) -> list[bytes]:
     return rows.slice(0, entries).blobs("body")
 
 
-def decode_records(data: bytes, *, shard: int, number: int) -> RecordColumns:
-    """Return the records of a chunk; raises LedgerError like `decode`."""
+def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, RecordColumns]:
+    """Return the header and the records of a chunk; raises LedgerError like `decode`."""
     header = decode_header(data, shard=shard, number=number)
     if not header.records:
-        return RecordColumns()
+        return header, RecordColumns()
     rows = _record_rows(data, header)
-    return RecordColumns(
+    return header, RecordColumns(
         topic_id=rows.integers("topic_id"),
         segment=rows.integers("segment"),
         offset=rows.integers("offset"),

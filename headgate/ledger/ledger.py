@@ -8,8 +8,8 @@ begins after the newest snapshot, chunks were lost and not trimmed.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from headgate.errors import (
     ForeignObjectError,
@@ -33,6 +33,8 @@ from headgate.ledger.paths import (
 )
 from headgate.storage.object_store import Store
 
+T = TypeVar("T")
+
 NAMES_PER_TURN: Final = 5000
 """How many names of a listing are read in one turn of the event loop: about 3 ms. Hours of chunks may be listed."""
 
@@ -42,6 +44,14 @@ def run_start(numbers: Sequence[int]) -> int:
     behind_last = numbers[-1] - len(numbers) + 1
     # Number minus index rises at each gap, and is that of the last number from the run's first on.
     return numbers[bisect_left(range(len(numbers)), behind_last, key=lambda index: numbers[index] - index)]
+
+
+async def if_exists(read: Callable[[int], Awaitable[T]], number: int) -> T | None:
+    """Return what ``read``, e.g. `Ledger.header`, returns for chunk ``number``; None if that does not exist."""
+    try:
+        return await read(number)
+    except ObjectMissingError:
+        return None
 
 
 class Ledger:
@@ -147,33 +157,14 @@ class Ledger:
         """Return the entries of chunk ``number``; raises ObjectMissingError, StoreUnavailableError or LedgerError."""
         return chunk.decode(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_or_none(self, number: int) -> chunk.Chunk | None:
-        """Return chunk ``number``, or None if it does not exist; raises StoreUnavailableError or LedgerError."""
-        try:
-            return await self.read(number)
-        except ObjectMissingError:
-            return None
-
     async def header(self, number: int) -> chunk.ChunkHeader:
         return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
-
-    async def header_or_none(self, number: int) -> chunk.ChunkHeader | None:
-        """Return the header of chunk ``number``, or None if it does not exist; raises like `read_or_none`."""
-        try:
-            return await self.header(number)
-        except ObjectMissingError:
-            return None
 
     async def open_records(self, number: int) -> tuple[chunk.ChunkHeader, Columns]:
         return chunk.open_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_records(self, number: int) -> RecordColumns:
+    async def read_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
-
-    async def read_header_and_records(self, number: int) -> tuple[chunk.ChunkHeader, RecordColumns]:
-        data = await self.store.read(self._path(number))
-        named = {"shard": self.shard, "number": number}
-        return chunk.decode_header(data, **named), chunk.decode_records(data, **named)
 
     def _path(self, number: int) -> str:
         return f"{self._folder}/{chunk_name(number)}"

@@ -111,7 +111,7 @@ class ChunkCache:
 
     async def _load(self, number: int) -> ChunkRows:
         self.loads += 1
-        header, records = await self._ledger.read_header_and_records(number)
+        header, records = await self._ledger.read_records(number)
         rows_by_segment = ChunkRows(_rows_by_segment(records, self._topic_id), header)
         size = CHUNK_OVERHEAD_BYTES
         for rows in rows_by_segment.values():

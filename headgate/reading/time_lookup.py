@@ -13,15 +13,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from headgate.errors import ObjectMissingError
-from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
-from headgate.ledger.compacted import CompactedObject, decode_compacted, manifest_ranges, read_manifest
+from headgate.ledger.compacted import CompactedObject, decode_compacted
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicInfo
+from headgate.reading.topic_files import list_objects, retried
 
 CONCURRENT_CHUNK_READS: Final = 16
-MAX_ATTEMPTS: Final = 3
-"""Compaction may replace an object before it is read; the next compaction is minutes away."""
 
 
 async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> dict[int, int]:
@@ -31,12 +28,7 @@ async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> d
 
     Raises LedgerError, ObjectMissingError (the ledger has a gap) or StoreUnavailableError.
     """
-    for _ in range(MAX_ATTEMPTS - 1):
-        try:
-            return await _Search(ledger, topic, timestamp_ms).run()
-        except ObjectMissingError:
-            continue
-    return await _Search(ledger, topic, timestamp_ms).run()
+    return await retried(lambda: _Search(ledger, topic, timestamp_ms).run())
 
 
 async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: int) -> int:
@@ -67,16 +59,17 @@ class _Search:
                 self._open.add(segment.segment)
 
     async def run(self) -> dict[int, int]:
-        compacted = ranges_to_read(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
-        for chunks in compacted:
-            manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
+        if not self._open:
+            return self._positions
+        found = await list_objects(self._ledger)
+        for manifest in found.manifests:
             for item in manifest.objects:
                 is_ours = item.topic_id == self._topic_id and item.segment in self._open
                 if is_ours and item.last_at_ms >= self._timestamp_ms:
                     self._open.discard(item.segment)
                     self._positions[item.segment] = await self._offset_in(item)
         if self._open:
-            await self._search_chunks(compacted_through(compacted))
+            await self._search_chunks(found.chunks)
         return self._positions
 
     async def _offset_in(self, item: CompactedObject) -> int:
@@ -86,10 +79,7 @@ class _Search:
         records = await asyncio.to_thread(decode_compacted, data, item)
         return item.first_offset + bisect_left(records.integers("stored_at_ms"), self._timestamp_ms)
 
-    async def _search_chunks(self, after: int) -> None:
-        numbers = await self._ledger.numbers(after=after)
-        if numbers and numbers[0] != after + 1:
-            raise ObjectMissingError(f"chunk {after + 1} of shard {self._ledger.shard} is missing; try again")
+    async def _search_chunks(self, numbers: Sequence[int]) -> None:
         first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
         for begin in range(first, len(numbers), CONCURRENT_CHUNK_READS):
             group = numbers[begin : begin + CONCURRENT_CHUNK_READS]

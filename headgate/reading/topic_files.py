@@ -5,8 +5,9 @@ may still exist, and a manifest still names objects of pruned segments, which ar
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.views.topics import TopicInfo
+
+T = TypeVar("T")
 
 MAX_ATTEMPTS: Final = 3
 """Compaction may replace a manifest before it is read; the next compaction is minutes away."""
@@ -43,6 +46,16 @@ class StoredObjects(NamedTuple):
     chunks: list[int]
 
 
+async def retried(read: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``read`` returns. Repeat it while an object is missing, which compaction may have replaced."""
+    for _ in range(MAX_ATTEMPTS - 1):
+        try:
+            return await read()
+        except ObjectMissingError:
+            await asyncio.sleep(RETRY_SECONDS)
+    return await read()
+
+
 async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
     """Return what holds the records of the shard from ``first_chunk`` on, all of it durable.
 
@@ -65,14 +78,7 @@ async def topic_files(ledger: Ledger, topic: TopicInfo) -> list[TopicFile]:
 
     Raises like `list_objects`.
     """
-    for _ in range(MAX_ATTEMPTS - 1):
-        try:
-            objects = await list_objects(ledger)
-            break
-        except ObjectMissingError:
-            await asyncio.sleep(RETRY_SECONDS)
-    else:
-        objects = await list_objects(ledger)
+    objects = await retried(partial(list_objects, ledger))
     return select_files(topic.topic_id, [each.segment for each in topic.segments], objects)
 
 

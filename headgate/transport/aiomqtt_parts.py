@@ -33,6 +33,19 @@ def paho_of(client: aiomqtt.Client) -> PahoClient:
     return client._client  # noqa: SLF001
 
 
+def _before(client: aiomqtt.Client, event: str, function: Callable[..., None]) -> None:
+    """Call ``function`` before the callback that aiomqtt has set for an event of paho."""
+    paho = paho_of(client)
+    own = getattr(paho, event)
+    assert own is not None, "set by aiomqtt"
+
+    def both(*arguments: Any) -> None:
+        function(*arguments)
+        own(*arguments)
+
+    setattr(paho, event, both)
+
+
 def ping_after(client: aiomqtt.Client, seconds: int) -> None:
     """Ping earlier than the keepalive that the broker knows. paho has no setting for it."""
     paho = paho_of(client)
@@ -41,16 +54,12 @@ def ping_after(client: aiomqtt.Client, seconds: int) -> None:
 
 def on_acceptance(client: aiomqtt.Client, handler: Callable[[Properties], None]) -> None:
     """Pass what the broker says of itself when it accepts the connection to ``handler``; aiomqtt discards it."""
-    paho = paho_of(client)
-    on_connect = paho.on_connect
-    assert on_connect is not None, "set by aiomqtt"
 
-    def on_connack(*arguments: Any) -> None:
+    def accepted(*arguments: Any) -> None:
         if not arguments[3].is_failure:
             handler(arguments[4])
-        on_connect(*arguments)
 
-    paho.on_connect = on_connack
+    _before(client, "on_connect", accepted)
 
 
 def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMessage], None], *, mqtt5: bool) -> None:
@@ -71,15 +80,12 @@ def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMes
 
 def on_refused_message(client: aiomqtt.Client, handler: Callable[[str], None]) -> None:
     """Pass on why the broker refuses a message with QoS 1, as MQTT 5 says it."""
-    paho = paho_of(client)
-    on_publish: Any = paho.on_publish
 
-    def on_answer(*arguments: Any) -> None:
+    def answered(*arguments: Any) -> None:
         if (code := arguments[3]).is_failure:
             handler(str(code))
-        on_publish(*arguments)
 
-    paho.on_publish = on_answer
+    _before(client, "on_publish", answered)
 
 
 def mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
@@ -90,22 +96,12 @@ def mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
 
 def report_early_end(client: aiomqtt.Client) -> None:
     """End the wait for the broker's answer when the connection ends before; aiomqtt would wait for its time-out."""
-    paho = paho_of(client)
-    on_disconnect = paho.on_disconnect
-    assert on_disconnect is not None, "set by aiomqtt"
-
-    def on_end(*arguments: Any) -> None:
-        if not client._connected.done():  # noqa: SLF001
-            client._connected.set_exception(aiomqtt.MqttError(ENDED_EARLY))  # noqa: SLF001
-        on_disconnect(*arguments)
-
-    paho.on_disconnect = on_end
+    _before(client, "on_disconnect", lambda *_: end_wait_for_answer(client, ENDED_EARLY))
 
 
-def end_wait_for_answer(client: aiomqtt.Client) -> None:
-    """End the wait for the broker's answer: the connection is not wanted any more."""
+def end_wait_for_answer(client: aiomqtt.Client, reason: str) -> None:
     if not client._connected.done():  # noqa: SLF001
-        client._connected.set_exception(aiomqtt.MqttError("the connection is not wanted any more"))  # noqa: SLF001
+        client._connected.set_exception(aiomqtt.MqttError(reason))  # noqa: SLF001
 
 
 def end_session_at_close(client: aiomqtt.Client) -> None:

@@ -214,7 +214,7 @@ class MqttTransport:
         self._closing.set()
         self._connection_lost.set()
         if self._attempt is not None:
-            end_wait_for_answer(self._attempt)
+            end_wait_for_answer(self._attempt, "the connection is not wanted any more")
             if self._sockets is not None:
                 self._sockets.abort()
         if self._task is not None:

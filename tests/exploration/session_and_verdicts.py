@@ -246,12 +246,12 @@ class SessionAndVerdicts:
                 self._commit()
             elif self._replies:
                 self._answer(self._replies.pop(0))
-            elif self._session.unresolved_batches:
+            elif len(self._outcomes) < self._offered:
                 self._pass_time()
             else:
                 break
         else:
-            raise BrokenPromiseError(f"{self._session.unresolved_batches} batches have no outcome without any fault")
+            raise BrokenPromiseError(f"{self._offered - len(self._outcomes)} batches have no outcome without any fault")
         missing = set(range(1, self._offered + 1)) - set(self._outcomes)
         if missing:
             raise BrokenPromiseError(f"batches {sorted(missing)} have no outcome")

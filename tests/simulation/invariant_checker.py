@@ -226,7 +226,7 @@ class InvariantChecker:
 
     def _check_records(self, state: ShardState, data: bytes, number: int) -> None:
         next_offsets: dict[tuple[int, int], int] = {}
-        for row in record_rows(chunk.decode_records(data, shard=state.shard, number=number)):
+        for row in record_rows(chunk.decode_records(data, shard=state.shard, number=number)[1]):
             topic = state.topics_by_id[row["topic_id"]]
             tail_key = (row["topic_id"], row["segment"])
             tail = topic.tails.get(row["segment"])

@@ -84,7 +84,7 @@ class _ChunkMemory:
         known, bodies, records = self._known, list(builder._bodies), RecordColumns()
         records.extend(builder.records)
         known["decode_header"][id(data), shard, number] = data, header
-        known["decode_records"][id(data), shard, number] = data, records
+        known["decode_records"][id(data), shard, number] = data, (header, records)
         known["read_bodies"][id(data), chunk_path(shard, number), header.entries] = data, bodies
         self._written[id(data)] = partial(self._encode, builder, **fields)
         return data

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate import ConsumedRecord, Consumer
+from headgate.ledger.ledger import if_exists
 from headgate.model import entries as e
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until
@@ -25,7 +26,7 @@ async def started(cluster: Cluster) -> Daemon:
 async def drained(cluster: Cluster) -> list[list[int]]:
     """Return the segments of each drained fact in the ledger."""
     ledger, found, number = cluster.ledger(), [], 1
-    while (chunk := await ledger.read_or_none(number)) is not None:
+    while (chunk := await if_exists(ledger.read, number)) is not None:
         found += [entry.segments for entry in chunk.entries if isinstance(entry, e.SegmentsDrained)]
         number += 1
     return found

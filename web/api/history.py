@@ -41,14 +41,8 @@ class History:
         self._before: dict[SubscriptionKey, Counts] = {}
         self._at_ms = -1
 
-    @property
-    def daemon(self) -> tuple[HistorySample, ...]:
-        return tuple(self._series.get(_DAEMON, ()))
-
-    def topic(self, topic: str) -> tuple[HistorySample, ...]:
-        return tuple(self._series.get((topic, ""), ()))
-
-    def subscription(self, topic: str, subscription: str) -> tuple[HistorySample, ...]:
+    def samples(self, topic: str = "", subscription: str = "") -> tuple[HistorySample, ...]:
+        """Return the series of a subscription, of a topic, or of the daemon."""
         return tuple(self._series.get((topic, subscription), ()))
 
     def record(self, at_ms: int, topics: Sequence[TopicSummary], subscriptions: Sequence[SubscriptionSummary]) -> None:

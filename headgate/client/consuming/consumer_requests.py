@@ -14,11 +14,11 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TypedDict, get_args
 
-from headgate.client.connection import Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
-from headgate.client.reply_dispatch import body_of
+from headgate.client.reply_dispatch import BodyT, body_of
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
@@ -156,9 +156,8 @@ class ConsumerRequests:
         """
         options, history = self._options, self.history.points
         own = sorted(positions.items())[-m.MAX_HELD_SEGMENTS :] if options.kind == SubscriptionType.CHECKPOINT else []
-        reply = await self._client.request(
-            self._shard,
-            lambda: m.RegisterConsumer(
+        registered, leader_epoch = await self._ask(
+            m.RegisterConsumer(
                 **self._member,
                 history=history,
                 subscription_type=options.kind,
@@ -175,13 +174,13 @@ class ConsumerRequests:
                 positions_topic_id=self.topic_id if own else None,
                 behind=options.behind,
             ),
+            m.Registered,
             timeout_seconds,
         )
-        registered = body_of(reply, m.Registered, self._leader)
         self.history.confirmed(history, registered.head, registered.term_id)
         self.topic_id = registered.topic_id
         self._subscription_id = registered.subscription_id
-        return registered, reply.leader_epoch
+        return registered, leader_epoch
 
     async def heartbeat(
         self, held: list[tuple[int, int]], *, asks_unread: bool = False, problem: str = "", ready: bool = False
@@ -199,8 +198,7 @@ class ConsumerRequests:
             dead_letter_problem=problem,
             ready=ready,
         )
-        reply = await self._client.request(self._shard, lambda: body)
-        alive = body_of(reply, m.HeartbeatReply, self._leader)
+        alive, _ = await self._ask(body, m.HeartbeatReply)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive
 
@@ -216,11 +214,11 @@ class ConsumerRequests:
             parked=batch.parked,
             resumed=batch.resumed,
         )
-        return body_of(await self._client.request(self._shard, lambda: body), m.Acknowledged, self._leader)
+        return (await self._ask(body, m.Acknowledged))[0]
 
     async def begin(self, records: list[m.BegunRecord]) -> m.DeliveriesBegun:
         body = m.BeginDeliveries(**self._member, history=self.history.points, records=records)
-        return body_of(await self._client.request(self._shard, lambda: body), m.DeliveriesBegun, self._leader)
+        return (await self._ask(body, m.DeliveriesBegun))[0]
 
     def origin(self, letter: m.DeadLetter) -> Origin:
         """Return where ``letter`` is from."""
@@ -256,7 +254,7 @@ class ConsumerRequests:
             number=record.parked_number,
             reason=reason,
         )
-        await self._client.request(self._shard, lambda: body)
+        await self._ask(body, m.Done)
 
     async def unpark(self, named: m.ResumingKey) -> None:
         """End the parking of a key, all of whose parked records were processed."""
@@ -269,21 +267,22 @@ class ConsumerRequests:
             parking=named.parking,
             last=named.last,
         )
-        await self._client.request(self._shard, lambda: body)
+        await self._ask(body, m.Done)
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
-        body = m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored)
-        await self._client.request(self._shard, lambda: body)
+        await self._ask(m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), m.Done)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
-        await self._client.request(self._shard, lambda: m.ConfirmRevoked(**self._member, released=released))
-
-    @property
-    def _leader(self) -> str:
-        return f"the leader of shard {self._shard}"
+        await self._ask(m.ConfirmRevoked(**self._member, released=released), m.Done)
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. ``failed``: because the program ended with an error."""
-        body = m.LeaveConsumer(**self._member, failed=failed)
-        await self._client.request(self._shard, lambda: body, timeout_seconds=timeout_seconds)
+        await self._ask(m.LeaveConsumer(**self._member, failed=failed), m.Done, timeout_seconds)
+
+    async def _ask(
+        self, request: m.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> tuple[BodyT, int]:
+        """Return the reply, which has to be of type ``kind``, and the epoch of the leader that sent it."""
+        reply = await self._client.request(self._shard, lambda: request, timeout_seconds)
+        return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch

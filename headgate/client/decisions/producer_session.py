@@ -139,10 +139,6 @@ class ProducerSession:
         return None if wake_at == math.inf else wake_at
 
     @property
-    def unresolved_batches(self) -> int:
-        return self._batches.unresolved
-
-    @property
     def in_flight(self) -> int:
         """Number of batches of which no reply has shown what became of them."""
         return len(self._batches.in_flight)

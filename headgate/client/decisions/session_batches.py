@@ -258,10 +258,6 @@ class SessionBatches:
         self._request_ids = request_ids
         self._request_timeout_seconds = request_timeout_seconds
 
-    @property
-    def unresolved(self) -> int:
-        return len(self.queue) + len(self.proven) + sum(not batch.resolved for batch in self.in_flight)
-
     def all_answered(self, attempt: int) -> bool:
         """Return whether no batch that ``attempt`` has sent waits for its answer."""
         return not self.in_flight or self.in_flight[0].attempt != attempt

@@ -78,7 +78,7 @@ async def raw(ledger, last):
     chunks = Ledger(LedgerChunks(ledger.url).store, ledger.shard)
     for number in range(1, last + 1):
         header = await chunks.header(number)
-        for row in record_rows(await chunks.read_records(number)):
+        for row in record_rows((await chunks.read_records(number))[1]):
             values = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
             values["headers"] = [dict(zip(("name", "value"), pair, strict=True)) for pair in row["headers"]] or None
             more = {"stored_at_ms": header.at_ms, "size_bytes": _size(values)}

@@ -228,7 +228,7 @@ class PutBack:
         (subscription,) = state.subscriptions.values()
         found = []
         for number in range(1, state.chunk + 1):
-            records = await self.world.ledger.read_records(number)
+            _, records = await self.world.ledger.read_records(number)
             for segment, offset, value in zip(records.segment, records.offset, records.value, strict=True):
                 if offset < subscription.position(segment) and value not in self.delivered:
                     found.append(value)

@@ -37,7 +37,7 @@ async def open_anonymous(world: OneShard, count: int) -> None:
 
 
 async def stored(world: OneShard) -> list[bytes]:
-    chunks = [await world.ledger.read_records(n) for n in range(1, await world.ledger.newest() + 1)]
+    chunks = [(await world.ledger.read_records(n))[1] for n in range(1, await world.ledger.newest() + 1)]
     return [value for chunk in chunks for value in chunk.value]
 
 

@@ -66,7 +66,7 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
     found = {}
     for number in range(1, cluster.head + 1):
         data = cluster.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
-        for row in record_rows(decode_records(data, shard=0, number=number)):
+        for row in record_rows(decode_records(data, shard=0, number=number)[1]):
             found[row["key"]] = (row["segment"], row["offset"])
     assert [found[key] for key in keys] == [(place.segment, place.offset) for place in places]
     assert 4 == len({place.segment for place in places})

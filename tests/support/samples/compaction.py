@@ -46,7 +46,7 @@ async def compacted_objects(
     at_ms = 0
     for number in range(first, last + 1):
         at_ms = (await ledger.header(number)).at_ms
-        for row in record_rows(await ledger.read_records(number)):
+        for row in record_rows((await ledger.read_records(number))[1]):
             size = len(row["key"]) + len(row["value"]) + header_bytes(row["headers"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
     folder = f"{compacted_folder(ledger.shard)}/{first:012d}-{last:012d}-{written_at_ms}-{run}"

@@ -160,7 +160,7 @@ class Cluster(LocalCluster):
         ledger = self.ledger(shard)
         rows: list[dict[str, Any]] = []
         for number in range(1, await ledger.newest() + 1):
-            rows += record_rows(await ledger.read_records(number))
+            rows += record_rows((await ledger.read_records(number))[1])
         return rows
 
     async def stored(self) -> list[tuple[bytes, bytes]]:

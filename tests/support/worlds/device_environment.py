@@ -74,7 +74,7 @@ class Devices:
     async def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for number in range(1, await self.shard.ledger.newest() + 1):
-            rows += record_rows(await self.shard.ledger.read_records(number))
+            rows += record_rows((await self.shard.ledger.read_records(number))[1])
         return rows
 
     async def values(self) -> list[bytes]:

@@ -24,7 +24,7 @@ from controller.settings.sections import IngestSettings, RetentionSettings, Scal
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
@@ -175,7 +175,7 @@ class OneShard:
     async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
         """Read the ledger, write the next term chunk, and return its leader."""
         state = ShardState(0)
-        while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
+        while (found := await if_exists(self.ledger.read, state.chunk + 1)) is not None:
             state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
         assert await begin_term(self.ledger, state, instance, self.now_ms(), next(TERM_IDS))
         context = LeaderContext(

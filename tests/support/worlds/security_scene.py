@@ -309,7 +309,7 @@ class Scene:
     async def _stored(self, after: int) -> list[bytes]:
         ledger = self.cluster.ledger(0)
         numbers = range(after + 1, await ledger.newest() + 1)
-        rows = [row for number in numbers for row in record_rows(await ledger.read_records(number))]
+        rows = [row for number in numbers for row in record_rows((await ledger.read_records(number))[1])]
         return [row["value"] for row in rows if row["topic_id"] == self.topic_id]
 
     async def _seen(self, evidence: Evidence, attacker: RawClient) -> float:

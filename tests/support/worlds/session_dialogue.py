@@ -31,6 +31,7 @@ class Dialogue:
         )
         self.now = 0.0
         self.deadline = deadline
+        self.offered: set[str] = set()
         self.outcomes: dict[object, Outcome] = {}
         self.replies: dict[object, m.Committed | None] = {}
         self.expired: list[tuple[str, float, Outcome]] = []
@@ -76,7 +77,12 @@ class Dialogue:
 
     def offer_until(self, name: str, *deadlines: float) -> list[str]:
         """Offer a batch of records with these deadlines."""
+        self.offered.add(name)
         return self._record(self.session.offer(name, deadlines, self.now))
+
+    @property
+    def unresolved(self) -> int:
+        return len(self.offered - self.outcomes.keys())
 
     def leader(self, epoch: int = 1, *, pipelining: bool = True, window: int = 64) -> list[str]:
         return self._record(self.session.follow_leader(epoch, pipelining, window, self.now))

@@ -38,9 +38,9 @@ def acknowledged(samples):
 def test_the_acknowledged_rate_is_what_was_stored_less_the_growth_of_the_backlog(before, now, rate):
     found = recorded(before, now)
 
-    assert acknowledged(found.subscription("orders", "billing")) == [None, rate]
-    assert acknowledged(found.topic("orders")) == [None, rate]
-    assert acknowledged(found.daemon) == [None, rate]
+    assert acknowledged(found.samples("orders", "billing")) == [None, rate]
+    assert acknowledged(found.samples("orders")) == [None, rate]
+    assert acknowledged(found.samples()) == [None, rate]
 
 
 def test_a_topic_has_the_sum_of_its_subscriptions_and_a_daemon_that_of_its_topics():
@@ -57,9 +57,9 @@ def test_a_topic_has_the_sum_of_its_subscriptions_and_a_daemon_that_of_its_topic
         ]
         found.record(at_ms, topics, own)
 
-    assert found.topic("a")[-1].acknowledged_per_second == 4.0
-    assert found.daemon[-1] == replace(
-        found.topic("a")[-1], stored_per_second=5.0, acknowledged_per_second=4.0, backlog_records=23
+    assert found.samples("a")[-1].acknowledged_per_second == 4.0
+    assert found.samples()[-1] == replace(
+        found.samples("a")[-1], stored_per_second=5.0, acknowledged_per_second=4.0, backlog_records=23
     )
 
 
@@ -68,25 +68,25 @@ def test_a_subscription_that_was_created_since_the_last_sample_has_no_rate_yet()
     late = subscription_summary(subscription="late", backlog_records=7)
     found.record(NOW_MS + 10_000, [topic_summary(records=100)], [subscription_summary(backlog_records=40), late])
 
-    assert acknowledged(found.subscription("orders", "late")) == [None]
-    assert acknowledged(found.topic("orders")) == [None, 0.0]
+    assert acknowledged(found.samples("orders", "late")) == [None]
+    assert acknowledged(found.samples("orders")) == [None, 0.0]
 
 
 def test_a_topic_that_is_deleted_or_led_elsewhere_loses_its_series():
     found = recorded((100, 40))
     found.record(NOW_MS + 1, [], [])
 
-    assert found.topic("orders") == ()
-    assert len(found.daemon) == 2
+    assert found.samples("orders") == ()
+    assert len(found.samples()) == 2
 
 
 def test_an_answer_that_was_recorded_already_adds_nothing_and_a_clock_that_went_back_starts_again():
     found = recorded((100, 40), (110, 40))
     found.record(NOW_MS + 10_000, [topic_summary(records=500)], [])
-    assert len(found.daemon) == 2
+    assert len(found.samples()) == 2
 
     found.record(NOW_MS - 5000, [topic_summary(records=120, backlog_records=0)], [])
-    assert [each.at_ms for each in found.daemon] == [NOW_MS - 5000]
+    assert [each.at_ms for each in found.samples()] == [NOW_MS - 5000]
 
 
 def test_a_daemon_that_is_late_counts_with_its_last_sample_for_a_while():

@@ -38,7 +38,7 @@ def test_no_reply_about_a_resolved_batch_is_expected_and_a_late_one_changes_noth
     end(talk)
 
     assert set() == talk.awaited
-    assert 0 == talk.session.unresolved_batches
+    assert 0 == talk.unresolved
     outcomes = dict(talk.outcomes)
     assert [] == talk.commit("a", "b")
     assert [] == talk.refuse("b", "invalid")
@@ -52,17 +52,17 @@ def test_the_end_resolves_the_queue(end) -> None:
     end(talk)
 
     assert {"0", "a", "b"} == set(talk.outcomes)
-    assert 0 == talk.session.unresolved_batches
+    assert 0 == talk.unresolved
 
 
 def test_batches_in_flight_proven_and_queued_are_unresolved() -> None:
     talk = streaming(max_in_flight=2)
     talk.offer(*"abcde")
-    assert 5 == talk.session.unresolved_batches
+    assert 5 == talk.unresolved
     talk.commit("b")
-    assert 4 == talk.session.unresolved_batches, "a is proven, c and d are in flight, e is queued"
+    assert 4 == talk.unresolved, "a is proven, c and d are in flight, e is queued"
     talk.commit("a")
-    assert 3 == talk.session.unresolved_batches
+    assert 3 == talk.unresolved
 
 
 def test_a_proven_batch_is_reported_at_the_first_deadline_of_its_records() -> None:
@@ -73,7 +73,7 @@ def test_a_proven_batch_is_reported_at_the_first_deadline_of_its_records() -> No
     talk.wait(0.06)
 
     assert (Outcome.COMMITTED, None) == (talk.outcomes["a"], talk.replies["a"])
-    assert 0 == talk.session.unresolved_batches
+    assert 0 == talk.unresolved
 
 
 # Openings
