@@ -43,7 +43,6 @@ from headgate.client.producing.record_batch import Delivery as AsyncDelivery
 from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Balance, Order, SubscriptionType
-from headgate.model.headers import GivenHeaders
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
@@ -257,6 +256,18 @@ class Delivery:
         return self._loop.run(outcome())
 
 
+def _delivering(
+    send: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, AsyncDelivery]],
+) -> Callable[Concatenate[_Facade[ClientT], P], Delivery]:
+    """Return ``send`` as a method that does not wait for the outcome of the record."""
+
+    @functools.wraps(send)
+    def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> Delivery:
+        return Delivery(self._run(send(self._client, *args, **kwargs)), self._loop)
+
+    return call
+
+
 class Producer(_Facade[producer.Producer]):
     """Sends keyed records. See `headgate.Producer`."""
 
@@ -281,22 +292,7 @@ class Producer(_Facade[producer.Producer]):
             interceptors=interceptors,
         )
 
-    def send(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes,
-        *,
-        headers: GivenHeaders = (),
-        timestamp_ms: int | None = None,
-        source_position: bytes | None = None,
-    ) -> Delivery:
-        """Send one record without waiting for its outcome. See `headgate.Producer.send`."""
-        sending = self._client.send(
-            topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=source_position
-        )
-        return Delivery(self._run(sending), self._loop)
-
+    send = _delivering(producer.Producer.send)
     send_and_wait = _blocking(producer.Producer.send_and_wait)
     open = _blocking(producer.Producer.open)
     flush = _blocking(producer.Producer.flush)

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from metrics import events
 from metrics.families.backlogs import DEFAULT_MAX_SUBSCRIPTIONS, BacklogMetrics
-from metrics.families.leadership import add_dependency_metrics, add_leadership_metrics
-from metrics.families.shards import add_shard_metrics
+from metrics.families.status import add_dependency_metrics, add_leadership_metrics, add_shard_metrics
 from metrics.metric_factory import MetricFactory
 
 

@@ -16,8 +16,8 @@ from typing import Final
 from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
-from headgate.reading.compacted_reader import Rows
 from headgate.reading.head import TailPoll
+from headgate.reading.stored_rows import Rows
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 256

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
 from headgate.ledger.parquet_columns import Columns
-from headgate.model.headers import Headers
-from headgate.reading.stored_rows import SLICE_MAX_RECORDS
+from headgate.reading.stored_rows import SLICE_MAX_RECORDS, Rows
 from headgate.storage.object_store import Store
 
 LISTING_TTL_SECONDS: Final = 5.0
@@ -28,14 +27,6 @@ async def read_object(store: Store, item: CompactedObject) -> Columns:
         StoreUnavailableError: the store is unreachable.
     """
     return await asyncio.to_thread(decode_compacted, await store.read(item.path), item)
-
-
-class Rows(NamedTuple):
-    offsets: list[int]
-    timestamps_ms: list[int]
-    keys: list[bytes]
-    values: list[bytes]
-    headers: list[Headers]
 
 
 class CompactedSlice(NamedTuple):
@@ -93,11 +84,4 @@ class CompactedRecords:
         self.opened += 1
         records = await read_object(self._store, item)
         for at in range(max(0, offset - item.first_offset), len(records), SLICE_MAX_RECORDS):
-            rows = records.slice(at, SLICE_MAX_RECORDS)
-            yield Rows(
-                rows.integers("offset"),
-                rows.integers("timestamp_ms"),
-                rows.blobs("key"),
-                rows.blobs("value"),
-                rows.headers(),
-            )
+            yield Rows.of(records.slice(at, SLICE_MAX_RECORDS))

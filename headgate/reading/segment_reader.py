@@ -24,8 +24,9 @@ from headgate.model.headers import Headers
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
 from headgate.reading.chunk_cache import ChunkCache
-from headgate.reading.compacted_reader import CompactedRecords, Rows
+from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
+from headgate.reading.stored_rows import Rows
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
 
@@ -38,6 +38,27 @@ class LedgerRecord(NamedTuple):
     key: bytes
     value: bytes
     headers: Headers = ()
+
+
+class Rows(NamedTuple):
+    """Values of consecutive records of one segment, column by column."""
+
+    offsets: list[int]
+    timestamps_ms: list[int]
+    keys: list[bytes]
+    values: list[bytes]
+    headers: list[Headers]
+
+    @classmethod
+    def of(cls, rows: Columns) -> Self:
+        """Return the values of ``rows``. Raises LedgerError: a column is missing, or of another type."""
+        return cls(
+            rows.integers("offset"),
+            rows.integers("timestamp_ms"),
+            rows.blobs("key"),
+            rows.blobs("value"),
+            rows.headers(),
+        )
 
 
 class StoredRows(NamedTuple):
@@ -78,12 +99,4 @@ class StoredRows(NamedTuple):
 
 def _values(rows: Columns, segment: int | None) -> Iterator[tuple[int, int, int, bytes, bytes, Headers]]:
     segments = rows.integers("segment") if segment is None else repeat(segment)
-    return zip(
-        segments,
-        rows.integers("offset"),
-        rows.integers("timestamp_ms"),
-        rows.blobs("key"),
-        rows.blobs("value"),
-        rows.headers(),
-        strict=False,  # a repeated segment has no end
-    )
+    return zip(segments, *Rows.of(rows), strict=False)  # a repeated segment has no end

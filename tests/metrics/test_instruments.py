@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Role
 from metrics import events
-from metrics.families.leadership import TERM_END_REASONS
+from metrics.families.status import TERM_END_REASONS
 from metrics.instruments import Instruments
 from metrics.label_values import DrainState
 from metrics.metric_factory import MetricFactory, UnhandledEventsError

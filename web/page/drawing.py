@@ -19,6 +19,7 @@ from typing import Final
 
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.views.subscriptions import BucketRangeAssignment, SegmentAssignment
+from headgate.views.topics import SegmentInfo
 from web.page.markup import Html, element
 from web.page.units import count, duration, plural
 
@@ -37,12 +38,7 @@ _MIN_HEIGHT, _MAX_HEIGHT = 96, 576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    segment: int
-    first_hash: int
-    last_hash: int
-    created_at_ms: int
-    sealed_at_ms: int | None
-    """None: it is active."""
+    segment: SegmentInfo
     status: str
     """CSS class: ``active``, ``waiting``, ``draining``, ``blocked``, ``drained`` or ``sealed``."""
     lines: tuple[str, ...]
@@ -54,7 +50,7 @@ class Box:
 
 def drawing(boxes: Sequence[Box], now_ms: int, name: str) -> Html:
     """Return both widths of the drawing; ``name`` is what a screen reader says."""
-    newest = sorted(boxes, key=lambda each: each.segment)[-MAX_DRAWN_SEGMENTS:]
+    newest = sorted(boxes, key=lambda each: each.segment.segment)[-MAX_DRAWN_SEGMENTS:]
     return element(
         "div",
         *(_svg(newest, now_ms, name, width, css) for width, css in ((WIDE, "wide"), (NARROW, "narrow"))),
@@ -81,9 +77,12 @@ def columns(times_ms: Sequence[int], now_ms: int) -> list[float]:
 
 
 def _svg(boxes: Sequence[Box], now_ms: int, name: str, width: int, css_class: str) -> Html:
-    smallest = min((each.last_hash + 1 - each.first_hash for each in boxes), default=_HASHES)
+    segments = [each.segment for each in boxes]
+    smallest = min((each.last_hash + 1 - each.first_hash for each in segments), default=_HASHES)
     height = max(_MIN_HEIGHT, min(_MAX_HEIGHT, _ROW * _HASHES // max(1, smallest)))
-    times = sorted({each.created_at_ms for each in boxes} | {each.sealed_at_ms or each.created_at_ms for each in boxes})
+    times = sorted(
+        {at_ms for each in segments for at_ms in (each.created_at_ms, each.sealed_at_ms or each.created_at_ms)}
+    )
     starts = columns(times, now_ms)
 
     def x(at_ms: int | None) -> float:
@@ -91,8 +90,8 @@ def _svg(boxes: Sequence[Box], now_ms: int, name: str, width: int, css_class: st
         return _LEFT + share * (width - _LEFT - 1)
 
     parts = [
-        _box(each, x(each.created_at_ms), x(each.sealed_at_ms), each.first_hash / _HASHES * height, height)
-        for each in boxes
+        _box(box, x(each.created_at_ms), x(each.sealed_at_ms), each.first_hash / _HASHES * height, height)
+        for box, each in zip(boxes, segments, strict=True)
     ]
     return element(
         "svg",
@@ -108,7 +107,7 @@ def _svg(boxes: Sequence[Box], now_ms: int, name: str, width: int, css_class: st
 
 
 def _box(box: Box, left: float, right: float, top: float, total_height: int) -> Html:
-    height = (box.last_hash + 1 - box.first_hash) / _HASHES * total_height
+    height = (box.segment.last_hash + 1 - box.segment.first_hash) / _HASHES * total_height
     width = max(right - left - 2, 2.0)
     fitting = max(0, int(width / _LETTER) - 1)
     shown = [_cut(line, fitting) for line in box.lines if line][: int((height - 3) // _LINE)]

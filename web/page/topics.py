@@ -93,11 +93,7 @@ def _topic_box(segment: SegmentInfo, now_ms: int) -> Box:
     records = count(segment.next_offset) + " records" if segment.label is None else f"source segment {segment.label}"
     age = duration((now_ms - segment.created_at_ms) / 1000)
     return Box(
-        segment=segment.segment,
-        first_hash=segment.first_hash,
-        last_hash=segment.last_hash,
-        created_at_ms=segment.created_at_ms,
-        sealed_at_ms=segment.sealed_at_ms if segment.state == "sealed" else None,
+        segment=segment,
         status=segment.state,
         lines=(f"{segment.segment} · {records}", size(segment.size_bytes)),
         title=f"segment {segment.segment}, {_hashes(segment)}, {segment.state}, {records}, created {age} ago",
@@ -338,11 +334,7 @@ def _box(segment: SegmentInfo, progress: SegmentAssignment, draining: DrainingSe
     records = segment.next_offset
     done = None if progress.unacknowledged is None or not records else 1 - progress.unacknowledged / records
     return Box(
-        segment=segment.segment,
-        first_hash=segment.first_hash,
-        last_hash=segment.last_hash,
-        created_at_ms=segment.created_at_ms,
-        sealed_at_ms=None if active else segment.sealed_at_ms,
+        segment=segment,
         status=status,
         lines=lines,
         title=", ".join(filter(None, known)),
