@@ -81,7 +81,6 @@ ID_BITS = 63
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
 MAX_LOGGED_NAMES = 10
-LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLeader]
 
 log = structlog.get_logger(__name__)
 
@@ -97,12 +96,7 @@ def read_clocks() -> tuple[int, int]:
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        leader_type: LeaderType = ShardLeader,
-        read_clocks: Callable[[], tuple[int, int]] = read_clocks,
-    ) -> None:
+    def __init__(self, settings: Settings, read_clocks: Callable[[], tuple[int, int]] = read_clocks) -> None:
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
@@ -117,7 +111,6 @@ class Daemon:
         self._restoring = SerialSteps(self._turn_budget, self._garbage.keep)
         self._read_clocks = read_clocks
         self._clock = SteadyClock(*read_clocks())
-        self._leader_type = leader_type
         self._controllers: list[ShardController] = []
         self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
@@ -349,7 +342,7 @@ class Daemon:
                 operations=self._spreader,
                 trace_commits=_installed_tracing(),
             )
-            return self._leader_type(state, context, yields_to_contender)
+            return ShardLeader(state, context, yields_to_contender)
 
         context = ShardContext(
             ledger=ledger,

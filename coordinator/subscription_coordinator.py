@@ -43,10 +43,10 @@ from shard.reporting.plan import plan_changes
 from shard.reporting.progress import unread_segments
 from shard.state.subscription import RegisteredConsumer
 from shard.state.topic import TopicSnapshot
-from shard.steps import Steps, complete
+from shard.steps import Steps
 from shard.subscriptions import acknowledgements, sessions
 from shard.subscriptions.gate import tracks_acknowledgements
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 from shard.subscriptions.registration import judge_registration, replaced_reason
 
 MAX_EVICTIONS_PER_TICK = 25
@@ -95,10 +95,7 @@ class SubscriptionCoordinator:
         """What a reconciliation or a tick looks at: segments and consumers."""
         return len(self._topic.layout.segments) + len(self._subscription.consumers)
 
-    def describe(self) -> m.SubscriptionInfo:
-        return complete(self.describe_in_steps())
-
-    def describe_in_steps(self) -> Steps[m.SubscriptionInfo]:
+    def describe(self) -> Steps[m.SubscriptionInfo]:
         yield self.size
         shot = self._subscription.snapshot()
         heard = self.members.last_heard_age_ms()
@@ -152,7 +149,7 @@ class SubscriptionCoordinator:
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
         known = ", ".join(sorted(self._subscription.consumers)) or "none"
         reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
-        return Refusal("invalid", reason, after_barrier=True)
+        return refuse("invalid", reason)
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
         try:
@@ -160,7 +157,7 @@ class SubscriptionCoordinator:
             steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
             return m.PlanReply(plan=(yield from steps))
         except LayoutError as error:
-            return Refusal("invalid", str(error), after_barrier=True)
+            return refuse("invalid", str(error))
 
     async def close(self) -> None:
         """Stop polling; return once no task runs."""

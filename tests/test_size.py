@@ -32,7 +32,7 @@ ATTRIBUTES = 15
 MORE_ATTRIBUTES = {
     "MqttTransport": 29,
     "ZooKeeperElections": 25,
-    "Daemon": 27,
+    "Daemon": 26,
     "ShardLeader": 24,
     "ShardSpreader": 24,
     "LocalCluster": 18,

@@ -45,10 +45,10 @@ class EnsembleServer(EmbeddedZooKeeper):
                 return b"Mode: leader" in await probe(self.port, context, b"srvr", 1024)
         return False
 
-    def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
+    async def _process_spec(self, port: int) -> ProcessSpec:
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         (self.folder / "data" / "myid").write_text(f"{self.number}\n")
-        return super()._process_spec(home, classpath, port)
+        return await super()._process_spec(port)
 
     def _settings(self, port: int) -> str:
         return super()._settings(port) + ensemble_settings(self._peer_ports)

@@ -22,6 +22,7 @@ from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
 from headgate.views.backlogs import BacklogInfo
 from metrics import events
+from shard.requests.handlers import Reply
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
 
@@ -64,7 +65,7 @@ class BacklogService:
         finally:
             await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
 
-    def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
+    def answer_later(self, request: m.DescribeBacklog, reply: Reply) -> None:
         """Call ``reply`` with the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
         waiting = len(self._pending_answers)
         if waiting >= 2 * MAX_PENDING_ANSWERS:
@@ -85,9 +86,7 @@ class BacklogService:
             response = self._response[0]
         return tuple(await self._take_steps(backlogs(self._state, response, self._context.now_ms(), wanted)))
 
-    async def _answer(
-        self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None], *, refresh: bool
-    ) -> None:
+    async def _answer(self, request: m.DescribeBacklog, reply: Reply, *, refresh: bool) -> None:
         if refresh:
             await self._refresh(REFRESH_TIMEOUT_SECONDS)
         found = await self.latest(

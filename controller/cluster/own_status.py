@@ -201,7 +201,7 @@ async def subscription_document(
     (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
     if backlog is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
-    described = await leader.driver.complete(coordinator.describe_in_steps())
+    described = await leader.driver.complete(coordinator.describe())
     context = coordinator.explanation_context(leader.context.drain_problem())
     return SubscriptionDocument(
         as_of_ms=leader.context.now_ms(),

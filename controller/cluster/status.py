@@ -101,20 +101,14 @@ class ClusterStatus:
         self._started_at_ms = now_ms()
         self._peers = peers
         self._history = History()
-        self._own = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR)
-        self._overview = SharedAnswer(self._merge, about=self._terms)
+        self.part = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR).get
+        self.overview = SharedAnswer(self._merge, about=self._terms).get
         self._instances = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS)
-
-    async def part(self) -> DaemonPart:
-        return await self._own.get()
-
-    async def overview(self) -> Overview:
-        return await self._overview.get()
 
     async def sample(self) -> None:
         """Add to the history until cancelled."""
         while True:
-            part = await self._own.get()
+            part = await self.part()
             self._history.record(part.daemon.as_of_ms or 0, part.topics, part.subscriptions)
             await asyncio.sleep(SAMPLE_SECONDS)
 
@@ -172,7 +166,7 @@ class ClusterStatus:
 
     async def _merge(self) -> Overview:
         await self._instances.get()
-        own, others = await asyncio.gather(self._own.get(), self._peers.parts())
+        own, others = await asyncio.gather(self.part(), self._peers.parts())
         parts = [own, *map(self._with_spread, others)]
         return await asyncio.to_thread(
             merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts

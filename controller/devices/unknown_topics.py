@@ -7,7 +7,6 @@ a device that publishes again and again is noticed, and a busy cluster counts to
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -21,16 +20,12 @@ from headgate.transport.port import Transport
 CHECK_INTERVAL_SECONDS: Final = 1.0
 """How soon the subscription follows the leaders, the setting and the limit."""
 
+WINDOW_SECONDS: Final = 60.0
+MAX_MESSAGES: Final = 6_000
+"""In a window, with `MAX_BYTES`: about half a percent of a daemon's time."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchLimits:
-    """What one daemon looks at per window: about half a percent of its time."""
-
-    window_seconds: float = 60.0
-    messages: int = 6_000
-    size_bytes: int = 16 * 1024 * 1024
 
 
 class UnknownTopicWatch:
@@ -43,7 +38,6 @@ class UnknownTopicWatch:
         transport: Transport,
         intakes: Callable[[], Sequence[DeviceIntake | None]],
         enabled: Callable[[], bool],
-        limits: WatchLimits | None = None,
     ) -> None:
         """``intakes``: per shard, that of its leader; None where this daemon does not lead."""
         self._filters = m.all_publications_filters(cluster)
@@ -51,7 +45,6 @@ class UnknownTopicWatch:
         self._transport = transport
         self._intakes = intakes
         self._enabled = enabled
-        self._limits = limits or WatchLimits()
         self._messages = 0
         self._size_bytes = 0
 
@@ -62,7 +55,7 @@ class UnknownTopicWatch:
         subscribed = False
         while True:
             if loop.time() >= window_ends_at:
-                window_ends_at = loop.time() + self._limits.window_seconds
+                window_ends_at = loop.time() + WINDOW_SECONDS
                 self._messages = self._size_bytes = 0
             wanted = self._wanted()
             if wanted and not subscribed:
@@ -85,8 +78,8 @@ class UnknownTopicWatch:
     def _wanted(self) -> bool:
         return (
             self._enabled()
-            and self._messages < self._limits.messages
-            and self._size_bytes < self._limits.size_bytes
+            and self._messages < MAX_MESSAGES
+            and self._size_bytes < MAX_BYTES
             and any(intake is not None for intake in self._intakes())
         )
 

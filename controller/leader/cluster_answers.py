@@ -9,7 +9,7 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from headgate.views.cluster import (
     SubscriptionSummary,
 )
 from metrics import events
-from shard.requests.handlers import Deferred, Outcome
+from shard.requests.handlers import Deferred, Outcome, Reply
 from shard.subscriptions.refusal import Refusal
 from web.api.overview import Overview
 
@@ -54,22 +54,12 @@ class ClusterAnswers:
         """Drop what waits: clients repeat their requests to the next leader."""
         await cancel_and_wait(*self._pending)
 
-    def _start(
-        self,
-        overview: MakeOverview,
-        request: m.DescribeCluster,
-        reply: Callable[[m.AnyReplyBody], None],
-    ) -> None:
+    def _start(self, overview: MakeOverview, request: m.DescribeCluster, reply: Reply) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(overview, request, reply), name="cluster-answer")
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
-    async def _answer(
-        self,
-        overview: MakeOverview,
-        request: m.DescribeCluster,
-        reply: Callable[[m.AnyReplyBody], None],
-    ) -> None:
+    async def _answer(self, overview: MakeOverview, request: m.DescribeCluster, reply: Reply) -> None:
         found = await overview()
         reply(await asyncio.to_thread(cluster_reply, request, found))
 

@@ -38,12 +38,11 @@ from metrics.label_values import BatchVerdict, LayoutChangeKind
 from shard.access.requirements import refuse_access
 from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
-from shard.requests.history import judge_history
 from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.placement import route_batch
 from shard.requests.quota import keep_within_quotas
 from shard.requests.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
-from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_term
+from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_history, judge_term
 from shard.state.ledger_time import IDLE_CHUNK_MS
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
@@ -268,7 +267,11 @@ class ShardLeader:
                 self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):
                 admitted = keep_within_quotas(
-                    entries, self.state, self.context.access.limits_of, age_ms=self._age_ms, durable=self.commit.durable
+                    entries,
+                    self.state,
+                    self.context.access.rules.limits_of,
+                    age_ms=self._age_ms,
+                    durable=self.commit.durable,
                 )
                 if isinstance(admitted, Refusal):
                     self._carry_out(request, admitted)

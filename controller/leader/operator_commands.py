@@ -19,7 +19,7 @@ from controller.context.leader_context import Operations
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
-from shard.requests.handlers import Deferred, Outcome, Registration, handler
+from shard.requests.handlers import Deferred, Outcome, Registration, Reply, handler
 from shard.subscriptions.refusal import Refusal
 
 MAX_PENDING: Final = 16
@@ -28,7 +28,6 @@ MAX_REMEMBERED: Final = 256
 
 Answer = m.Done | Refusal | None
 """None: the leader that follows replies."""
-Reply = Callable[[m.AnyReplyBody | Refusal], None]
 
 
 class OperatorCommands:

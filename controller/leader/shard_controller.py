@@ -7,7 +7,9 @@ reads the ledger, `Term` is this daemon's own term, and `Transfer` gives the sha
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,7 +18,6 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.term import Term
 from controller.leader.term_tail import TermTail
-from controller.leader.transfer import Transfer
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from headgate.backoff import Backoff
@@ -32,6 +33,58 @@ PREPARE_INTERVAL_SECONDS = 0.01
 """How often a nominated successor reads new chunks."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 """Pause before the second and each later consecutive attempt to start a term."""
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A transfer in progress: until the successor's term is in the ledger, or until it has failed.
+
+    ``done``: None once that term is in the ledger, otherwise why the transfer has failed.
+    """
+
+    shard: int
+    successor: str
+    reason: TransferReason
+    timeout_seconds: float
+    """Longest wait until the successor is ready, and then until its term has begun."""
+    post: Callable[[Event], None]
+    done: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    stopped_at: float | None = None
+    """When the leader stopped accepting requests for a successor that was ready, by the loop's clock; None: not yet."""
+    _waits: list[asyncio.TimerHandle | asyncio.Task[None]] = field(default_factory=list)
+
+    def wait(self, following: asyncio.Task[None] | None = None) -> None:
+        """Limit the wait for the successor. ``following`` looks for its term, and ends with the wait."""
+        loop = asyncio.get_running_loop()
+        self._waits.append(loop.call_later(self.timeout_seconds, self.post, Event.TRANSFER_ABANDONED))
+        if following is not None:
+            self._waits.append(following)
+
+    def end_wait(self) -> None:
+        while self._waits:
+            self._waits.pop().cancel()
+
+    def problem(self, event: Event, leader: str) -> str | None:
+        """Return why the transfer has failed, which ended with ``event``. ``leader`` began the newest known term."""
+        successor, seconds = f"daemon {self.successor!r}", f"{self.timeout_seconds:g} s"
+        if self.stopped_at is None:
+            if event is Event.SUCCESSOR_LEFT:
+                return f"{successor} has ended, or lost its session in ZooKeeper"
+            if event is Event.TRANSFER_ABANDONED:
+                not_ready = f"{successor} was not ready to lead shard {self.shard} within {seconds}"
+                return f"{not_ready}: see transfer.not_prepared in its log"
+            return f"the term ended: {event.value.replace('_', ' ')}"
+        if event is Event.TERM_FOLLOWED and leader == self.successor:
+            return None
+        why = {
+            Event.TERM_FOLLOWED: f": daemon {leader!r} has begun one",
+            Event.TRANSFER_ABANDONED: f" within {seconds}",
+            Event.LOCK_ACQUIRED: ", and has given the lock up",
+        }.get(event, f" before this one stopped waiting ({event.value.replace('_', ' ')})")
+        return (
+            f"{successor} was ready, got the lock of shard {self.shard} and began no term{why}: "
+            "see ledger.unreachable, term.outcome_unknown or ledger.unreadable in its log"
+        )
 
 
 class ShardController:

@@ -6,16 +6,17 @@ everything else.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.context.leader_context import LeaderContext
+from controller.context.leader_context import DrainChecker, LeaderContext
 from controller.context.step_driver import StepDriver
-from controller.leader.drain_check import LedgerDrainCheck
 from coordinator.ports import PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
+from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
@@ -28,7 +29,7 @@ from shard.state.subscription import Subscription
 from shard.steps import Steps
 from shard.subscriptions import external_topics
 from shard.subscriptions.own_positions import own_positions_error
-from shard.subscriptions.refusal import Refusal, RequestRefusedError
+from shard.subscriptions.refusal import Refusal, RequestRefusedError, refuse
 from shard.subscriptions.registration import (
     judge_deleted_subscription,
     order_error,
@@ -36,6 +37,7 @@ from shard.subscriptions.registration import (
     refuse_other_user,
     subscriptions_error,
 )
+from shard.subscriptions.two_witnesses import DrainClaim
 
 RequestT = TypeVar(
     "RequestT",
@@ -55,6 +57,43 @@ COORDINATOR_COST = 32
 """Cost of creating a coordinator, besides looking at its segments."""
 PRESENCE_COST = 4
 """Cost for each consumer of the client that disconnected."""
+
+
+class LedgerDrainCheck:
+    """`coordinator.ports.DrainCheck` for one leader term: asks the daemon's checker, Spark or published results.
+
+    It asks once what was acknowledged is durable.
+    """
+
+    def __init__(self, state: ShardState, commit: GroupCommit, checker: DrainChecker) -> None:
+        self._state = state
+        self._commit = commit
+        self._checker = checker
+
+    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> Mapping[int, DrainClaim]:
+        """See `coordinator.ports.DrainCheck`."""
+        # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
+        chunk = self._commit.newest
+        durable = asyncio.Event()
+        self._commit.when_durable(chunk, durable.set)
+        await durable.wait()
+        answer = await self._checker.drained(
+            DrainQuery(
+                shard=self._state.shard,
+                topic_id=subscription.topic_id,
+                subscription_id=subscription.subscription_id,
+                seek_generation=subscription.seek_generation,
+                segments=segments,
+                at_least_chunk=chunk,
+                external=external_view(self._state.topics_by_id[subscription.topic_id], [subscription]),
+            )
+        )
+        if answer.watermark > self._commit.newest:
+            raise DrainCheckError(
+                f"shard {self._state.shard} was counted to chunk {answer.watermark}, and this leader has written "
+                f"{self._commit.newest}: another leader writes this ledger, or another ledger was counted"
+            )
+        return {segment: DrainClaim(end, answer.from_tables) for segment, end in answer.drained.items()}
 
 
 class SubscriptionRegistry:
@@ -209,7 +248,7 @@ class SubscriptionRegistry:
 
     @staticmethod
     def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
-        return m.SubscriptionReply(subscription=(yield from found.describe_in_steps()))
+        return m.SubscriptionReply(subscription=(yield from found.describe()))
 
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
         if request.topic not in self._state.topics and request.subscription_id is not None:
@@ -222,10 +261,10 @@ class SubscriptionRegistry:
             return refusal
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
-            return Refusal("invalid", reason, after_barrier=True)
+            return refuse("invalid", reason)
         reason = own_positions_error(topic, topic.pruned_ends, request)
         if reason is not None:
-            return Refusal("out_of_range", reason, after_barrier=True)
+            return refuse("out_of_range", reason)
         if known is None:
             # Checked before the subscription is created: a rejection must not leave one behind.
             reason = order_error(request.subscription_type, request.order) or subscriptions_error(
@@ -233,7 +272,7 @@ class SubscriptionRegistry:
             )
             if reason is not None:
                 return Refusal("invalid", reason)
-        refusal = judge_joining(request, m.user_of(client_id), self._state, self._context.access.limits_of)
+        refusal = judge_joining(request, m.user_of(client_id), self._state, self._context.access.rules.limits_of)
         if refusal is not None:
             return refusal
         if known is None:
@@ -265,7 +304,7 @@ class SubscriptionRegistry:
                 break
             coordinator = self._coordinators.get(subscription_id)
             if coordinator is not None:  # Else it was deleted in an earlier turn.
-                description = yield from coordinator.describe_in_steps()
+                description = yield from coordinator.describe()
                 page.add(names, description)
         return m.SubscriptionList(subscriptions=page.items, next=page.following)
 

@@ -60,6 +60,8 @@ MOSQUITTO_SETTINGS: Final = {
     "autosave_interval": "10",
 }
 """A test keeps this in step with deploy/mosquitto.conf."""
+INSTALLED_IN: Final = str(Path(__file__).resolve().parents[2])
+"""Where this very package is."""
 NOT_AUTHORIZED: Final = b"\x05"
 """MQTT 3.1.1's return code for a client without a valid user name."""
 
@@ -101,7 +103,7 @@ class EmbeddedServer:
             ConfigError: ZooKeeper finds no suitable Java.
         """
         _prepare_folder(self.name, self.folder)
-        self._server, self._reserved_port = await self._start_on_free_port(await self._spec_factory())
+        self._server, self._reserved_port = await self._start_on_free_port()
         self.port = self._reserved_port.number
 
     async def stop(self) -> None:
@@ -135,18 +137,17 @@ class EmbeddedServer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
-        """Return how to run the server on a given port."""
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        """Return how to run the server on ``port``."""
         raise NotImplementedError
 
-    async def _start_on_free_port(
-        self, make_spec: Callable[[int], ProcessSpec]
-    ) -> tuple[SupervisedProcess, ReservedPort]:
+    async def _start_on_free_port(self) -> tuple[SupervisedProcess, ReservedPort]:
         """Start the server; return it and its port, which stays reserved while the server is down."""
         for attempt in range(1, PORT_ATTEMPTS + 1):
             reserved = self._reserve_port()
             try:
-                return await SupervisedProcess(make_spec(reserved.number)).__aenter__(), reserved
+                spec = await self._process_spec(reserved.number)
+                return await SupervisedProcess(spec).__aenter__(), reserved
             except BaseException as error:
                 reserved.close()
                 # Another port helps only if this one was taken.
@@ -184,12 +185,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
     def __init__(self, folder: Path, port: int = 0, *, tls: ServerTls | None = None) -> None:
         super().__init__("ZooKeeper", folder, port, tls)
 
-    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
+    async def _process_spec(self, port: int) -> ProcessSpec:
         home = await asyncio.to_thread(find_java, self.folder / "java")
-        classpath = zookeeper_classpath()
-        return lambda port: self._process_spec(home, classpath, port)
-
-    def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
         config = self.folder / "zoo.cfg"
         _write(config, self._settings(port))
         if self._tls is not None:
@@ -209,7 +206,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
             "-Dzookeeper.4lw.commands.whitelist=srvr",
             "-Dorg.apache.logging.log4j.level=WARN",
             "-cp",
-            classpath,
+            zookeeper_classpath(),
             f"org.apache.zookeeper.server.{self._main_class}",
             str(config),
         ]
@@ -234,10 +231,7 @@ class EmbeddedBroker(EmbeddedServer):
         self._access = access
         super().__init__(self.kind, folder, port, tls)
 
-    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
-        return self._process_spec
-
-    def _process_spec(self, port: int) -> ProcessSpec:
+    async def _process_spec(self, port: int) -> ProcessSpec:
         environ = {}
         if self.kind == "mosquitto":
             program = find_mosquitto()
@@ -254,9 +248,7 @@ class EmbeddedBroker(EmbeddedServer):
             _write(config, amqtt_config(port, self._tls, self._access))
             command = python_module("controller.local.embedded_broker", str(config))
             # The child must import this very package, however this process was started.
-            environ["PYTHONPATH"] = os.pathsep.join(
-                [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-            )
+            environ["PYTHONPATH"] = os.pathsep.join([INSTALLED_IN, *filter(None, [os.environ.get("PYTHONPATH")])])
         return ProcessSpec(
             self.kind,
             command,

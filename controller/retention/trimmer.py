@@ -10,6 +10,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -120,7 +121,7 @@ class Trimmer:
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
-            self._commit.when_durable(self._commit.newest, lambda: self._set_trim_point(below))
+            self._commit.when_durable(self._commit.newest, partial(setattr, self, "_below", below))
 
     async def _require_compacted(self, below: int) -> None:
         """Raise LedgerError if a range that replaces chunks below ``below`` names an object that does not exist."""
@@ -131,9 +132,6 @@ class Trimmer:
                 manifest = await read_manifest(store, shard, chunks)
                 if missing := named_paths(manifest, self._state.segments()).keys() - existing:
                     raise LedgerError(f"{min(missing)} is missing, and {manifest_path(shard, chunks)} names it")
-
-    def _set_trim_point(self, below: int) -> None:
-        self._below = below
 
     def _report_objects(self, snapshots: int, covering: list[ChunkRange]) -> None:
         shard = self._ledger.shard

@@ -125,7 +125,7 @@ class Autoscaler:
             # capacity.
             self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
-        over = judge_entries((entry,), self._state, self._context.access.limits_of)
+        over = judge_entries((entry,), self._state, self._context.access.rules.limits_of)
         if over is not None:
             self._report_suppressed(topic, SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
             return

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from headgate.protocol import messages as m
 from shard.access.rules import AccessRules, Act, Action
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 
 
 def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal | None:
@@ -17,7 +17,7 @@ def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal
     if act is None:
         return None
     decision = rules.judge(user, act)
-    return None if decision.allowed else Refusal("forbidden", decision.reason, after_barrier=True)
+    return None if decision.allowed else refuse("forbidden", decision.reason)
 
 
 def required(body: m.RequestBody) -> Act | None:

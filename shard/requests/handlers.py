@@ -41,14 +41,18 @@ class AfterBarrier:
     body: m.AnyReplyBody
 
 
+Reply = Callable[[m.AnyReplyBody | Refusal], None]
+"""Sends the body or the refusal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Reply later: ``start`` gets a function that sends the body or the refusal, and calls it once.
+    """Reply later: ``start`` gets what sends it, and calls that once.
 
     The reply leaves once ``chunk`` is durable; None: once all is that was proposed before the reply.
     """
 
-    start: Callable[[Callable[[m.AnyReplyBody | Refusal], None]], None]
+    start: Callable[[Reply], None]
     chunk: int | None = None
 
 

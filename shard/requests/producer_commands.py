@@ -19,7 +19,7 @@ from shard.requests.handlers import (
 from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 
 LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 """An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
@@ -55,16 +55,16 @@ def open_producer(
     opened = state.producers.opened_by(request.token)
     known = opened or _producer_of(request, state)
     if known is not None and known.user != user and not _is_shared(known, request.secret):
-        return _refuse("forbidden", "the producer belongs to another user: use a name and a token of your own")
+        return refuse("forbidden", "the producer belongs to another user: use a name and a token of your own")
     if opened is not None:
         return _repeated(request, opened)
     if known is None:
         if request.producer_id is not None and not request.accept_new:
-            return _refuse("forgotten", _forgotten_reason(request))
+            return refuse("forgotten", _forgotten_reason(request))
         if (refusal := _refused_deleted(request, state)) is not None:
             return refusal
         if request.name is not None and state.producers.named >= max_named_producers:
-            return _refuse(
+            return refuse(
                 "invalid",
                 f"producer {request.name!r} is new, and this shard has {state.producers.named} named producers already "
                 f"(max_named_producers={max_named_producers}): delete one with `headgate producer delete`, or raise "
@@ -75,7 +75,7 @@ def open_producer(
         return refusal
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
-        return _refuse(
+        return refuse(
             "fenced",
             f"producer {known.producer_id} is at epoch {known.producer_epoch}; this request is for epoch "
             f"{request.producer_epoch} of producer {request.producer_id}",
@@ -93,7 +93,7 @@ def describe_position(request: m.DescribePosition, state: ShardState, user: str)
     """
     producer = find_producer(request.producer, state)
     if producer.user != user:
-        return _refuse("forbidden", f"producer {request.producer!r} belongs to another user")
+        return refuse("forbidden", f"producer {request.producer!r} belongs to another user")
     topic = find_topic(request.topic, state)
     position = producer.source_positions.get(topic.topic_id)
     return AfterBarrier(m.SourcePosition(topic_id=topic.topic_id, position=position))
@@ -154,11 +154,11 @@ def _is_shared(producer: ProducerState, secret: str) -> bool:
 def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refusal:
     """Answer a request whose token has opened a producer before."""
     if request.name is not None and request.name != opened.name:
-        return _refuse(
+        return refuse(
             "invalid", f"the token of this request has opened another producer than {request.name!r}: use a new token"
         )
     if request.token != opened.token or opened.next_sequence > 0:
-        return _refuse(
+        return refuse(
             "fenced",
             f"this open request of producer {opened.producer_id} is outdated: the producer is at epoch "
             f"{opened.producer_epoch}, sequence {opened.next_sequence}",
@@ -172,7 +172,7 @@ def _refused_incarnation(request: m.OpenProducer, known: ProducerState) -> Refus
         return None
     if request.incarnation == known.incarnation and request.producer_id is not None:
         return None
-    return _refuse(
+    return refuse(
         "fenced",
         f"producer {request.name!r} belongs to a program of incarnation {known.incarnation}, this one has incarnation "
         f"{request.incarnation}: it started earlier, or the clock of its machine is slow",
@@ -185,7 +185,7 @@ def _refused_deleted(request: m.OpenProducer, state: ShardState) -> Refusal | No
     deleted = state.producers.deleted_incarnation(request.name, state.at_ms)
     if request.incarnation > deleted:
         return None
-    return _refuse(
+    return refuse(
         "forgotten",
         f"producer {request.name!r} was deleted while incarnation {deleted} held it, and this program has incarnation "
         f"{request.incarnation}: it started before that, or the clock of its machine is slow",
@@ -246,7 +246,3 @@ def _description(producer: ProducerState, state: ShardState) -> m.ProducerInfo:
             for topic_id, position in producer.source_positions.items()
         ),
     )
-
-
-def _refuse(verdict: m.Verdict, reason: str) -> Refusal:
-    return Refusal(verdict, reason, after_barrier=True)

@@ -19,7 +19,7 @@ from shard.state.topic import Topic
 from shard.steps import complete
 from shard.subscriptions.external_topics import seekable_ends, start_error
 from shard.subscriptions.gate import compute_gate, is_gated, tracks_acknowledgements
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 from shard.subscriptions.registration import default_order, order_error, subscriptions_error
 from shard.subscriptions.seek import SeekTarget, seek_positions
 
@@ -57,13 +57,13 @@ def create_subscription(request: m.CreateSubscription, state: ShardState, user: 
             return Decision((), _described(topic.topic_id, existing.subscription_id))
         return _exists(existing, request)
     if request.token in state.commands:
-        return _invalid(f"subscription {request.subscription!r} was created and has been deleted since")
+        return refuse("invalid", f"subscription {request.subscription!r} was created and has been deleted since")
     reason = start_error(topic, "latest" if request.positions else request.start) or subscriptions_error(
         topic.name, len(topic.subscriptions)
     )
     positions = _requested_start(request, topic)
     if reason is not None or isinstance(positions, str):
-        return _invalid(reason or str(positions))
+        return refuse("invalid", reason or str(positions))
     entry = e.SubscriptionCreated(
         topic_id=topic.topic_id,
         subscription_id=state.next_id,
@@ -96,11 +96,12 @@ def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, i
 def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
     name = f"subscription {existing.name!r} of topic {existing.topic!r}"
     if request.if_absent:
-        return _invalid(
+        return refuse(
+            "invalid",
             f"{name} exists and is of type {existing.type}, not {request.subscription_type}: delete it first, or "
-            "choose another name"
+            "choose another name",
         )
-    return _invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
+    return refuse("invalid", f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
 
 
 def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
@@ -127,7 +128,8 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
     if subscription.type == e.SubscriptionType.CHECKPOINT:
-        return _invalid(
+        return refuse(
+            "invalid",
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
             "start them with the positions they should have",
         )
@@ -135,7 +137,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     if isinstance(target, Refusal):
         return target
     if topic.external is not None and target == "latest":
-        return _invalid(f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
+        return refuse("invalid", f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
     positions = seek_positions(
         target,
         layout=topic.layout,
@@ -144,7 +146,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         gated=is_gated(subscription.type, subscription.order),
     )
     if isinstance(positions, str):
-        return _invalid(positions)
+        return refuse("invalid", positions)
     if request.dry_run:
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
         return Decision((), _seek_answer(subscription.subscription_id, request, moves))
@@ -165,13 +167,14 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     if request.token in state.commands:
         return Decision((), answer)
     if subscription.type is None:
-        return _invalid(
+        return refuse(
+            "invalid",
             f"the type of subscription {request.subscription!r} is unknown so far: register a consumer first, with "
             "the order that the subscription should have",
         )
     reason = order_error(subscription.type, request.order)
     if reason is not None:
-        return _invalid(reason)
+        return refuse("invalid", reason)
     # The same order is written again: its token prevents a delayed copy of this command from undoing a later one.
     entry = e.SubscriptionConfigured(
         topic_id=topic.topic_id,
@@ -198,16 +201,21 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
     policy = replace(subscription.redelivery.policy, **given)
     if topic.external is not None or not tracks_acknowledgements(subscription.type):
         kind = "of an external topic" if topic.external is not None else f"of type {subscription.type}"
-        return _invalid(f"subscription {subscription.name!r} is {kind}, which has no delivery policy")
+        return refuse("invalid", f"subscription {subscription.name!r} is {kind}, which has no delivery policy")
     if subscription.type != e.SubscriptionType.QUEUE and given.keys() & {"max_deliveries", "ack_timeout_ms"}:
-        return _invalid(
+        return refuse(
+            "invalid",
             f"subscription {subscription.name!r} is of type {subscription.type}: only a QUEUE delivers again, so only "
-            "max_processing and the dead-letter topic can be set"
+            "max_processing and the dead-letter topic can be set",
         )
     if policy.max_deliveries and not policy.dead_letter_topic:
-        return _invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
+        return refuse(
+            "invalid", "max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries"
+        )
     if policy.dead_letter_topic == topic.name:
-        return _invalid(f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back")
+        return refuse(
+            "invalid", f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back"
+        )
     entry = e.DeliveryPolicySet(
         topic_id=topic.topic_id, subscription_id=subscription.subscription_id, policy=policy, token=request.token
     )
@@ -220,9 +228,10 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
     if request.token in state.commands:
         return Decision((), done)
     if request.key not in subscription.redelivery.parked.keys:
-        return _invalid(
+        return refuse(
+            "invalid",
             f"subscription {subscription.name!r} has not parked key {request.key!r}; see: headgate subscription parked "
-            f"{topic.name} {subscription.name}"
+            f"{topic.name} {subscription.name}",
         )
     entry = e.KeyResumed(
         topic_id=topic.topic_id,
@@ -261,12 +270,12 @@ def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
 
 def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
-        return _invalid("a seek needs either to ('earliest' or 'latest') or positions")
+        return refuse("invalid", "a seek needs either to ('earliest' or 'latest') or positions")
     if request.to is not None:
         return request.to
     positions = dict(request.positions)
     if len(positions) < len(request.positions):
-        return _invalid(SEGMENT_TWICE)
+        return refuse("invalid", SEGMENT_TWICE)
     return positions
 
 
@@ -302,10 +311,6 @@ def _described(topic_id: int, subscription_id: int) -> Answer:
         return m.SubscriptionReply(subscription=complete(describe(subscription, topic, gate)))
 
     return answer
-
-
-def _invalid(reason: str) -> Refusal:
-    return Refusal("invalid", reason, after_barrier=True)
 
 
 COMMANDS: Final = (

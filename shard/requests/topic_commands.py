@@ -18,7 +18,7 @@ from shard.requests.handlers import Answer, Decision, command, done, user_comman
 from shard.requests.lookup import find_topic
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 
 MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
@@ -29,7 +29,7 @@ def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decisi
     if request.token in state.commands:
         return repeated(request.topic, state, _describe(request.topic))
     if request.topic in state.topics:
-        return Refusal("invalid", f"topic {request.topic!r} already exists", after_barrier=True)
+        return refuse("invalid", f"topic {request.topic!r} already exists")
     entry = e.TopicCreated(
         topic_id=state.next_id,
         topic=request.topic,
@@ -45,7 +45,7 @@ def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusa
     if topic in state.topics:
         return Decision((), answer)
     reason = f"topic {topic!r} was created and has been deleted since; a new command needs a new token"
-    return Refusal("invalid", reason, after_barrier=True)
+    return refuse("invalid", reason)
 
 
 def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
@@ -145,7 +145,7 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     try:
         after = change()
     except LayoutError as error:
-        return Refusal("invalid", str(error), after_barrier=True)
+        return refuse("invalid", str(error))
     if len(after.segments) <= max_segments:
         return None
     count = len(topic.layout.segments)
@@ -203,11 +203,10 @@ def describe(topic: Topic, shard: int) -> m.TopicInfo:
 
 
 def _refuse_external(topic: Topic) -> Refusal:
-    return Refusal(
+    return refuse(
         "invalid",
         f"topic {topic.name!r} is external: split or merge at its source, then import it again "
         f"(headgate topic import {topic.name} FILE)",
-        after_barrier=True,
     )
 
 

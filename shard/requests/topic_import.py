@@ -33,7 +33,7 @@ from shard.requests.topic_commands import MAX_SEGMENTS, describe, repeated
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import refuse
 
 COST_PER_SEGMENT: Final = 2
 """Cost of one segment in one step."""
@@ -71,7 +71,7 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
             yield cost
         _check_acknowledged(topic, plan)
     except LayoutError as error:
-        return Refusal("invalid", f"topic {request.topic!r} cannot be imported: {error}", after_barrier=True)
+        return refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}")
     entry = _entry(request, topic, plan, state.next_id, user)
     if entry is None:
         return Decision((), _answer(request.topic, plan))

@@ -35,6 +35,7 @@ judges on an outdated state (Redpanda #12712).
 from dataclasses import dataclass
 
 from headgate.model import entries as e
+from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from shard.access.requirements import refuse_access
@@ -43,7 +44,7 @@ from shard.requests.placement import refused_record
 from shard.state.dedup_window import WINDOW, FinishedBatch
 from shard.state.producers import MAX_SOURCE_POSITIONS, ProducerState
 from shard.state.shard_state import ShardState
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,34 @@ def judge_deadline(request: m.Request, term_age_ms: int) -> Refusal | None:
     )
 
 
+def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
+    """Return the refusal of a consumer that knows another history than ``state``, else None.
+
+    A consumer states points: chunks, and the terms that wrote them (headgate.reading.known_history). All of them
+    have to be of this history. Otherwise the ledger was put back to an older state while the consumer ran, or the
+    consumer reads another ledger: it has delivered records that do not exist here, and its acknowledgements would
+    cover records that it has not seen. A deposed leader does not know the terms after its own: hence the barrier.
+    """
+    if not isinstance(body, m.ReaderRequest):
+        return None
+    foreign = next((point for point in body.history if not _contains(state, *point)), None)
+    if foreign is None:
+        return None
+    chunk, term_id = foreign
+    reason = (
+        f"consumer {body.consumer!r} has read chunk {chunk} of term {term_id:x}, which is not in the ledger of shard "
+        f"{state.shard}: an older ledger was put back, or the consumer reads another one. What it delivered after that "
+        "is not part of this ledger"
+    )
+    if isinstance(body, m.RegisterConsumer) and body.subscription_type == SubscriptionType.CHECKPOINT:
+        return refuse("other_history", f"{reason}. Start it without its positions")
+    return refuse("other_history", f"{reason}. Start it again: it continues where this ledger is")
+
+
+def _contains(state: ShardState, chunk: int, term_id: int) -> bool:
+    return chunk <= state.chunk and state.terms.wrote(chunk, term_id)
+
+
 def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
     """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 
@@ -112,7 +141,7 @@ def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user:
         return refuse_access(rules, user, batch) or _refused_content(batch, state) or Accept()
     producer = state.producers.get(batch.producer_id)
     if producer is None or producer.user != user:  # row 4
-        return _refuse(
+        return refuse(
             "forgotten",
             f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
         )
@@ -130,12 +159,12 @@ def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user:
 def _judge_epoch(batch: m.ProduceBatch, producer: ProducerState) -> Refusal | None:
     """Rows 5 and 6."""
     if batch.producer_epoch < producer.producer_epoch:
-        return _refuse(
+        return refuse(
             "fenced",
             f"producer {producer.producer_id} is at epoch {producer.producer_epoch}, not {batch.producer_epoch}",
         )
     if batch.producer_epoch > producer.producer_epoch and batch.sequence != 0:
-        return _refuse(
+        return refuse(
             "out_of_order",
             f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
         )
@@ -147,12 +176,12 @@ def _judge_sequence(batch: m.ProduceBatch, sequence: int, producer: ProducerStat
     if batch.producer_epoch > producer.producer_epoch or sequence == producer.next_sequence:
         return None
     if sequence > producer.next_sequence:
-        return _refuse("out_of_order", f"sequence {sequence} arrived before {producer.next_sequence}")
+        return refuse("out_of_order", f"sequence {sequence} arrived before {producer.next_sequence}")
     known = _finished(producer, sequence)
     if known is None:  # correct, because rows 6 and 7 make sequences contiguous from 0
         return Duplicate(0, None)
     if batch_digest(batch) != known.digest:
-        return _refuse(
+        return refuse(
             "invalid",
             f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
             "a retry must have the same content, a new batch the next sequence",
@@ -164,11 +193,11 @@ def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None
     """Rows 12 to 14."""
     topic = state.topics.get(batch.topic)
     if topic is None:
-        return _refuse("invalid", f"there is no topic {batch.topic!r}: check its name, or create it")
+        return refuse("invalid", f"there is no topic {batch.topic!r}: check its name, or create it")
     if topic.external is not None:
-        return _refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
+        return refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
     if batch.topic_id not in (None, topic.topic_id):
-        return _refuse(
+        return refuse(
             "invalid",
             f"topic {batch.topic!r} was deleted and created again: it has id {topic.topic_id}, and the batch is for id "
             f"{batch.topic_id}; open it again to learn the position in it",
@@ -182,10 +211,10 @@ def _refused_position(batch: m.ProduceBatch, state: ShardState, producer: Produc
     if batch.source_position is None:
         return None
     if producer.name is None:
-        return _refuse("invalid", "a source position belongs to a producer with a name: open it under one")
+        return refuse("invalid", "a source position belongs to a producer with a name: open it under one")
     known = producer.source_positions
     if len(known) >= MAX_SOURCE_POSITIONS and state.topics[batch.topic].topic_id not in known:
-        return _refuse(
+        return refuse(
             "invalid",
             f"producer {producer.name!r} has positions in {len(known)} topics already: use another name for others",
         )
@@ -199,10 +228,6 @@ def _refused_window(batch: m.ProduceBatch, producer: ProducerState, durable: int
     if producer.finished.oldest_chunk <= durable:
         return None
     return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
-
-
-def _refuse(verdict: m.Verdict, reason: str) -> Refusal:
-    return Refusal(verdict, reason, after_barrier=True)
 
 
 def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:

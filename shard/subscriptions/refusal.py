@@ -32,6 +32,11 @@ class Refusal:
     """For ``quota_exceeded``: which one."""
 
 
+def refuse(verdict: m.Verdict, reason: str) -> Refusal:
+    """Return a refusal that depends on the state, so that it waits for a barrier."""
+    return Refusal(verdict, reason, after_barrier=True)
+
+
 class RequestRefusedError(Exception):
     """A lookup refuses the request that needs it; `shard.requests.handlers` replies with the refusal."""
 

@@ -28,7 +28,7 @@ from typing import Final
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, find_removed
-from shard.subscriptions.refusal import Refusal
+from shard.subscriptions.refusal import Refusal, refuse
 from shard.subscriptions.sessions import Claim, judge_claim
 
 MAX_CONSUMERS: Final = 1000
@@ -68,11 +68,10 @@ def judge_deleted_subscription(
     )
     if not is_other and not is_delayed_copy:
         return None
-    return Refusal(
+    return refuse(
         "fenced",
         f"subscription {request.subscription!r} of consumer {request.consumer!r} was deleted; "
         "restart the program to create a new one",
-        after_barrier=True,
     )
 
 
@@ -81,10 +80,9 @@ def refuse_deleted_topic(request: m.RegisterConsumer) -> Refusal:
 
     Its consumer was registered, so the topic was deleted: it must stop.
     """
-    return Refusal(
+    return refuse(
         "fenced",
         f"topic {request.topic!r} of consumer {request.consumer!r} was deleted; create it and restart the program",
-        after_barrier=True,
     )
 
 

@@ -6,6 +6,7 @@ from structlog.testing import capture_logs
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
+from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -101,7 +102,7 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     harness.split(0)
     harness.register("bob")
     harness.disconnect("anonymous/client-bob")
-    described = harness.coordinator.describe()
+    described = complete(harness.coordinator.describe())
 
     assert [("ada", True, (0, 1, 2, 3)), ("bob", False, ())] == [
         (consumer.consumer, consumer.connected, consumer.segments) for consumer in described.consumers

@@ -6,6 +6,7 @@ from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
 from shard.balancing.balance import preferred_owners_of
+from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -27,7 +28,7 @@ async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarn
 
 
 def idle(harness: CoordinatorHarness) -> dict[str, str]:
-    return {c.consumer: c.idle for c in harness.coordinator.describe().consumers if c.idle}
+    return {c.consumer: c.idle for c in complete(harness.coordinator.describe()).consumers if c.idle}
 
 
 def grants(messages: list[m.Push]) -> list[tuple[int, int]]:

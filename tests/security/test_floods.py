@@ -51,8 +51,8 @@ RETAINED = MAX_UNACKNOWLEDGED_MESSAGES + 2 * QUEUED
 class SmallBroker(SecuredBroker):
     """A broker whose limits are reached soon."""
 
-    def _process_spec(self, port: int) -> ProcessSpec:
-        spec = super()._process_spec(port)
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        spec = await super()._process_spec(port)
         with (self.folder / "mosquitto.conf").open("a") as config:
             config.write(f"max_queued_messages {QUEUED}\nsys_interval 1\n")
         return spec

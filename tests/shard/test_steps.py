@@ -21,7 +21,7 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
     harness = lead("ada", segments=SEGMENTS)
 
     for steps in (
-        harness.coordinator.describe_in_steps(),
+        harness.coordinator.describe(),
         harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing")),
     ):
         found = costs(steps)
@@ -34,7 +34,7 @@ async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_wha
     """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
     harness = lead("ada", segments=300)
     explanation = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
-    [_copy, *described] = costs(harness.coordinator.describe_in_steps())
+    [_copy, *described] = costs(harness.coordinator.describe())
     [_copy, *explained] = costs(explanation)
 
     segments, consumer, encoded = [1024, 1024, 352], [8], [602]
@@ -58,7 +58,7 @@ async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead:
 async def test_a_report_describes_one_moment_although_its_subscription_changes(lead: Lead, taken: int) -> None:
     harness = lead("ada", "bob", segments=SEGMENTS)
     where = {"topic": "orders", "subscription": "billing"}
-    description = harness.coordinator.describe_in_steps()
+    description = harness.coordinator.describe()
     explanation = harness.coordinator.explain(m.ExplainSubscription(**where))
     plan = harness.coordinator.plan(m.PlanChanges(**where, splits=[1]))
     for steps in (description, explanation, plan):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from controller.devices.confirmations import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES, may_confirm
+from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES, may_confirm
 from headgate.protocol import messages as m
 from tests.support.fakes.broker import Message
 from tests.support.waiting import never, until

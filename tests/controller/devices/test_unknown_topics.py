@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.devices.intake import LOGGED_TOPICS, DeviceIntake
-from controller.devices.unknown_topics import UnknownTopicWatch, WatchLimits
+from controller.devices.unknown_topics import UnknownTopicWatch
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler
@@ -49,7 +49,7 @@ class Watching:
 
 
 @asynccontextmanager
-async def watching(devices: Devices, limits: WatchLimits | None = None) -> AsyncIterator[Watching]:
+async def watching(devices: Devices) -> AsyncIterator[Watching]:
     broker = devices.shard.broker
     async with (
         devices.running() as (leader, client),
@@ -61,9 +61,7 @@ async def watching(devices: Devices, limits: WatchLimits | None = None) -> Async
         def intakes() -> Sequence[DeviceIntake | None]:
             return [leader.devices if found.leads else None]
 
-        watch = UnknownTopicWatch(
-            cluster=CLUSTER, transport=daemon, intakes=intakes, enabled=lambda: found.enabled, limits=limits
-        )
+        watch = UnknownTopicWatch(cluster=CLUSTER, transport=daemon, intakes=intakes, enabled=lambda: found.enabled)
         task = asyncio.create_task(watch.run())
         await asyncio.sleep(3)
         try:

@@ -11,7 +11,7 @@ import typing
 import msgspec
 import pytest
 
-from controller.devices.confirmations import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES
+from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Malformed, read_request
 from coordinator.assignment_reconciler import MAX_REPEATED_GRANTS
 from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS

@@ -10,7 +10,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.reading.known_history import KnownHistory
-from shard.requests.history import judge_history
+from shard.requests.verdicts import judge_history
 from shard.state.shard_state import ShardState
 
 History = list[int]

@@ -93,8 +93,8 @@ async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_c
 class SmallPackets(EmbeddedBroker):
     """A broker that accepts packets of 10 000 bytes."""
 
-    def _process_spec(self, port: int) -> ProcessSpec:
-        spec = super()._process_spec(port)
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        spec = await super()._process_spec(port)
         config = self.folder / "mosquitto.conf"
         config.write_text(config.read_text().replace("max_packet_size 5242880", "max_packet_size 10000"))
         return spec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from controller.access.control import RateLimits
 from shard.access.quotas import DEFAULT_LIMITS, Limits
-from shard.access.rate_limits import RateLimits
 from shard.access.rules import OPEN, AccessRules, Right, Role
 
 FOUR = Limits(requests_per_second=4)

@@ -6,6 +6,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import SegmentWeightChanged
 from shard.balancing.weights import weight_of
+from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -60,7 +61,7 @@ async def test_loads_are_not_sampled_when_balancing_by_count(harness: Coordinato
     await traffic(harness, HOT, 300)
 
     assert [] == harness.proposed(e.SegmentWeightsSet)
-    assert [None] * 6 == [segment.weight for segment in harness.coordinator.describe().segments]
+    assert [None] * 6 == [segment.weight for segment in complete(harness.coordinator.describe()).segments]
 
 
 async def test_the_holder_of_the_hot_segment_gets_no_other(harness: CoordinatorHarness) -> None:
@@ -68,7 +69,7 @@ async def test_the_holder_of_the_hot_segment_gets_no_other(harness: CoordinatorH
 
     hot = harness.holders()[0]
     assert {0} == {segment for segment, name in harness.holders().items() if name == hot}
-    weights = {segment.segment: segment.weight for segment in harness.coordinator.describe().segments}
+    weights = {segment.segment: segment.weight for segment in complete(harness.coordinator.describe()).segments}
     assert weights[0] > 20 * weights[1] > 0
 
 
@@ -111,7 +112,9 @@ async def test_capacity_attracts_load_and_can_change_without_leaving(harness: Co
     answer = harness.register("bob", capacity=200)
     await traffic(harness, even, 30)
     assert isinstance(answer, m.Registered)
-    assert {"ada": 100, "bob": 200} == {c.consumer: c.capacity for c in harness.coordinator.describe().consumers}
+    assert {"ada": 100, "bob": 200} == {
+        c.consumer: c.capacity for c in complete(harness.coordinator.describe()).consumers
+    }
     assert 2 == list(harness.holders().values()).count("ada")
     assert 3 == len(harness.proposed(e.ConsumerRegistered))
 
@@ -138,7 +141,7 @@ async def test_a_bucket_range_weighs_its_proportion_and_a_backlog_counts_by_buck
     shared.register("bob", supports_bucket_ranges=True)
     shared.confirm("ada", 0)
     await shared.run_with_heartbeats(5)
-    halves = [share.consumer for share in shared.coordinator.describe().segments[0].bucket_ranges]
+    halves = [share.consumer for share in complete(shared.coordinator.describe()).segments[0].bucket_ranges]
     assert ["ada", "bob"] == sorted(halves)
     shared.register("cyd", supports_bucket_ranges=True, capacity=1000)
     half = e.AcknowledgedRange(0, 0, 160, 0, 8)
@@ -158,7 +161,7 @@ async def test_the_idle_reason_of_a_consumer_that_would_not_even_out_the_load(
     harness.register("ada", balance="load")
     harness.register("bob", capacity=1)
     harness.confirm_all()
-    idle = {c.consumer: c.idle for c in harness.coordinator.describe().consumers}
+    idle = {c.consumer: c.idle for c in complete(harness.coordinator.describe()).consumers}
 
     assert {0: "ada", 1: "ada"} == harness.holders()
     assert {"ada": "", "bob": "moving a segment to it would not even out the load"} == idle

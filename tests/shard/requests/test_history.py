@@ -6,7 +6,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from shard.requests.history import judge_history
+from shard.requests.verdicts import judge_history
 from shard.state.shard_state import ShardState
 
 OWN = {(1, 11), (2, 11), (3, 22), (4, 22)}

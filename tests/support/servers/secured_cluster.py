@@ -25,8 +25,8 @@ class SecuredBroker(EmbeddedBroker):
         """The broker's log."""
         return self.folder / f"{self.kind}.log"
 
-    def _process_spec(self, port: int) -> ProcessSpec:
-        spec = super()._process_spec(port)
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        spec = await super()._process_spec(port)
         # mosquitto reports refused messages as "debug".
         with (self.folder / "mosquitto.conf").open("a") as config:
             config.write("log_type all\n")

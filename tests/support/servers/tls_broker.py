@@ -49,8 +49,8 @@ class TlsBroker(EmbeddedBroker):
             options |= {"certificate_file": str(files.certificate_file), "key_file": str(files.key_file)}
         return client_config(broker_host=self.host, broker_port=self.port, **options)
 
-    def _process_spec(self, port: int) -> ProcessSpec:
-        spec = super()._process_spec(port)
+    async def _process_spec(self, port: int) -> ProcessSpec:
+        spec = await super()._process_spec(port)
         config = self.folder / "mosquitto.conf"
         text = config.read_text()
         for name, value in self.settings.items():
