@@ -18,10 +18,9 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
-from headgate.client.consuming.dead_letters import DeadLetterSender
+from headgate.client.consuming.consumer_tasks import ConsumerContext, ConsumerTasks
 from headgate.client.consuming.deliveries import Deliveries
-from headgate.client.consuming.parking import Parking, require_stream
+from headgate.client.consuming.parking import require_stream
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
@@ -157,23 +156,13 @@ class Consumer:
         self._feed.own.update(() if token is None else token.held)
         self._feed.head.history = requests.history
         self._feed.on_skipped = self._on_skipped
-        sender = DeadLetterSender(self._client, requests, self._feed, self._tasks, self._log)
-        parking = Parking(self._client, requests, self._feed, self._acknowledger, self._tasks, self._log)
-        self._deliveries = Deliveries(self._feed, self._acknowledger, requests, self._tasks, self._log, sender, parking)
+        context = ConsumerContext(
+            self._kind, self._client, requests, self._feed, self._acknowledger, self._tasks, self._log
+        )
+        self._deliveries = Deliveries(context)
         callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
-        self._holdings = Holdings(
-            self._kind, requests, self._feed, self._acknowledger, self._tasks, self._log, callbacks
-        )
-        self._membership = Membership(
-            self._client,
-            requests,
-            self._feed,
-            self._holdings,
-            self._deliveries,
-            self._tasks,
-            self._log,
-            open_feed=self._open_feed,
-        )
+        self._holdings = Holdings(context, callbacks)
+        self._membership = Membership(context, self._holdings, self._deliveries, open_feed=self._open_feed)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         return RecordFeed(self._topic, self._kind, positions, self._tasks.spawn)

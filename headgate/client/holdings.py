@@ -15,10 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import islice
 
-from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.consumer_requests import ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
-from headgate.client.consuming.record_feed import RecordFeed
+from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.decisions.held_segments import Changes, HeldKey, HeldSegments, finish_seconds
 from headgate.client.processing.runner import Runner
 from headgate.client.processing.segment_callbacks import SegmentCallbacks
@@ -73,27 +70,18 @@ class Confirmations:
 
 
 class Holdings:
-    def __init__(
-        self,
-        kind: SubscriptionType,
-        requests: ConsumerRequests,
-        feed: RecordFeed,
-        acknowledger: Acknowledger,
-        tasks: ConsumerTasks,
-        log: EventLogger,
-        callbacks: SegmentCallbacks,
-    ) -> None:
+    def __init__(self, context: ConsumerContext, callbacks: SegmentCallbacks) -> None:
         self.handling: Runner | None = None
         self.finish_seconds = 0.0
         """How long the records delivered from a revoked segment can be acknowledged."""
-        self.confirmations = Confirmations(requests.confirm, self._on_confirmed, log)
+        self.confirmations = Confirmations(context.requests.confirm, self._on_confirmed, context.log)
         self.on_dropped: Callable[[], None] = lambda: None
         """Called when a segment of a CHECKPOINT consumer is stopped at once."""
-        self._kind = kind
-        self._feed = feed
-        self._acknowledger = acknowledger
-        self._tasks = tasks
-        self._log = log
+        self._kind = context.kind
+        self._feed = context.feed
+        self._acknowledger = context.acknowledger
+        self._tasks = context.tasks
+        self._log = context.log
         self._callbacks = callbacks
         self._decisions = HeldSegments()
         self._closed = False

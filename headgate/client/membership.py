@@ -16,14 +16,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consuming.consumer_requests import ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
+from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
-from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
-from headgate.log.event_log import EventLogger
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 
@@ -34,24 +31,20 @@ FORBIDDEN_SECONDS: Final = 30.0
 class Membership:
     def __init__(
         self,
-        client: Client,
-        requests: ConsumerRequests,
-        feed: RecordFeed,
+        context: ConsumerContext,
         holdings: Holdings,
         deliveries: Deliveries,
-        tasks: ConsumerTasks,
-        log: EventLogger,
         *,
         open_feed: Callable[[int, int], None],
     ) -> None:
         """``open_feed`` gets the shard and the id of the topic, at each registration."""
-        self._client = client
-        self._requests = requests
-        self._feed = feed
+        self._client = context.client
+        self._requests = context.requests
+        self._feed = context.feed
         self._holdings = holdings
         self._deliveries = deliveries
-        self._tasks = tasks
-        self._log = log
+        self._tasks = context.tasks
+        self._log = context.log
         self._open_feed = open_feed
         self._shard = 0
         self._subscription_id: int | None = None

@@ -1,11 +1,17 @@
-"""The tasks of one consumer, and the failure of the first one that failed."""
+"""The tasks of one consumer, the failure of the first one that failed, and what the consumer's parts share."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
+from headgate.client.connection import Client
+from headgate.client.consuming.acknowledger import Acknowledger
+from headgate.client.consuming.consumer_requests import ConsumerRequests
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.errors import HeadgateError
 from headgate.log.event_log import EventLogger
+from headgate.model.entries import SubscriptionType
 
 
 class ConsumerTasks:
@@ -51,3 +57,16 @@ class ConsumerTasks:
             failure = HeadgateError(f"{task.get_name()} failed: {error!r}")
             failure.__cause__ = error
             self.fail(failure)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """What the parts of one consumer share."""
+
+    kind: SubscriptionType
+    client: Client
+    requests: ConsumerRequests
+    feed: RecordFeed
+    acknowledger: Acknowledger
+    tasks: ConsumerTasks
+    log: EventLogger

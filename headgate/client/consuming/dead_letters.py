@@ -17,10 +17,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.client.connection import Client
-from headgate.client.consuming.consumer_requests import ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
-from headgate.client.consuming.record_feed import RecordFeed
+from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
@@ -30,7 +27,6 @@ from headgate.errors import (
     RequestRejectedError,
     StoreUnavailableError,
 )
-from headgate.log.event_log import EventLogger
 from headgate.model.dead_letter import without_origin
 from headgate.protocol import messages as m
 
@@ -51,18 +47,16 @@ Heartbeat = Callable[[], Awaitable[m.HeartbeatReply]]
 class DeadLetterSender:
     """The dead letters of one consumer's subscription, while it is their sender."""
 
-    def __init__(
-        self, client: Client, requests: ConsumerRequests, feed: RecordFeed, tasks: ConsumerTasks, log: EventLogger
-    ) -> None:
+    def __init__(self, context: ConsumerContext) -> None:
         self.problem = ""
         """Why some could not be sent; empty: they could."""
         self.heartbeat: Heartbeat | None = None
         """Asks for what is to be sent next."""
-        self._client = client
-        self._requests = requests
-        self._feed = feed
-        self._tasks = tasks
-        self._log = log
+        self._client = context.client
+        self._requests = context.requests
+        self._feed = context.feed
+        self._tasks = context.tasks
+        self._log = context.log
         self._sending = False
 
     def start(self) -> None:

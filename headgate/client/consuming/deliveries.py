@@ -19,15 +19,12 @@ from itertools import count
 from typing import Final
 
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.consumer_requests import ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import Parking
-from headgate.client.consuming.record_feed import HeldSegment, RecordFeed
+from headgate.client.consuming.record_feed import HeldSegment
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
-from headgate.log.event_log import EventLogger
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.hashing import key_bucket
 from headgate.protocol import messages as m
@@ -39,33 +36,24 @@ SWEEPS: Final = 20
 
 
 class Deliveries:
-    def __init__(
-        self,
-        feed: RecordFeed,
-        acknowledger: Acknowledger,
-        requests: ConsumerRequests,
-        tasks: ConsumerTasks,
-        log: EventLogger,
-        sender: DeadLetterSender,
-        parking: Parking,
-    ) -> None:
-        self.sender = sender
-        self.parking = parking
+    def __init__(self, context: ConsumerContext) -> None:
+        self.sender = DeadLetterSender(context)
+        self.parking = Parking(context)
         self.policy = DeliveryPolicy()
         """As the newest reply of the leader states it."""
         self.returned: deque[ConsumedRecord] = deque()
         """Records that were taken from the feed and are handed over next."""
-        self.feed = feed
-        self._acknowledger = acknowledger
-        self._requests = requests
-        self._tasks = tasks
-        self._log = log
+        self.feed = context.feed
+        self._acknowledger = context.acknowledger
+        self._requests = context.requests
+        self._tasks = context.tasks
+        self._log = context.log
         self._due: list[tuple[float, int, HeldSegment, m.Redelivery | ConsumedRecord]] = []
         """A heap: (loop time, rising number, holding, what is delivered again)."""
         self._numbers = count()
         self._changed = asyncio.Event()
-        feed.on_failed = self._schedule
-        acknowledger.on_negative = self._on_stored
+        self.feed.on_failed = self._schedule
+        self._acknowledger.on_negative = self._on_stored
 
     def heard(self, alive: m.HeartbeatReply, asked_at: float) -> None:
         """Follow the leader's reply to a heartbeat of loop time ``asked_at``."""

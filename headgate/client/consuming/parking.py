@@ -15,17 +15,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from headgate.client.connection import Client
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.acknowledger import Acknowledger
-from headgate.client.consuming.consumer_requests import ConsumerRequests
-from headgate.client.consuming.consumer_tasks import ConsumerTasks
+from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
-from headgate.client.consuming.record_feed import HeldSegment, ParkedKey, RecordFeed
+from headgate.client.consuming.record_feed import HeldSegment, ParkedKey
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import HeadgateError, LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.log.event_log import EventLogger
 from headgate.model.dead_letter import origin_of
 from headgate.model.hashing import segment_hash, shard_of
 from headgate.model.identifiers import Generation, Offset, SegmentId
@@ -40,26 +36,18 @@ RETRY_SECONDS: Final = 1.0
 class Parking:
     """The parked keys of one consumer."""
 
-    def __init__(
-        self,
-        client: Client,
-        requests: ConsumerRequests,
-        feed: RecordFeed,
-        acknowledger: Acknowledger,
-        tasks: ConsumerTasks,
-        log: EventLogger,
-    ) -> None:
+    def __init__(self, context: ConsumerContext) -> None:
         self.heartbeat: Heartbeat | None = None
         """Asks which keys are being resumed."""
-        self._client = client
-        self._requests = requests
-        self._feed = feed
-        self._acknowledger = acknowledger
-        self._tasks = tasks
-        self._log = log
+        self._client = context.client
+        self._requests = context.requests
+        self._feed = context.feed
+        self._acknowledger = context.acknowledger
+        self._tasks = context.tasks
+        self._log = context.log
         self._reads = asyncio.Semaphore(1)
         """Of the dead-letter topic, for one key at a time."""
-        feed.on_parked = self.divert
+        self._feed.on_parked = self.divert
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record``, and the record with it. Raises RequestRejectedError: it cannot be parked."""
