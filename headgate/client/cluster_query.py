@@ -5,7 +5,6 @@ another one is asked as well every `NEXT_DAEMON_SECONDS`: a frozen daemon must n
 """
 
 import asyncio
-from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -56,7 +55,7 @@ async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline
             changed.clear()
             leader = _not_asked(client, shards, asked)
             if leader is not None and (not asked or loop.time() >= next_at):
-                question = client.request(leader.shard, partial(_unchanged, request), remaining)
+                question = client.request(leader.shard, lambda: request, remaining)
                 asked[leader.instance] = loop.create_task(question)
                 next_at = loop.time() + NEXT_DAEMON_SECONDS
                 leader = _not_asked(client, shards, asked)
@@ -110,10 +109,6 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
         f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.broker} answers, so look at the "
         "daemons and at ZooKeeper"
     )
-
-
-def _unchanged(request: m.DescribeCluster) -> m.AnyRequestBody:
-    return request
 
 
 def _named(shards: list[int]) -> str:
