@@ -27,7 +27,7 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
-from headgate.settings.arguments import require_choice, require_seconds, subscription_type
+from headgate.settings.arguments import require_choice, require_seconds
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
@@ -575,6 +575,13 @@ class Admin:
         except RequestRejectedError as error:
             raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")
+
+
+def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
+    try:
+        return SubscriptionType(given)
+    except ValueError:
+        raise ConfigError(f"type={given!r}: use {', '.join(SubscriptionType)}") from None
 
 
 async def explained_topic(client: Client, topic: str, error: RequestRejectedError) -> RequestRejectedError:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Self
 
 from headgate.backoff import Backoff, BackoffSchedule
-from headgate.client.admin import Admin, explained_topic
+from headgate.client.admin import Admin, explained_topic, subscription_type
 from headgate.client.client_lease import ClientLease
 from headgate.client.client_metrics import ConsumerMetrics
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -41,7 +41,7 @@ from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
-from headgate.settings.arguments import require_count, require_seconds, subscription_type
+from headgate.settings.arguments import require_count, require_seconds
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SeekResult
 

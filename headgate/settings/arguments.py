@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from headgate.errors import ConfigError
-from headgate.model.entries import SubscriptionType
 
 SHORTEST_SECONDS: Final = 0.001
 LONGEST_SECONDS: Final = 31_536_000.0
@@ -35,13 +34,6 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
     if value not in choices:
         named = " or ".join(repr(choice) for choice in choices if choice is not None)
         raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
-
-
-def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
-    try:
-        return SubscriptionType(given)
-    except ValueError:
-        raise ConfigError(f"type={given!r}: use {', '.join(SubscriptionType)}") from None
 
 
 def require_count(name: str, value: int) -> None:
