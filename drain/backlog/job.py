@@ -14,10 +14,10 @@ counted. Under `spark-submit`, Spark's own master is used. drain.backlog.verify 
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -38,9 +38,11 @@ from drain.backlog.results import (
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
-from headgate.errors import HeadgateError, LedgerError, StoreError
+from headgate.errors import HeadgateError
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
+
+FoundT = TypeVar("FoundT")
 
 MAX_CHUNKS_PER_JOB: Final = 4000
 """Most chunks counted in one Spark job (drain.backlog.job_size decides how many). This bounds the file list
@@ -60,11 +62,17 @@ class RunOutcome:
     ledger: CountedLedger = field(default_factory=CountedLedger)
     """What was counted."""
 
+    async def collect(self, shards: Iterable[int], work: Callable[[int], Awaitable[FoundT]]) -> dict[int, FoundT]:
+        """Return what ``work`` returns for each shard; a shard whose work raises HeadgateError is added to failures."""
 
-@dataclass(slots=True)
-class _Progress:
-    result: Result
-    numbers: range
+        async def attempt(shard: int) -> FoundT | None:
+            try:
+                return await work(shard)
+            except HeadgateError as error:
+                self.failures[shard] = str(error)
+                return None
+
+        return {shard: found for shard, found in await in_groups(shards, attempt) if found is not None}
 
 
 def count_on(session: SparkSession, chunks: LedgerChunks) -> Count:
@@ -117,31 +125,30 @@ class BacklogJob:
         except HeadgateError as error:
             return RunOutcome(failures=dict.fromkeys(shards, str(error)))
         outcome = RunOutcome(ledger=ledger)
-        progress_by_shard: dict[int, _Progress] = {}
         begin = partial(self._begin, ledger, full=full, up_to=up_to or {})
-        for shard, progress in await in_groups(dict.fromkeys(shards), begin):
-            if isinstance(progress, str):
-                outcome.failures[shard] = progress
-            else:
-                progress_by_shard[shard], outcome.results[shard] = progress, progress.result
-        while due := self._next_chunks(progress_by_shard):
-            await self._count_batch(due, progress_by_shard, outcome, publish=not full)
+        begun = await outcome.collect(dict.fromkeys(shards), begin)
+        outcome.results = {shard: result for shard, (result, _) in begun.items()}
+        remaining = {shard: numbers for shard, (_, numbers) in begun.items()}
+        while due := self._next_chunks(remaining):
+            await self._count_batch(due, outcome, publish=not full)
+            remaining = {
+                shard: numbers[len(due.get(shard, ())) :]
+                for shard, numbers in remaining.items()
+                if shard not in outcome.failures
+            }
         return outcome
 
     async def _begin(
         self, ledger: CountedLedger, shard: int, *, full: bool, up_to: Mapping[int, int]
-    ) -> _Progress | str:
-        """Return the last result of a shard and what to count after it, or why neither is known."""
-        try:
-            result = Result(shard, 0, (), 0, ledger.ledger_id)
-            if not full:
-                result = await self._newest_result(shard, ledger)
-            if not result.watermark:
-                result = await self._from_compacted(result, publish=not full)
-            numbers = await self._chunks.newer_than(shard, result.watermark)
-        except HeadgateError as error:
-            return str(error)
-        return _Progress(result, range(numbers.start, min(numbers.stop, up_to.get(shard, numbers.stop) + 1)))
+    ) -> tuple[Result, range]:
+        """Return the last result of a shard and the chunks to count after it; raises HeadgateError."""
+        result = Result(shard, 0, (), 0, ledger.ledger_id)
+        if not full:
+            result = await self._newest_result(shard, ledger)
+        if not result.watermark:
+            result = await self._from_compacted(result, publish=not full)
+        numbers = await self._chunks.newer_than(shard, result.watermark)
+        return result, range(numbers.start, min(numbers.stop, up_to.get(shard, numbers.stop) + 1))
 
     async def _from_compacted(self, empty: Result, *, publish: bool) -> Result:
         """Return the result of the compacted chunks, which may be deleted; ``empty`` if there are none."""
@@ -168,97 +175,61 @@ class BacklogJob:
             await delete_results(self._results, shard)
             return Result(shard, 0, (), 0, ledger.ledger_id)
 
-    def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
+    def _next_chunks(self, remaining: Mapping[int, range]) -> dict[int, range]:
         """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""
         due: dict[int, range] = {}
         capacity = self._chunks_per_job
-        for shard, progress in progress_by_shard.items():
-            if progress.numbers and capacity:
-                due[shard] = progress.numbers[:capacity]
+        for shard, numbers in remaining.items():
+            if numbers and capacity:
+                due[shard] = numbers[:capacity]
                 capacity -= len(due[shard])
         return due
 
-    async def _count_batch(
-        self,
-        due: dict[int, range],
-        progress_by_shard: dict[int, _Progress],
-        outcome: RunOutcome,
-        *,
-        publish: bool,
-    ) -> None:
-        batches: dict[int, ChunkBatch] = {}
-        made_at_ms: dict[int, int] = {}
-        for shard, checked in await in_groups(due, lambda shard: self._check(shard, due[shard])):
-            if isinstance(checked, str):
-                outcome.failures[shard] = checked
-                del progress_by_shard[shard]
-            else:
-                made_at_ms[shard], rows_of_chunks = checked
-                paths = [self._chunks.source.path(shard, number) for number in due[shard]]
-                batches[shard] = ChunkBatch(shard, paths, rows_of_chunks)
+    async def _count_batch(self, due: Mapping[int, range], outcome: RunOutcome, *, publish: bool) -> None:
+        checked = await outcome.collect(due, lambda shard: self._chunks.check(shard, due[shard]))
+        batches = {
+            shard: ChunkBatch(shard, [self._chunks.source.path(shard, number) for number in due[shard]], rows)
+            for shard, (_, rows) in checked.items()
+        }
         began = asyncio.get_running_loop().time()
-        merged, failures = await self._count_shards(batches)
+        counted = await self._count_shards(batches, outcome)
         self._chunks_per_job = next_chunks(
             self._chunks_per_job,
             counted=sum(map(len, due.values())),
             seconds=asyncio.get_running_loop().time() - began,
-            failed=bool(failures),
+            failed=len(counted) < len(batches),
             most_chunks=self._max_chunks_per_job,
         )
-        for shard, reason in failures.items():
-            outcome.failures[shard] = reason
-            del progress_by_shard[shard]
-        results: dict[int, Result] = {}
-        for shard, rows in merged.items():
-            next_rows = next_result(progress_by_shard[shard].result.rows, rows)
-            results[shard] = replace(
-                progress_by_shard[shard].result, watermark=due[shard][-1], rows=next_rows, at_ms=made_at_ms[shard]
-            )
-        for shard, result in await in_groups(results, lambda shard: self._publish(results[shard], publish=publish)):
-            if isinstance(result, str):
-                outcome.failures[shard] = result
-                del progress_by_shard[shard]
-                continue
-            progress = progress_by_shard[shard]
-            progress.result, progress.numbers = result, progress.numbers[len(due[shard]) :]
-            outcome.results[shard] = result
-            outcome.chunks += len(due[shard])
-            if publish:
-                self._last[shard] = result
 
-    async def _check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None] | str:
-        """Return what `LedgerChunks.check` returns, or why it does not."""
-        try:
-            return await self._chunks.check(shard, numbers)
-        except (LedgerError, StoreError) as error:
-            return str(error)
-
-    async def _publish(self, result: Result, *, publish: bool) -> Result | str:
-        """Return what was published for the watermark of ``result``, or why nothing was."""
-        try:
+        async def merge(shard: int) -> Result:
+            before = outcome.results[shard]
+            rows, at_ms = next_result(before.rows, counted[shard]), checked[shard][0]
+            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=at_ms)
             return await publish_result(self._results, result) if publish else result
-        except HeadgateError as error:
-            return str(error)
 
-    async def _count_shards(self, batches: dict[int, ChunkBatch]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
-        """Return rows and failures by shard. A failed job is retried for each shard alone."""
+        merged = await outcome.collect(counted, merge)
+        outcome.results |= merged
+        outcome.chunks += sum(len(due[shard]) for shard in merged)
+        if publish:
+            self._last |= merged
+
+    async def _count_shards(self, batches: Mapping[int, ChunkBatch], outcome: RunOutcome) -> dict[int, list[MergedRow]]:
+        """Return rows by shard, and add failures to ``outcome``. A failed job is retried for each shard alone."""
         if not batches:
-            return {}, {}
+            return {}
         try:
             found = await self._count(list(batches.values()))
-            return {shard: found.get(shard, []) for shard in batches}, {}
+            return {shard: found.get(shard, []) for shard in batches}
         except JvmGoneError:
             raise
         except RunError as error:
             if len(batches) == 1:
-                return {}, dict.fromkeys(batches, str(error))
-        merged: dict[int, list[MergedRow]] = {}
-        failures: dict[int, str] = {}
+                outcome.failures |= dict.fromkeys(batches, str(error))
+                return {}
+        counted: dict[int, list[MergedRow]] = {}
         for shard, batch in batches.items():
-            rows, failure = await self._count_shards({shard: batch})
-            merged |= rows
-            failures |= failure
-        return merged, failures
+            counted |= await self._count_shards({shard: batch}, outcome)
+        return counted
 
 
 def main(argv: Sequence[str] | None = None) -> int:

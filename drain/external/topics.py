@@ -14,6 +14,7 @@ delay no other request.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from drain.backlog.merge import StateRow
@@ -52,19 +53,6 @@ class _PendingCount:
     """By the loop's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CountResult:
-    """The outcome of a count or its error, without a reference to the ledger's whole result."""
-
-    query: ExternalBacklogQuery
-    history: History
-    """The successful counts."""
-    fault: str = ""
-    known: tuple[Backlog, ...] = ()
-    reason: str = ""
-    as_of_ms: int = 0
-
-
 class ExternalTopicCounter:
     """The external topics of one process. `work` counts their backlogs and has to run."""
 
@@ -78,7 +66,9 @@ class ExternalTopicCounter:
         self._due: dict[tuple[int, int], _PendingCount] = {}
         """Topics in the order of their turns; at most one entry per topic."""
         self._wake_up = asyncio.Event()
-        self._counted: dict[tuple[int, int], _CountResult] = {}
+        self._counted: dict[tuple[int, int], ExternalBacklogResponse] = {}
+        self._histories: dict[tuple[int, int], History] = {}
+        """The successful counts of each topic."""
         self._gone: MustRestartError | None = None
         self._drain_count = asyncio.Lock()
 
@@ -118,6 +108,7 @@ class ExternalTopicCounter:
         """
         if self._gone is not None:
             raise self._gone
+        self._remove_deleted_topics(result)
         tables = self._tables.get(query.view.topic)
         rows = _of_topic(result, query.topic_id)
         if tables is None or not rows:
@@ -125,15 +116,13 @@ class ExternalTopicCounter:
         now = asyncio.get_running_loop().time()
         self._due[query.topic_key] = _PendingCount(query, tables, result, as_of_ms, now)
         self._wake_up.set()
-        counted = self._counted.get(query.topic_key)
-        if counted is None:
-            return ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=NOT_YET)
-        return _response(counted)
+        first = ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=NOT_YET)
+        return self._counted.get(query.topic_key, first)
 
-    def remove_deleted_topics(self, result: Result) -> None:
+    def _remove_deleted_topics(self, result: Result) -> None:
         """Drop the topics that are no longer in the ledger of a shard (rule 4)."""
         existing = {row.topic_id for row in result.rows}
-        for known in (self._counted, self._due):
+        for known in (self._counted, self._histories, self._due):
             for shard, topic_id in [*known]:
                 if shard == result.shard and topic_id not in existing:
                     del known[shard, topic_id]
@@ -170,8 +159,7 @@ class ExternalTopicCounter:
 
     async def _count_now(self, due: _PendingCount) -> None:
         query, names = due.query, due.query.view
-        before = self._counted.get(query.topic_key)
-        history = () if before is None else before.history
+        response = partial(ExternalBacklogResponse, shard=query.shard, topic_id=query.topic_id)
         rows = _of_topic(due.result, query.topic_id)
         if not rows:
             return
@@ -182,28 +170,16 @@ class ExternalTopicCounter:
         except HeadgateError as error:
             where = f"external.{names.topic}"
             text = str(error) if str(error).startswith(where) else f"{where}: {error}"
-            self._counted[query.topic_key] = _CountResult(query, history, fault=text[:MAX_REASON_LENGTH])
+            self._counted[query.topic_key] = response(reason=text[:MAX_REASON_LENGTH], failing=True)
         else:
-            self._counted[query.topic_key] = _CountResult(
-                query,
-                append_count(history, Count(due.as_of_ms, {query.topic_id: topic_count(known)})),
-                known=known,
-                reason=unknown_reason(known, due.tables, names),
+            count = Count(due.as_of_ms, {query.topic_id: topic_count(known)})
+            history = append_count(self._histories.get(query.topic_key, ()), count)
+            self._histories[query.topic_key] = history
+            self._counted[query.topic_key] = response(
+                rows=with_rates(known, rates(history, query.topic_id)),
                 as_of_ms=due.as_of_ms,
+                reason=unknown_reason(known, due.tables, names),
             )
-
-
-def _response(counted: _CountResult) -> ExternalBacklogResponse:
-    shard, topic_id = counted.query.topic_key
-    if counted.fault:
-        return ExternalBacklogResponse(shard=shard, topic_id=topic_id, reason=counted.fault, failing=True)
-    return ExternalBacklogResponse(
-        shard=shard,
-        topic_id=topic_id,
-        rows=with_rates(counted.known, rates(counted.history, topic_id)),
-        as_of_ms=counted.as_of_ms,
-        reason=counted.reason,
-    )
 
 
 def _of_topic(result: Result, topic_id: int) -> list[StateRow]:

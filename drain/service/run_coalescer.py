@@ -19,8 +19,7 @@ from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import Count, History, Rates, TopicCount, append_count, rates, topic_count, with_rates
 from drain.backlog.results import Result
-from drain.external.backlog import backlog_from_ledger
-from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
+from drain.external.topics import ExternalTopicCounter
 from drain.protocol import (
     Backlog,
     BacklogKey,
@@ -28,8 +27,6 @@ from drain.protocol import (
     BacklogResponse,
     DrainedRequest,
     DrainedResponse,
-    ExternalBacklogQuery,
-    ExternalBacklogResponse,
 )
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from headgate.errors import HeadgateError, StoreUnavailableError
@@ -113,7 +110,7 @@ class RunCoalescer(BackgroundService):
         job: BacklogJob,
         chunks: LedgerChunks,
         *,
-        external: ExternalTopicCounter | None = None,
+        external: ExternalTopicCounter,
         eager_count_interval_seconds: float = EAGER_COUNT_INTERVAL_SECONDS,
     ) -> None:
         """``external``: counts the topics whose entries or acknowledgements are in tables."""
@@ -156,16 +153,10 @@ class RunCoalescer(BackgroundService):
             id=request.id,
             rows=[row for row in self._rows(result, as_of_ms) if row.topic_id not in external],
             as_of_ms=as_of_ms,
-            external=[self._external_backlog(query, result, as_of_ms) for query in external.values()],
+            external=[self._external.backlog(query, result, as_of_ms) for query in external.values()],
             watermark=result.watermark,
             ledger=outcome.ledger,
         )
-
-    def _external_backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
-        if self._external is None:
-            return backlog_from_ledger(query, result.rows, as_of_ms, NOT_MAPPED)
-        self._external.remove_deleted_topics(result)
-        return self._external.backlog(query, result, as_of_ms)
 
     def _rows(self, result: Result, as_of_ms: int) -> list[Backlog]:
         topics = self._index(result).topics
@@ -180,8 +171,7 @@ class RunCoalescer(BackgroundService):
             return DrainedResponse(id=request.id, error=failure, ledger=outcome.ledger)
         result = outcome.results[query.shard]
         backlogs: Iterable[Backlog]
-        from_tables = self._external is not None and self._external.has_acknowledgements(query)
-        if self._external is not None and self._external.needs_tables(query):
+        if self._external.needs_tables(query):
             try:
                 backlogs = await self._external.rows(query, result)
             except MustRestartError:
@@ -194,7 +184,7 @@ class RunCoalescer(BackgroundService):
         return DrainedResponse(
             id=request.id,
             drained=segments,
-            from_tables=from_tables,
+            from_tables=self._external.has_acknowledgements(query),
             watermark=result.watermark,
             ledger=outcome.ledger,
         )
@@ -210,8 +200,7 @@ class RunCoalescer(BackgroundService):
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_loop(), name="ledger runs")
-            if self._external is not None:
-                tasks.create_task(self._external.work(self._newest_result), name="table counts")
+            tasks.create_task(self._external.work(self._newest_result), name="table counts")
 
     async def _newest_result(self, shard: int) -> Result:
         """Return the result of ``shard``, counted now; raises RunError or MustRestartError."""

@@ -126,11 +126,9 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
     runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
-        external = None
-        if arguments.tables:
-            external = ExternalTopicCounter(
-                arguments.tables, runner.count_external, idle_factor=arguments.external_idle_factor
-            )
+        external = ExternalTopicCounter(
+            arguments.tables, runner.count_external, idle_factor=arguments.external_idle_factor
+        )
         coalescer = await stack.enter_async_context(
             RunCoalescer(BacklogJob(chunks, runner.count), chunks, external=external)
         )

@@ -15,6 +15,7 @@ from drain.backlog.job import RunOutcome
 from drain.backlog.results import Result
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.connection import Connection
+from drain.external.topics import ExternalTopicCounter
 from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, Ping, Pong
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
@@ -56,7 +57,7 @@ async def listening(kind: str, path: Path) -> AsyncIterator[None]:
         await fake.hang_up()
         return
     counted: Any = HundredChunks()
-    async with RunCoalescer(counted, counted) as coalescer:
+    async with RunCoalescer(counted, counted, external=ExternalTopicCounter({}, counted)) as coalescer:
         server = DrainServer(coalescer, counted, counted)
         async with DrainListener(path, server.serve):
             yield

@@ -13,7 +13,7 @@ from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalB
 from drain.service.run_coalescer import RunCoalescer
 from drain.table_mapping import EntriesTable, ExternalTables, ExternalView
 from headgate.errors import HeadgateError
-from tests.drain.service.test_run_coalescer import STORED, Ledger
+from tests.drain.service.test_run_coalescer import STORED, Ledger, no_tables
 
 pytestmark = pytest.mark.looptime
 
@@ -27,7 +27,7 @@ QUERY = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", subscriptions={6
 
 async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None = None, *, times: int = 1) -> Any:
     ledger.rows = STORED + EXTERNAL_ROWS
-    async with RunCoalescer(ledger, ledger, external=external) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=external or no_tables()) as coalescer:
         for _ in range(times):
             response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=7000, external=[QUERY]))
             await asyncio.sleep(1)

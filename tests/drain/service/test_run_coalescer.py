@@ -13,6 +13,7 @@ from drain.backlog.job import RunOutcome
 from drain.backlog.merge import StateRow
 from drain.backlog.rates import with_rates
 from drain.backlog.results import Result
+from drain.external.topics import ExternalTopicCounter
 from drain.protocol import Backlog, BacklogRequest, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
@@ -47,6 +48,12 @@ class Ledger:
         return number <= self.length
 
 
+def no_tables() -> ExternalTopicCounter:
+    """Counts no topic, because none has tables."""
+    count: Any = None
+    return ExternalTopicCounter({}, count)
+
+
 def query(shard: int = 0) -> DrainedRequest:
     return DrainedRequest(id=1, query=DrainQuery(shard, 1, 2, 0, frozenset({0}), 1))
 
@@ -54,7 +61,7 @@ def query(shard: int = 0) -> DrainedRequest:
 @asynccontextmanager
 async def opened(ledger: Any) -> AsyncIterator[RunCoalescer]:
     """A coalescer that has served one request."""
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         await coalescer.reply(query())
         yield coalescer
 
@@ -62,7 +69,7 @@ async def opened(ledger: Any) -> AsyncIterator[RunCoalescer]:
 async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
     ledger = Ledger()
     ledger.run_seconds = 1
-    async with RunCoalescer(ledger, ledger) as coalescer, asyncio.TaskGroup() as tasks:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer, asyncio.TaskGroup() as tasks:
         for shard in range(5):
             tasks.create_task(coalescer.reply(query(shard)))
             await asyncio.sleep(0.1)
@@ -73,7 +80,7 @@ async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
 async def test_a_shard_that_cannot_be_counted_fails_only_the_requests_that_named_it() -> None:
     ledger = Ledger()
     ledger.failures = {1: "a hole"}
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         counted, failed = await asyncio.gather(*(coalescer.reply(query(shard)) for shard in (0, 1)))
 
     assert (counted.error, counted.watermark) == (None, ledger.length)
@@ -82,7 +89,7 @@ async def test_a_shard_that_cannot_be_counted_fails_only_the_requests_that_named
 
 async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> None:
     ledger = Ledger()
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         cancelled, other = (asyncio.ensure_future(coalescer.reply(query(shard))) for shard in (0, 1))
         await asyncio.sleep(0)
         cancelled.cancel()
@@ -112,7 +119,7 @@ async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
             return False
 
     ledger = Slow()
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         await asyncio.gather(*(coalescer.reply(query(shard)) for shard in range(40)))
         await asyncio.sleep(3)
 
@@ -137,7 +144,7 @@ async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exc
 async def test_the_runs_are_counted() -> None:
     """The answer to a ping contains their number."""
     ledger = Ledger()
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         assert coalescer.runs == 0
         await coalescer.reply(query())
         assert coalescer.runs == 1
@@ -157,7 +164,7 @@ async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch
     monkeypatch.setattr(run_coalescer, "with_rates", recorded)
     ledger = Ledger()
     resting = tuple(replace(row, topic_id=7) for row in STORED)
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         for round_ in range(4):
             ledger.rows = (replace(STORED[0], end_offset=4 + round_), STORED[1], *resting)
             response = await coalescer.reply(BacklogRequest(id=1, shard=0, now_ms=round_ * 15_000))
@@ -170,7 +177,7 @@ async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch
 async def test_a_dead_jvm_fails_the_requests_that_wait_for_it_and_a_later_one_may_succeed() -> None:
     ledger = Ledger()
     ledger.fault = JvmGoneError("gone")
-    async with RunCoalescer(ledger, ledger) as coalescer:
+    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
         for _ in range(2):
             with pytest.raises(JvmGoneError, match="gone"):
                 await coalescer.reply(query())
@@ -182,7 +189,7 @@ async def test_closing_during_a_run_ends_the_run_and_the_requests_that_wait() ->
     ledger = Ledger()
     ledger.run_seconds = 3600
     async with asyncio.timeout(60):
-        async with RunCoalescer(ledger, ledger) as coalescer:
+        async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
             waiting = [asyncio.ensure_future(coalescer.reply(query(0)))]
             await asyncio.sleep(1)
             waiting.append(asyncio.ensure_future(coalescer.reply(query(1))))
