@@ -197,29 +197,31 @@ class Pong(Response, frozen=True, kw_only=True, tag="pong"):
     """What this process counts; None while it cannot read that, because the store is unreachable."""
 
 
-class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
-    """The drained segments of the query; with ``error``, a shard or table was not counted."""
+class CountResponse(Response, frozen=True, kw_only=True):
+    watermark: int = 0
+    """The last chunk that was counted."""
+    error: str | None = None
+    """Why the shard, or a table, was not counted."""
+    ledger: CountedLedger = CountedLedger()
+
+
+class DrainedResponse(CountResponse, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
+    """The drained segments of the query."""
 
     drained: dict[int, int] = {}
     """Segment → the end to which it was counted."""
     from_tables: bool = False
     """Acknowledgements in a table of an external topic count too."""
-    watermark: int = 0
-    error: str | None = None
-    ledger: CountedLedger = CountedLedger()
 
 
-class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
-    """The backlogs of the shard; with ``error``, it was not counted."""
+class BacklogResponse(CountResponse, frozen=True, kw_only=True, tag="backlog"):
+    """The backlogs of the shard."""
 
     rows: list[Backlog] = []
     as_of_ms: int = 0
     """The time that the rows hold for."""
     external: list[ExternalBacklogResponse] = []
     """The external topics in the request."""
-    watermark: int = 0
-    error: str | None = None
-    ledger: CountedLedger = CountedLedger()
 
 
 class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):

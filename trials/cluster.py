@@ -179,7 +179,7 @@ class LocalCluster:
         ready = asyncio.Event()
         folder = self.folder / "spark"
         supervisor = self.spark = DrainSupervisor(
-            command=service_command(ledger_url=ledger_url or self.ledger_url, socket=self.drain_socket, folder=folder),
+            command=service_command(ledger_url or self.ledger_url, self.drain_socket, folder),
             socket=self.drain_socket,
             folder=folder,
             on_state=lambda state, _: ready.set() if state == "ready" else None,

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from drain.spark_extra import without_spark
+from drain.service.program import without_spark
 from headgate.cli.terminal.output import examples
 
 PROGRAMS = {

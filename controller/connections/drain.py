@@ -16,7 +16,6 @@ import structlog
 
 from controller.context.leader_context import DrainChecker
 from controller.settings.load import Settings, ledger_unreachable_from_executors
-from controller.settings.sections import CompactionSettings
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
@@ -36,15 +35,25 @@ from metrics.label_values import DrainState
 log = structlog.get_logger(__name__)
 
 
-def compaction_arguments(settings: CompactionSettings) -> list[str]:
-    """Return the compaction arguments of the Spark process; none if compaction is disabled."""
-    if not settings.enabled:
-        return []
-    return [
-        *("--compaction-chunks", str(settings.min_chunks)),
-        *("--compaction-delay-seconds", f"{settings.delay_seconds:g}"),
-        *("--compaction-delete-after-seconds", f"{settings.delete_delay_seconds:g}"),
+def spark_options(settings: Settings) -> list[str]:
+    """Return the options of the Spark process. Without those of compaction it compacts nothing."""
+    drain, compaction = settings.drain, settings.compaction
+    options = [
+        ("--master", drain.master),
+        ("--driver-memory", drain.driver_memory),
+        ("--run-timeout-seconds", f"{drain.run_timeout_seconds:g}"),
+        ("--reader", drain.reader),
+        *(("--conf", f"{name}={value}") for name, value in drain.spark_conf.items()),
     ]
+    if compaction.enabled:
+        options += [
+            ("--compaction-chunks", str(compaction.min_chunks)),
+            ("--compaction-delay-seconds", f"{compaction.delay_seconds:g}"),
+            ("--compaction-delete-after-seconds", f"{compaction.delete_delay_seconds:g}"),
+        ]
+    if drain.external is not None:
+        options.append(("--external", drain.external))
+    return [word for option in options for word in option]
 
 
 class DrainConnection:
@@ -77,22 +86,13 @@ class DrainConnection:
                 log.warning(
                     "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self._settings.ledger.url
                 )
-            command = service_command(
-                ledger_url=self._settings.ledger.url,
-                socket=self._settings.drain_socket,
-                folder=Path(settings.folder),
-                master=settings.master,
-                reader=settings.reader,
-                spark_conf=settings.spark_conf,
-                driver_memory=settings.driver_memory,
-                run_timeout_seconds=settings.run_timeout_seconds,
-                external=settings.external,
-                compaction_arguments=compaction_arguments(self._settings.compaction),
-            )
+            folder = Path(settings.folder)
             supervisor = self._supervisor = DrainSupervisor(
-                command=command,
+                command=service_command(
+                    self._settings.ledger.url, self._settings.drain_socket, folder, spark_options(self._settings)
+                ),
                 socket=self._settings.drain_socket,
-                folder=Path(settings.folder),
+                folder=folder,
                 on_state=self._on_state,
                 on_restart=lambda: self._observer.observe(events.DrainServiceRestarted()),
                 policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),

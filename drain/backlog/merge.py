@@ -38,7 +38,7 @@ from headgate.protocol.backlog import TRACKED, count_records, estimate_size_byte
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """One row of a result (schemas.STATE, without the shard)."""
+    """One row of a result (drain.backlog.results.STATE, without the shard)."""
 
     topic_id: int
     subscription_id: int | None

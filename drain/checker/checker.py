@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from drain.checker.connection import Connection
+from drain.local_socket import socket_path
 from drain.protocol import (
     MAX_EXTERNAL_BYTES,
     MAX_OPEN_REQUESTS,
@@ -31,7 +32,6 @@ from drain.protocol import (
     any_ledger,
     fit_into_line,
 )
-from drain.socket_path import socket_path
 from headgate.backoff import Backoff
 from headgate.process.background import BackgroundService
 from metrics import events

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from drain.peer import PeerRefusedError, check_peer, trusted_users
+from drain.local_socket import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import (
     MAX_LINE_BYTES,
     AnyRequest,

@@ -9,15 +9,15 @@ process that was started here is believed, by its process id. The state for read
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from drain.checker.connection import Connection
+from drain.local_socket import socket_path
 from drain.protocol import DrainCheckError, Ping, Pong
-from drain.socket_path import socket_path
 from headgate.process.background import BackgroundService
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
@@ -44,33 +44,10 @@ class SupervisorTimes:
     segments wait. A kill damages nothing: results are published whole or not at all."""
 
 
-def service_command(
-    *,
-    ledger_url: str,
-    socket: str,
-    folder: Path,
-    master: str = "local[*]",
-    driver_memory: str = "1g",
-    run_timeout_seconds: float = 60.0,
-    compaction_arguments: Sequence[str] = (),
-    reader: str = "auto",
-    spark_conf: Mapping[str, str] | None = None,
-    external: str | None = None,
-) -> list[str]:
-    """Return the command that starts the Spark process. It is visible to all users: no secrets in ``spark_conf``."""
-    return [
-        *python_module("drain.service.program"),
-        *("--ledger", ledger_url),
-        *("--listen", socket),
-        *("--master", master),
-        *("--folder", str(folder)),
-        *("--driver-memory", driver_memory),
-        *("--run-timeout-seconds", f"{run_timeout_seconds:g}"),
-        *compaction_arguments,
-        *("--reader", reader),
-        *(word for name, value in (spark_conf or {}).items() for word in ("--conf", f"{name}={value}")),
-        *(("--external", external) if external is not None else ()),
-    ]
+def service_command(ledger_url: str, socket: str, folder: Path, options: Sequence[str] = ()) -> list[str]:
+    """Return the command that starts the Spark process. It is visible to all users: no secrets in ``options``."""
+    where = ("--ledger", ledger_url, "--listen", socket, "--folder", str(folder))
+    return [*python_module("drain.service.program"), *where, *options]
 
 
 @dataclass(frozen=True, slots=True)

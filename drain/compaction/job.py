@@ -32,9 +32,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog import plans as backlog_plans
-from drain.backlog.aggregates import NO_ID, SCHEMA
+from drain.backlog.aggregates import NO_ID
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_of_ledger
@@ -44,9 +45,8 @@ from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, in_groups
-from drain.spark.fact_source import hadoop_url
+from drain.spark.fact_source import hadoop_url, spark_frame
 from drain.spark.schemas import FACTS
-from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
@@ -294,9 +294,9 @@ class CompactionJob:
 
     def facts(self, work: _CompactionWork) -> DataFrame:
         if work.facts is not None:
-            return backlog_plans.contributions_again(spark_frame(self._session, work.facts, spark_schema(SCHEMA)))
+            return backlog_plans.contributions_again(spark_frame(self._session, work.facts))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
-        facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
+        facts = self._session.read.schema(from_arrow_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
         return backlog_plans.contributions(facts.parquet(*paths))
 
     async def _written_objects(self, folder: str, written: _Written) -> list[CompactedObject]:
@@ -390,6 +390,24 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def add_compaction_options(parser: argparse.ArgumentParser, prefix: str = "", *, default_chunks: int = CHUNKS) -> None:
+    """Add the options of `parsed_settings`, whose names begin with ``prefix``."""
+    default = CompactionSettings(default_chunks)
+    none = "" if default_chunks else "; 0: compact nothing"
+    options: list[tuple[str, Callable[[str], float], float, str]] = [
+        ("chunks", int, default.chunks, f"chunks to compact into one range{none}"),
+        ("delay-seconds", seconds, default.delay_seconds, "minimum age of a compacted chunk"),
+        ("delete-after-seconds", seconds, default.delete_after_seconds, "how long replaced ranges are kept"),
+    ]
+    for name, kind, value, text in options:
+        destination, described = name.replace("-", "_"), f"{text} (default: %(default)s)"
+        parser.add_argument(f"--{prefix}{name}", dest=destination, type=kind, default=value, help=described)
+
+
+def parsed_settings(arguments: argparse.Namespace) -> CompactionSettings:
+    return CompactionSettings(arguments.chunks, arguments.delay_seconds, arguments.delete_after_seconds)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Compact every range that is due. 0: done; 1: a shard failed; 2: invalid setting."""
     parser = CommandParser(
@@ -398,16 +416,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ledger file:///var/lib/headgate/ledger",
     )
     add_ledger_options(parser)
-    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks in one range (default: %(default)s)")
-    parser.add_argument(
-        "--delay-seconds", type=seconds, default=300.0, help="minimum age of a chunk (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--delete-after-seconds",
-        type=seconds,
-        default=6 * 3600.0,
-        help="how long replaced ranges are kept (default: %(default)s)",
-    )
+    add_compaction_options(parser)
     add_spark_options(parser)
     arguments = parser.parse_args(argv)
     if arguments.chunks < 1:
@@ -417,11 +426,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     shards = arguments.shard or await LedgerChunks(arguments.ledger, arguments.reader).shards()
-    settings = CompactionSettings(
-        chunks=arguments.chunks,
-        delay_seconds=arguments.delay_seconds,
-        delete_after_seconds=arguments.delete_after_seconds,
-    )
+    settings = parsed_settings(arguments)
     code = 0
     async with spark_session(arguments) as session:
         compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)

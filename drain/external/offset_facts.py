@@ -19,9 +19,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.spark.schemas import FACTS
-from drain.spark.spark_schemas import spark_schema
 from drain.table_mapping import AcknowledgementsTable, EntriesTable
 from headgate.errors import HeadgateError
 
@@ -167,5 +167,8 @@ def _same(*columns: str) -> dict[str, Column]:
 
 def _as_facts(frame: DataFrame, given: Mapping[str, Column]) -> DataFrame:
     return frame.select(
-        *(given.get(field.name, f.lit(None)).cast(field.dataType).alias(field.name) for field in spark_schema(FACTS)),
+        *(
+            given.get(field.name, f.lit(None)).cast(field.dataType).alias(field.name)
+            for field in from_arrow_schema(FACTS)
+        ),
     )

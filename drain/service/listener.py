@@ -1,4 +1,4 @@
-"""Listens for daemons at one Unix socket, and passes on the connections of trusted users (drain.peer).
+"""Listens for daemons at one Unix socket, and passes on the connections of trusted users (drain.local_socket).
 
 The file of the socket has mode 0600 before it is listened on. A refusal is printed once a minute.
 """
@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
-from drain.peer import PeerRefusedError, check_peer, trusted_users
+from drain.local_socket import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import MAX_LINE_BYTES
 from headgate.errors import ConfigError
 from headgate.log.report_limit import ReportLimit

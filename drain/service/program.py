@@ -1,11 +1,27 @@
-"""The program around `drain.service.service`: it ends without waiting for threads, and in one line without Spark."""
+"""The program around `drain.service.service`: it ends without waiting for threads, and in one line without Spark.
+
+Imports no Spark itself.
+"""
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from drain.spark_extra import without_spark
+from headgate.errors import HeadgateError
+
+SPARK_PACKAGES: Final = ("pyspark", "pyarrow")
+"""The packages of the extra ``spark`` of headgate-daemon."""
+
+
+def without_spark(error: ModuleNotFoundError) -> HeadgateError | None:
+    """Return what to install if ``error`` is a missing package of the extra; None: it is another one."""
+    package = (error.name or "").partition(".")[0]
+    if package not in SPARK_PACKAGES:
+        return None
+    return HeadgateError(
+        f"this program needs Spark, but {package} is not installed: python3 -m pip install 'headgate-daemon[spark]'"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -24,9 +24,10 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
-from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
+from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
+from drain.local_socket import socket_path
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     VERSION,
@@ -44,7 +45,6 @@ from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
-from drain.socket_path import socket_path
 from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
@@ -152,17 +152,13 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
 async def _run_compaction(
     arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, coalescer: RunCoalescer
 ) -> None:
-    if not arguments.compaction_chunks:
+    if not arguments.chunks:  # the default: compact nothing
         return
     if chunks.source.checks_objects or engine_of(arguments.master) == "connect":
         reason = "Spark can write only to folders, or with Hadoop's jars, and not through Spark Connect"
         print(f"not compacting: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
         return
-    settings = CompactionSettings(
-        chunks=arguments.compaction_chunks,
-        delay_seconds=arguments.compaction_delay_seconds,
-        delete_after_seconds=arguments.compaction_delete_after_seconds,
-    )
+    settings = parsed_settings(arguments)
     compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)
     schedule = CompactionScheduler(
         compaction_job,
@@ -233,21 +229,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--run-timeout-seconds", type=seconds, default=60.0, help="time limit of one run (default: %(default)s)"
     )
-    parser.add_argument(
-        "--compaction-chunks", type=int, default=0, help="chunks to compact at a time (default: 0, no compaction)"
-    )
-    parser.add_argument(
-        "--compaction-delay-seconds",
-        type=seconds,
-        default=300.0,
-        help="minimum age of a compacted chunk (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--compaction-delete-after-seconds",
-        type=seconds,
-        default=21600.0,
-        help="how long replaced ranges are kept (default: %(default)s)",
-    )
+    add_compaction_options(parser, "compaction-", default_chunks=0)
     parser.add_argument(
         "--external", type=Path, help="TOML file whose section external maps the tables of external topics"
     )

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.protocol import CountedLedger
-from drain.spark.fact_source import FactSource, Reader, fact_source
-from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
+from drain.spark.fact_source import SMALL_READ_MAX_ROWS, FactSource, Reader, fact_source
 from headgate.errors import ConfigError, HeadgateError, LedgerError
 from headgate.ledger.chunk import decode_header
 from headgate.ledger.identity import read_ledger_id

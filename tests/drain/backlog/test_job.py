@@ -18,13 +18,13 @@ from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import outstanding
 from drain.backlog.results import (
+    STATE,
     Result,
     encode_result,
     result_folder,
     result_path,
 )
 from drain.spark.chunks import LedgerChunks
-from drain.spark.schemas import STATE
 from headgate.errors import HeadgateError, StoreUnavailableError
 from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import WrittenLedger

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog.aggregates import AGGREGATES, NO_FACT, SCHEMA, merged_rows
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
@@ -25,7 +26,6 @@ from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles
 from drain.spark.schemas import FACTS
-from drain.spark.spark_schemas import spark_schema
 from headgate.errors import HeadgateError
 from tests.support.fakes.fact_counter import FactCounter
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand
@@ -42,7 +42,7 @@ def acknowledged(first, end, generation=0):
 
 
 def facts(spark, *rows):
-    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=FACTS), spark_schema(FACTS))
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=FACTS), from_arrow_schema(FACTS))
 
 
 def merged(aggregates):
@@ -161,7 +161,7 @@ def random_facts(seed):
 def test_every_plan_equals_counting_offset_by_offset(spark, seed):
     rows = random_facts(seed)
     frame = facts(spark, *rows).repartition(3)
-    again = spark.createDataFrame(aggregate_joined(contributions(frame)).toArrow(), spark_schema(SCHEMA))
+    again = spark.createDataFrame(aggregate_joined(contributions(frame)).toArrow(), from_arrow_schema(SCHEMA))
 
     plans = [
         aggregate_in_one_task(frame),

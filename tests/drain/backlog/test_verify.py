@@ -16,7 +16,7 @@ from drain.backlog.results import Result, encode_result, read_result, result_pat
 from drain.backlog.verify import compared, main, report, verify
 from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
-from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
+from drain.spark.fact_source import SMALL_READ_MAX_ROWS, read_small_chunks
 from tests.support.samples.ledgers import RandomLedger
 
 ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, timestamp_index=((0, 10),)), StateRow(1, 2, None))

@@ -16,8 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drain.checker.supervisor import LOG_NAME, DrainSupervisor, SupervisorTimes, service_command
-from drain.service.service import parsed
+from drain.checker.supervisor import LOG_NAME, DrainSupervisor, SupervisorTimes
 from headgate.backoff import Backoff
 from headgate.process.restart_policy import RestartPolicy
 from tests.support.waiting import until
@@ -213,30 +212,6 @@ async def test_only_the_own_child_is_believed(tmp_path):
         await other.wait()
     assert states[1][0] == "degraded"
     assert refused in states[1][1]
-
-
-def test_the_command_has_the_engine_and_its_settings():
-    command = service_command(
-        ledger_url="s3://bucket/l",
-        socket="/s",
-        master="sc://host:15002",
-        folder=Path("/folder"),
-        driver_memory="2g",
-        run_timeout_seconds=30,
-        reader="spark",
-        spark_conf={"spark.a": "1", "spark.b": "x=y z"},
-    )
-    arguments = parsed(command[4:])
-
-    assert (arguments.ledger, arguments.master, arguments.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
-    assert dict(arguments.conf) == {"spark.a": "1", "spark.b": "x=y z"}
-
-
-def test_the_command_has_the_file_of_external_tables():
-    required = {"ledger_url": "file:///x", "socket": "/s", "master": "local", "folder": Path("/f")}
-    command = service_command(**required, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
-    assert ["--external", "/etc/external.toml"] == command[-2:]
-    assert "--external" not in service_command(**required, driver_memory="1g", run_timeout_seconds=5)
 
 
 async def test_a_folder_that_cannot_be_created_delays_only_the_process(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
@@ -18,7 +18,6 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles, StoreObjects, fact_source
 from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectReader, ReadLimits
 from drain.spark.schemas import FACT_COLUMNS, FACTS
-from drain.spark.spark_schemas import spark_schema
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from tests.support.samples.damaged_files import corrupt, truncate
@@ -35,7 +34,7 @@ def ledger(tmp_path: Path) -> RandomLedger:
 
 
 def rows_read(url: str, paths: list[str], limits: ReadLimits = DEFAULT_LIMITS) -> pa.Table:
-    reader = ObjectReader(url, paths, to_arrow_schema(spark_schema(FACTS)), limits)
+    reader = ObjectReader(url, paths, to_arrow_schema(from_arrow_schema(FACTS)), limits)
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return pa.Table.from_batches(batches)
 

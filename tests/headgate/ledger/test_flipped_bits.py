@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import check_snapshot, encode_snapshot
@@ -22,7 +22,6 @@ from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, decode_result, encode_result, result_path
 from drain.spark.object_data_source import ObjectError, decode_object
 from drain.spark.schemas import FACTS
-from drain.spark.spark_schemas import spark_schema
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
 from headgate.ledger.checksum import checksum
@@ -45,7 +44,7 @@ from tests.support.whole_state import decode_snapshot
 HEADERS = (("trace", b"00-17"), ("trace", b""))
 FLIPS = 2_000
 """Flipped bits per object, at most."""
-WORKER_SCHEMA = to_arrow_schema(spark_schema(FACTS))
+WORKER_SCHEMA = to_arrow_schema(from_arrow_schema(FACTS))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def snapshot_command(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        lambda folder: service_command(ledger_url=folder.as_uri(), socket=str(folder / "s"), folder=folder)[:4],
+        lambda folder: service_command(folder.as_uri(), str(folder / "s"), folder)[:4],
         lambda folder: snapshot_command(folder)[:4],
     ],
     ids=["Spark process", "snapshot job"],
