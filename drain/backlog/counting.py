@@ -6,9 +6,7 @@ which saves a second shuffle. The previous result is added there too: sending it
 took longer than counting a second's worth of chunks.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,26 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import MergedRow
-from drain.spark.chunks import MustRestartError
-from drain.spark.engines import ENGINE_ERRORS, is_gone
+from drain.spark.engines import RunError, run_errors
 from drain.spark.fact_source import FactSource
-from headgate.errors import HeadgateError
 
 MAX_ROWS_PER_TASK: Final = 50_000
 """Rows that each of the two tasks after the shuffle may return before ranges are joined in Spark.
 Converting this many takes half a second."""
-
-_FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
-_OBJECT_ERROR = re.compile(r"ObjectError: (.+)")
-"""An error of drain.spark.object_data_source, between two stack traces."""
-
-
-class RunError(HeadgateError):
-    """A Spark run failed; the previous result remains."""
-
-
-class JvmGoneError(RunError, MustRestartError):
-    """The JVM or Connect server is gone. A session cannot be restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +90,3 @@ def _collect(aggregates: DataFrame, contributions: DataFrame | None, limit: int)
     if contributions is None or (pc.max(table.column(backlog.ROW_NUMBER)).as_py() or 0) < limit:
         return table
     return backlog.aggregate_joined(contributions).toArrow()
-
-
-@contextmanager
-def run_errors(prefix: str = "") -> Iterator[None]:
-    """Raise RunError, its text after ``prefix``, or JvmGoneError instead of the engine's errors."""
-    try:
-        yield
-    except ENGINE_ERRORS as error:
-        if is_gone(error):
-            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
-        raise RunError(prefix + error_summary(error)) from error
-
-
-def error_summary(error: Exception) -> str:
-    """Return one line with the cause and the object, from Spark's page of stack traces."""
-    text = str(error)
-    if found := _OBJECT_ERROR.search(text):
-        return f"Spark could not count: {found.group(1)[:500]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by:")]
-    line = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]
-    file = _FILE.search(text)
-    return f"Spark could not count: {line}" + (f" ({file.group(0)})" if file and file.group(0) not in line else "")

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.compacted_facts import read_compacted_facts
-from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
+from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
 from drain.backlog.merge import MergedRow, merge_rows, next_result, outstanding
 from drain.backlog.results import (
@@ -37,7 +37,8 @@ from drain.backlog.results import (
 )
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import CountedLedger
-from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
+from drain.spark.chunks import LedgerChunks, in_groups
+from drain.spark.engines import RunError
 from headgate.errors import HeadgateError
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
@@ -120,8 +121,6 @@ class BacklogJob:
         """
         try:
             ledger = await self._chunks.identify()
-        except MustRestartError:
-            raise
         except HeadgateError as error:
             return RunOutcome(failures=dict.fromkeys(shards, str(error)))
         outcome = RunOutcome(ledger=ledger)
@@ -220,8 +219,6 @@ class BacklogJob:
         try:
             found = await self._count(list(batches.values()))
             return {shard: found.get(shard, []) for shard in batches}
-        except JvmGoneError:
-            raise
         except RunError as error:
             if len(batches) == 1:
                 outcome.failures |= dict.fromkeys(batches, str(error))

@@ -14,15 +14,12 @@ Spark's file systems must reach the ledger: a folder, or a bucket with Hadoop's 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import os
 import re
 import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +34,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from drain.backlog import plans as backlog_plans
 from drain.backlog.aggregates import NO_ID
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
-from drain.backlog.counting import RunError
 from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
@@ -45,7 +41,9 @@ from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, in_groups
+from drain.spark.engines import RunError
 from drain.spark.fact_source import hadoop_url, spark_frame
+from drain.spark.runner import SparkRunner
 from drain.spark.schemas import FACTS
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
@@ -109,13 +107,13 @@ class CompactionJob:
         self._settings = settings
         self._now_ms = now_ms
         self._published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._runner = SparkRunner(session, name="compaction", run_timeout_seconds=settings.run_timeout_seconds)
         self._levels: dict[tuple[int, ChunkRange], int] = {}
         """Levels of the ranges that `is_due` has seen: it is called every few seconds."""
 
     def close(self) -> None:
-        """Release the thread without waiting for it."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Release the threads without waiting for them."""
+        self._runner.close()
 
     async def run(self, shard: int) -> list[Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
@@ -175,7 +173,7 @@ class CompactionJob:
     async def _written(self, work: _CompactionWork, last_at_ms: int) -> Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         shard, planned = work.shard, work.planned
-        written = await self._run_on_spark(work)
+        written = await self._runner.run(lambda _: self._write(work))
         objects = await self._written_objects(work.folder, written)
         _check_record_counts(work, written)
         facts_path = f"{work.folder}/facts.parquet"
@@ -208,33 +206,8 @@ class CompactionJob:
             raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
         return {number: header.at_ms for number, header in headers}
 
-    async def _run_on_spark(self, work: _CompactionWork) -> _Written:
-        """Write the objects of the range; raises RunError, or LedgerError for a damaged source."""
-        loop = asyncio.get_running_loop()
-        group = f"compaction-{work.folder.rsplit('/', 1)[1]}"
-        job = loop.run_in_executor(self._threads, self._write, group, work)
+    def _write(self, work: _CompactionWork) -> _Written:
         try:
-            async with asyncio.timeout(self._settings.run_timeout_seconds):
-                return await asyncio.shield(job)
-        except TimeoutError:
-            await self._cancel(group, job)
-            raise RunError(
-                f"a compaction took longer than {self._settings.run_timeout_seconds:g} s and was cancelled"
-            ) from None
-        except asyncio.CancelledError:
-            await self._cancel(group, job)
-            raise
-
-    async def _cancel(self, group: str, job: asyncio.Future[Any]) -> None:
-        with contextlib.suppress(Py4JError, OSError):
-            await asyncio.to_thread(self._session.sparkContext.cancelJobGroup, group)
-        await asyncio.wait({job}, timeout=10)
-        if job.done() and not job.cancelled():
-            job.exception()  # Retrieve it, so that asyncio does not log it.
-
-    def _write(self, group: str, work: _CompactionWork) -> _Written:
-        try:
-            self._session.sparkContext.setJobGroup(group, "compaction", interruptOnCancel=True)
             # Counting has the default pool, because consumers wait for it.
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "compaction")
             self._check_sources(work)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from drain.backlog.counting import RunError
 from drain.backlog.results import Result, newest_of_ledger
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.protocol import CountedLedger
+from drain.spark.engines import RunError
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import (

@@ -49,7 +49,8 @@ class CompactionScheduler:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
             try:
                 failed = await self.check(sweep=checks % CHECKS_PER_SWEEP == 0)
-            except MustRestartError:
+            except MustRestartError as error:
+                print(f"error: compaction ends: {error}", file=sys.stderr)  # noqa: T201
                 return
             self._failures = min(self._failures + 1, 10) if failed else 0
             checks += 1
@@ -69,8 +70,6 @@ class CompactionScheduler:
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
                 if sweep:
                     await self._job.sweep(shard)
-            except MustRestartError:
-                raise
             except HeadgateError as error:
                 print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
-from drain.backlog.counting import aggregate_contributions, error_summary, run_errors
+from drain.backlog.counting import aggregate_contributions
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, previous_rows
 from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
 from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
 from drain.external.offset_facts import SEGMENT_SCHEMA, TableError
 from drain.protocol import Backlog
-from drain.spark.engines import ENGINE_ERRORS, is_gone
+from drain.spark.engines import ENGINE_ERRORS, error_summary, is_gone, run_errors
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 _READ_OPTIONS = {

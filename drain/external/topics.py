@@ -149,8 +149,6 @@ class ExternalTopicCounter:
         if waited_seconds > MAX_RESULT_AGE_SECONDS:
             try:
                 result = await newest(due.query.shard)
-            except MustRestartError:
-                raise
             except HeadgateError:
                 # Not an error of the tables: queries of the shard report it.
                 return
@@ -165,8 +163,6 @@ class ExternalTopicCounter:
             return
         try:
             known = await self._count(due.tables, names, rows, query.shard)
-        except MustRestartError:
-            raise
         except HeadgateError as error:
             where = f"external.{names.topic}"
             text = str(error) if str(error).startswith(where) else f"{where}: {error}"

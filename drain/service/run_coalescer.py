@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from drain.backlog.counting import RunError
 from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import Count, History, Rates, TopicCount, append_count, rates, topic_count, with_rates
@@ -29,6 +28,7 @@ from drain.protocol import (
     DrainedResponse,
 )
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
+from drain.spark.engines import RunError
 from headgate.errors import HeadgateError, StoreUnavailableError
 from headgate.process.background import BackgroundService
 
@@ -174,8 +174,6 @@ class RunCoalescer(BackgroundService):
         if self._external.needs_tables(query):
             try:
                 backlogs = await self._external.rows(query, result)
-            except MustRestartError:
-                raise
             except HeadgateError as error:
                 return DrainedResponse(id=request.id, error=str(error), ledger=outcome.ledger)
         else:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from drain.protocol import CountedLedger
 from drain.spark.fact_source import SMALL_READ_MAX_ROWS, FactSource, Reader, fact_source
-from headgate.errors import ConfigError, HeadgateError, LedgerError
+from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import decode_header
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
@@ -44,8 +44,11 @@ async def in_groups(items: Iterable[ItemT], work: Callable[[ItemT], Awaitable[Fo
     return found
 
 
-class MustRestartError(HeadgateError):
-    """What this process remembers is of no use any more, so it ends, and is started again."""
+class MustRestartError(Exception):
+    """What this process remembers is of no use any more, so it ends, and is started again.
+
+    No HeadgateError: what handles the errors of one shard or topic must not handle this one.
+    """
 
 
 class LedgerReplacedError(MustRestartError):

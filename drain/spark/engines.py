@@ -1,23 +1,40 @@
-"""The calls that differ between a JVM of this process and a Spark Connect server: name a run, cancel it, ping.
+"""The errors of engines, and the calls that differ between a JVM of this process and a Spark Connect server.
+
+The calls name a run, cancel it, and ping.
 
 A classic session cancels a run by its job group (an interrupt by tag does not reach it). A Connect
 session cancels all of its operations: only this process uses it.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from drain.spark.chunks import MustRestartError
+from headgate.errors import HeadgateError
+
 _LOST: Final = ("NO_ACTIVE_SESSION", "INVALID_HANDLE", "RETRIES_EXCEEDED", "SESSION_CLOSED")
 """Prefixes of the error conditions after which a Connect session never answers again."""
 _LOST_STATUS: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 """gRPC status codes of a server that is gone."""
-
-
 ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
 """The exceptions that a call to an engine raises, except for bugs."""
+_FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
+_OBJECT_ERROR = re.compile(r"ObjectError: (.+)")
+"""An error of drain.spark.object_data_source, between two stack traces."""
+
+
+class RunError(HeadgateError):
+    """A Spark run failed; the previous result remains."""
+
+
+class JvmGoneError(MustRestartError):
+    """The JVM or Connect server is gone. A session cannot be restored."""
 
 
 class ClassicCalls:
@@ -76,3 +93,26 @@ def is_gone(error: BaseException) -> bool:
 def _grpc_status(error: PySparkException) -> str:
     status = getattr(error, "getGrpcStatusCode", None)
     return "" if status is None else getattr(status(), "name", "")
+
+
+@contextmanager
+def run_errors(prefix: str = "") -> Iterator[None]:
+    """Raise RunError, its text after ``prefix``, or JvmGoneError instead of the engine's errors."""
+    try:
+        yield
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
+        raise RunError(prefix + error_summary(error)) from error
+
+
+def error_summary(error: Exception) -> str:
+    """Return one line with the cause and the object, from Spark's page of stack traces."""
+    text = str(error)
+    if found := _OBJECT_ERROR.search(text):
+        return f"Spark could not count: {found.group(1)[:500]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    line = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]
+    file = _FILE.search(text)
+    return f"Spark could not count: {line}" + (f" ({file.group(0)})" if file and file.group(0) not in line else "")

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks
+from drain.backlog.counting import ChunkBatch, aggregate_chunks
+from drain.spark.engines import RunError
 from drain.spark.fact_source import SMALL_READ_MAX_ROWS, SparkFiles, spark_frame
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger
 

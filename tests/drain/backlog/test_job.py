@@ -14,7 +14,6 @@ import pytest
 from controller.chunk_writer.builder import SCHEMA
 from drain import command_line
 from drain.backlog import job as job_module
-from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import outstanding
 from drain.backlog.results import (
@@ -25,6 +24,7 @@ from drain.backlog.results import (
     result_path,
 )
 from drain.spark.chunks import LedgerChunks
+from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import HeadgateError, StoreUnavailableError
 from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import WrittenLedger

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.counting import ChunkBatch, RunError
+from drain.backlog.counting import ChunkBatch
 from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
 from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, next_chunks
 from drain.protocol import CountedLedger
+from drain.spark.engines import RunError
 from tests.support.fakes.object_store import FakeStore
 
 RUN_SECONDS = 60.0

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog.aggregates import AGGREGATES, NO_FACT, SCHEMA, merged_rows
-from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
+from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregate_contributions, aggregation_plan
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
 from drain.backlog.plans import (
@@ -24,6 +24,7 @@ from drain.backlog.plans import (
 )
 from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
+from drain.spark.engines import RunError
 from drain.spark.fact_source import SparkFiles
 from drain.spark.schemas import FACTS
 from headgate.errors import HeadgateError

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from controller.backup.check import check_shard
-from drain.backlog.counting import RunError
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
+from drain.spark.engines import RunError
 from headgate.errors import LedgerError, OutcomeUnknownError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, manifest_ranges

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from drain.backlog.counting import JvmGoneError, RunError
 from drain.compaction.schedule import CHECKS_PER_SWEEP, CompactionScheduler
+from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import ConfigError
 
 pytestmark = pytest.mark.looptime

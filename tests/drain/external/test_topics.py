@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.offset_facts import TableError
 from drain.external.topics import NOT_MAPPED, NOT_YET, ExternalTopicCounter
 from drain.protocol import MAX_REASON_LENGTH, Backlog, DrainQuery, ExternalBacklogQuery
+from drain.spark.engines import JvmGoneError, RunError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 
 pytestmark = pytest.mark.looptime

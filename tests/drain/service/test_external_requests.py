@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.counting import JvmGoneError
 from drain.backlog.merge import StateRow, outstanding
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
 from drain.service.run_coalescer import RunCoalescer
+from drain.spark.engines import JvmGoneError
 from drain.table_mapping import EntriesTable, ExternalTables, ExternalView
 from headgate.errors import HeadgateError
 from tests.drain.service.test_run_coalescer import STORED, Ledger, no_tables

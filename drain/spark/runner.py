@@ -7,22 +7,16 @@ If that fails too, the JVM hangs: JvmGoneError, and the process exits.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
-from drain.backlog.merge import MergedRow, StateRow
-from drain.external.count import count_external
-from drain.protocol import Backlog
-from drain.spark.engines import ENGINE_ERRORS, calls_of
-from drain.spark.fact_source import FactSource
-from drain.table_mapping import ExternalTables, ExternalView
+from drain.spark.engines import ENGINE_ERRORS, JvmGoneError, RunError, calls_of
 
-Counted = TypeVar("Counted")
+Result = TypeVar("Result")
 
 CANCEL_SECONDS: Final = 10.0
 """A cancelled job normally ends within 0.1 s. A JVM that takes this long hangs."""
@@ -31,45 +25,37 @@ _CANCEL_RETRY_SECONDS: Final = 0.5
 
 
 class SparkRunner:
-    """One session, used by one run at a time."""
+    """Runs one job at a time. A session may have several runners."""
 
     def __init__(
         self,
         session: SparkSession,
-        source: FactSource,
         *,
+        name: str,
         run_timeout_seconds: float,
         cancel_seconds: float = CANCEL_SECONDS,
     ) -> None:
+        """``name``: begins the names of the job groups."""
         self._session = session
         self._engine = calls_of(session)
-        self._source = source
+        self._name = name
         self._run_timeout_seconds = run_timeout_seconds
         self._cancel_seconds = cancel_seconds
         self._groups = itertools.count(1)
         self._run_lock = asyncio.Lock()
-        self._runs = ThreadPoolExecutor(1, thread_name_prefix="spark-run")
+        self._runs = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="spark-call")
         self._pinging: asyncio.Future[None] | None = None
 
-    async def count(self, batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        """Count chunks; raises RunError (too slow, or failed) or JvmGoneError."""
-        return await self._run(lambda session: aggregate_chunks(session, self._source, batches))
-
-    async def count_external(
-        self, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
-    ) -> tuple[Backlog, ...]:
-        """Count the tables of one external topic; raises TableError, and the errors of `count`."""
-        return await self._run(lambda session: count_external(session, tables, view, rows, shard=shard))
-
-    async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
+    async def run(self, work: Callable[[SparkSession], Result]) -> Result:
+        """Return what ``work`` returns; raises its errors, RunError if it takes too long, or JvmGoneError."""
         # The time limit begins with the run. A run that waited in the thread's queue could not be
         # cancelled.
         async with self._run_lock:
             return await self._run_now(work)
 
-    async def _run_now(self, work: Callable[[SparkSession], Counted]) -> Counted:
-        group = f"backlog-{next(self._groups)}"
+    async def _run_now(self, work: Callable[[SparkSession], Result]) -> Result:
+        group = f"{self._name}-{next(self._groups)}"
         loop = asyncio.get_running_loop()
         job = loop.run_in_executor(self._runs, partial(self._run_in_job_group, group, work))
         try:
@@ -97,7 +83,7 @@ class SparkRunner:
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._calls.shutdown(wait=False, cancel_futures=True)
 
-    def _run_in_job_group(self, group: str, work: Callable[[SparkSession], Counted]) -> Counted:
+    def _run_in_job_group(self, group: str, work: Callable[[SparkSession], Result]) -> Result:
         try:
             self._engine.begin(group)
         except ENGINE_ERRORS as error:

@@ -7,11 +7,7 @@ import contextlib
 import threading
 from typing import Any
 
-from drain.backlog.counting import ChunkBatch
-from drain.service import runner as runner_module
-from drain.service.runner import SparkRunner
-from drain.spark.fact_source import SparkFiles
-from drain.table_mapping import ExternalTables, ExternalView
+from drain.spark.runner import SparkRunner
 
 
 class Session:
@@ -23,35 +19,32 @@ class Session:
         self.interrupted += 1
 
 
-async def test_the_time_limit_of_a_waiting_count_of_tables_has_not_begun(monkeypatch) -> None:
+async def test_the_time_limit_of_a_waiting_run_has_not_begun() -> None:
     """A run in the thread's queue could not be cancelled, which would look like a hung JVM."""
     may_end, begun = threading.Event(), threading.Event()
     counted: list[str] = []
 
-    def merge(*_: Any) -> dict[int, list[Any]]:
+    def first_run(_: Any) -> str:
         begun.set()
         assert may_end.wait(60)
-        return {0: []}
+        return "first"
 
-    def count_external(*_: Any, shard: int) -> tuple[()]:
-        counted.append(f"shard {shard}")
-        return ()
+    def second_run(_: Any) -> str:
+        counted.append("shard 3")
+        return "second"
 
-    monkeypatch.setattr(runner_module, "aggregate_chunks", merge)
-    monkeypatch.setattr(runner_module, "count_external", count_external)
     session: Any = Session()
-    runner = SparkRunner(session, SparkFiles("file:///nowhere"), run_timeout_seconds=60)
-    view = ExternalView(topic="orders", subscriptions={}, labels={})
+    runner = SparkRunner(session, name="backlog", run_timeout_seconds=60)
     with contextlib.closing(runner):
-        first = asyncio.ensure_future(runner.count([ChunkBatch(0, [])]))
+        first = asyncio.ensure_future(runner.run(first_run))
         await asyncio.to_thread(begun.wait, 60)
         runner._run_timeout_seconds = 0.05
-        second = asyncio.ensure_future(runner.count_external(ExternalTables(), view, [], 3))
+        second = asyncio.ensure_future(runner.run(second_run))
         # Ten times the limit of the second run, which has not started.
         assert not (await asyncio.wait({second}, timeout=0.5))[0]
         assert counted == []
         runner._run_timeout_seconds = 60
         may_end.set()
 
-        assert (await first, await second) == ({0: []}, ())
+        assert (await first, await second) == ("first", "second")
     assert (counted, session.interrupted) == (["shard 3"], 0)
