@@ -4,7 +4,6 @@ With it, a full count needs none of the deleted chunks. Aggregates (drain.backlo
 so aggregating or merging them again equals doing that with the facts.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -55,18 +54,10 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
     return table.replace_schema_metadata()
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedFacts:
-    last: int
-    """The last chunk that they include."""
-    last_at_ms: int
-    """The time of that chunk."""
-    table: pa.Table
-    """Aggregates; a kind of a key may have a row for each range."""
+async def read_compacted_facts(store: Store, shard: int) -> tuple[Manifest, pa.Table] | None:
+    """Return the last compacted range, and the aggregates of all; a kind of a key may have a row for each range.
 
-
-async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:
-    """Return the facts of all compacted ranges; None if there are none. Raises LedgerError or StoreUnavailableError.
+    None if there are none. Raises LedgerError or StoreUnavailableError.
 
     If a range is replaced meanwhile, the ranges are listed once more.
     """
@@ -81,5 +72,5 @@ async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | Non
             if attempt:
                 raise LedgerError(f"a compacted range of shard {shard} is listed but missing: {error}") from error
             continue
-        return CompactedFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
+        return manifests[-1], pa.concat_tables(tables)
     raise AssertionError("the second attempt returns or raises")

@@ -48,7 +48,7 @@ def aggregate_chunks(
         JvmGoneError: the JVM is gone.
     """
     with run_errors():
-        table = _collect(*_plan(session, source, batches), MAX_ROWS_PER_TASK)
+        table = _collect(*aggregation_plan(session, source, batches), MAX_ROWS_PER_TASK)
     _check_all_counted(table, batches)
     return merged_rows(table)
 
@@ -63,17 +63,12 @@ def _check_all_counted(aggregates: pa.Table, batches: Sequence[ChunkBatch]) -> N
         raise RunError(f"Spark counted {counted} of the {sum(expected)} rows of shard {shards}: the count is discarded")
 
 
-def aggregation_plan(session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]) -> DataFrame:
-    """Return the first plan of `aggregate_chunks`."""
-    return _plan(session, source, batches)[0]
-
-
 def aggregate_contributions(contributions: DataFrame, limit: int = MAX_ROWS_PER_TASK) -> pa.Table:
     """Return the aggregates of contributions; ranges are joined only if a task has more than ``limit`` rows."""
     return _collect(backlog.aggregate_limited(limit, contributions), contributions, limit)
 
 
-def _plan(
+def aggregation_plan(
     session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the plan, and the contributions if the plan may return too many rows."""

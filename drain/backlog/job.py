@@ -154,8 +154,9 @@ class BacklogJob:
         compacted = await read_compacted_facts(self._chunks.store, empty.shard)
         if compacted is None:
             return empty
-        rows = merge_rows(merged_rows(compacted.table).get(empty.shard, ()))
-        result = replace(empty, watermark=compacted.last, rows=rows, at_ms=compacted.last_at_ms)
+        last, table = compacted
+        rows = merge_rows(merged_rows(table).get(empty.shard, ()))
+        result = replace(empty, watermark=last.last, rows=rows, at_ms=last.last_at_ms)
         return await publish_result(self._chunks.store, result) if publish else result
 
     async def _newest_result(self, shard: int, ledger: CountedLedger) -> Result:

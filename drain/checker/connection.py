@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,15 +52,16 @@ class Connection:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                connection = await _connected(path, pid)
-                streams = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
+                reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
+            check_peer(writer.get_extra_info("socket"), trusted_users(), pid)
         except TimeoutError as error:
             raise DrainCheckError(f"no connection to {path} within {timeout_seconds:g} s", "unreachable") from error
         except OSError as error:
             raise DrainCheckError(f"cannot connect to {path}: {error.strerror or error}", "unreachable") from error
         except PeerRefusedError as error:
+            writer.close()
             raise DrainCheckError(f"refused to use the process at {path}: {error}", "denied") from None
-        return cls(path, *streams)
+        return cls(path, reader, writer)
 
     @property
     def broken(self) -> bool:
@@ -144,16 +144,3 @@ class Connection:
             if not reply.done():
                 reply.set_exception(DrainCheckError(str(error), error.failure))
         self._writer.transport.abort()
-
-
-async def _connected(path: Path, pid: int | None) -> socket.socket:
-    """Return a connection to a trusted peer. Raises OSError or PeerRefusedError."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, str(path))
-        check_peer(connection, trusted_users(), pid)
-    except BaseException:
-        connection.close()
-        raise
-    return connection

@@ -70,7 +70,6 @@ class ResultsChecker(BackgroundService):
         store: Store,
         *,
         stale_seconds: float,
-        poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
         on_state: Callable[[DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
         url: str = "",
@@ -79,7 +78,6 @@ class ResultsChecker(BackgroundService):
         """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
         self._store = store
         self._stale_seconds = stale_seconds
-        self._poll_interval_seconds = poll_interval_seconds
         self._on_state = on_state
         self._on_result = on_result
         self._url = url
@@ -144,7 +142,7 @@ class ResultsChecker(BackgroundService):
             if any(newer) and self._on_result is not None:
                 self._on_result()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_interval_seconds):
+                async with asyncio.timeout(POLL_INTERVAL_SECONDS):
                     await self._wake_up.wait()
 
     async def _poll(self, number: int, shard: _ShardState) -> bool:

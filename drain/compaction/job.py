@@ -19,6 +19,7 @@ import re
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,20 +326,18 @@ def _run_name(chunks: ChunkRange, now_ms: int) -> str:
 
 def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
     """Raise RunError unless every existing segment has as many written records as its facts say."""
-    expected: dict[tuple[int, int], int] = {}
+    expected: Counter[tuple[int, int]] = Counter()
     for row in written.facts.to_pylist():
         if row["subscription_id"] == NO_ID and row["kind"] >= 0:
-            key = (row["topic_id"], row["segment"])
-            expected[key] = expected.get(key, 0) + row["records"]
-    found: dict[tuple[int, int], int] = {}
+            expected[row["topic_id"], row["segment"]] += row["records"]
+    found: Counter[tuple[int, int]] = Counter()
     for row in written.objects:
-        key = (row["topic_id"], row["segment"])
-        found[key] = found.get(key, 0) + row["records"]
+        found[row["topic_id"], row["segment"]] += row["records"]
     for key in work.alive:
-        if expected.get(key, 0) != found.get(key, 0):
+        if expected[key] != found[key]:
             raise RunError(
                 f"shard {work.shard}, chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
-                f"{expected.get(key, 0)} records, but {found.get(key, 0)} were written"
+                f"{expected[key]} records, but {found[key]} were written"
             )
 
 

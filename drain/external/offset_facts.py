@@ -94,13 +94,7 @@ def entry_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
         .when(f.col("size_bytes") < 0, "a size is negative")
         .when(f.col("offset") >= f.col("sealed_end_offset"), "an offset is beyond the end of a sealed segment")
     )
-    twice = (
-        found.where("bad IS NULL")
-        .groupBy("label", "offset")
-        .agg(f.count("*").alias("times"))
-        .where("times > 1")
-        .select(f.lit("an offset occurs twice").alias("fault"), example("label", "offset", "times"))
-    )
+    twice = duplicates(found, "offset", "an offset")
     back = _backward(found, ("label",), "offset", "offsets go backward")
     return counted([row.select(fault.alias("fault"), example("label", "offset")), twice, back])
 
@@ -127,6 +121,18 @@ def _backward(found: DataFrame, key_columns: Sequence[str], offset: str, fault: 
         .withColumn("before", before)
         .where(f.col("before") > f.col(offset))
         .select(f.lit(fault).alias("fault"), example(*key_columns, "version", "before", offset))
+    )
+
+
+def duplicates(found: DataFrame, column: str, name: str) -> DataFrame:
+    """Return the values of ``column`` that occur more than once in a segment."""
+    return (
+        found.where("bad IS NULL")
+        .where(f.col(column).isNotNull())
+        .groupBy("label", column)
+        .agg(f.count("*").alias("times"))
+        .where("times > 1")
+        .select(f.lit(f"{name} occurs twice").alias("fault"), example("label", column, "times"))
     )
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from drain.external.offset_facts import TableError, counted, example, is_whole, mapped
+from drain.external.offset_facts import TableError, counted, duplicates, example, is_whole, mapped
 from drain.table_mapping import EntriesTable
 
 CHECKPOINT_SCHEMA: Final = "segment long, label string, checkpoint string, after string"
@@ -47,20 +47,9 @@ def faults(found: DataFrame) -> DataFrame:
     return counted(
         [
             row,
-            _duplicates(found, f.col("offset"), "a position"),
-            _duplicates(found, _strip_leading_zeros(version), "a version"),
+            duplicates(found.withColumn("value", f.col("offset")), "value", "a position"),
+            duplicates(found.withColumn("value", _strip_leading_zeros(version)), "value", "a version"),
         ]
-    )
-
-
-def _duplicates(found: DataFrame, value: Column, name: str) -> DataFrame:
-    return (
-        found.where("bad IS NULL")
-        .where(value.isNotNull())
-        .groupBy("label", value.alias("value"))
-        .agg(f.count("*").alias("times"))
-        .where("times > 1")
-        .select(f.lit(f"{name} occurs twice").alias("fault"), example("label", "value", "times"))
     )
 
 

@@ -6,7 +6,6 @@ The file of the socket has mode 0600 before it is listened on. A refusal is prin
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
@@ -39,9 +38,8 @@ class DrainListener:
 
     async def __aenter__(self) -> Self:
         """Listen. Raises ConfigError if another process does, and OSError."""
-        self._server = await asyncio.start_unix_server(
-            self._serve_trusted, sock=await self._bound(), limit=MAX_LINE_BYTES
-        )
+        self._server = await self._bound()
+        await self._server.start_serving()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -49,25 +47,21 @@ class DrainListener:
         self._server.close()
         self.path.unlink(missing_ok=True)
 
-    async def _bound(self) -> socket.socket:
+    async def _bound(self) -> asyncio.Server:
         with contextlib.suppress(OSError):
             # A socket file outlives its process: it is in use only if a connection succeeds.
             _, writer = await asyncio.open_unix_connection(self.path)
             writer.close()
             raise ConfigError(f"{self.path} is in use by another process")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # The file must never have another mode, not for a moment.
+        # The file must never have another mode, not for a moment. Until it listens, no other task has a turn.
         mask = os.umask(OWNER_ONLY)
         try:
-            listening.bind(str(self.path))
-        except OSError:
-            listening.close()
-            raise
+            return await asyncio.start_unix_server(
+                self._serve_trusted, self.path, limit=MAX_LINE_BYTES, start_serving=False
+            )
         finally:
             os.umask(mask)
-        return listening
 
     async def _serve_trusted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -70,26 +70,6 @@ class _Topic:
         return rows
 
 
-class _IndexedResult:
-    """One shard's result, by topic."""
-
-    def __init__(self, result: Result, before: _IndexedResult | None) -> None:
-        """``before``: the one before it, whose topics this result keeps if they have not changed."""
-        self.result = result
-        known: Mapping[int, _Topic] = {} if before is None else before.topics
-        self.topics: Mapping[int, _Topic] = {
-            topic_id: known[topic_id]
-            if topic_id in known and same_objects(known[topic_id].rows, rows)
-            else _Topic(rows)
-            for topic_id, rows in by_topic(result.rows).items()
-        }
-
-    def of_subscription(self, topic_id: int, subscription_id: int) -> list[Backlog]:
-        """Return the backlog of a subscription; an empty list if it is unknown."""
-        topic = self.topics.get(topic_id)
-        return [] if topic is None else [each for each in topic.backlogs if each.subscription_id == subscription_id]
-
-
 def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
     """Return whether both have the same objects, which is faster to tell than whether they have equal ones. Pure."""
     return len(first) == len(second) and all(map(operator.is_, first, second))
@@ -111,17 +91,17 @@ class RunCoalescer(BackgroundService):
         chunks: LedgerChunks,
         *,
         external: ExternalTopicCounter,
-        eager_count_interval_seconds: float = EAGER_COUNT_INTERVAL_SECONDS,
     ) -> None:
         """``external``: counts the topics whose entries or acknowledgements are in tables."""
         self._job = job
         self._external = external
         self._chunks = chunks
-        self._eager_count_interval_seconds = eager_count_interval_seconds
         self._pending_shards: set[int] = set()
         self._next_run: asyncio.Future[RunOutcome] | None = None
         self._wake_up = asyncio.Event()
-        self._indexed: dict[int, _IndexedResult] = {}
+        self._results: dict[int, Result] = {}
+        self._topics: dict[int, Mapping[int, _Topic]] = {}
+        """Shard → the topics of its result."""
         self._count_history: dict[int, History] = {}
         self.runs = 0
 
@@ -159,7 +139,7 @@ class RunCoalescer(BackgroundService):
         )
 
     def _rows(self, result: Result, as_of_ms: int) -> list[Backlog]:
-        topics = self._index(result).topics
+        topics = self._index(result)
         count = Count(as_of_ms, {topic_id: topic.count for topic_id, topic in topics.items()})
         history = self._count_history[result.shard] = append_count(self._count_history.get(result.shard, ()), count)
         return [row for topic_id, topic in topics.items() for row in topic.report(rates(history, topic_id))]
@@ -177,7 +157,9 @@ class RunCoalescer(BackgroundService):
             except HeadgateError as error:
                 return DrainedResponse(id=request.id, error=str(error), ledger=outcome.ledger)
         else:
-            backlogs = self._index(result).of_subscription(query.topic_id, query.subscription_id)
+            topic = self._index(result).get(query.topic_id)
+            counted = () if topic is None else topic.backlogs
+            backlogs = [each for each in counted if each.subscription_id == query.subscription_id]
         segments = drained(backlogs, query.seek_generation, query.segments)
         return DrainedResponse(
             id=request.id,
@@ -213,7 +195,7 @@ class RunCoalescer(BackgroundService):
             if not self._wake_up.is_set():
                 idle = True
                 try:
-                    async with asyncio.timeout(self._eager_count_interval_seconds):
+                    async with asyncio.timeout(EAGER_COUNT_INTERVAL_SECONDS):
                         await self._wake_up.wait()
                 except TimeoutError:
                     await self._count_eagerly()
@@ -241,7 +223,7 @@ class RunCoalescer(BackgroundService):
 
         An error here is ignored: the next request meets it again and reports it.
         """
-        grown = [shard for shard, has_grown in await in_groups(self._indexed, self._has_grown) if has_grown]
+        grown = [shard for shard, has_grown in await in_groups(self._results, self._has_grown) if has_grown]
         if grown:
             try:
                 outcome = await self._job.run(grown)
@@ -253,15 +235,21 @@ class RunCoalescer(BackgroundService):
                     self._index(outcome.results[shard])
 
     async def _has_grown(self, shard: int) -> bool:
-        chunks = least_new_chunks(len(self._indexed))
+        chunks = least_new_chunks(len(self._results))
         try:
-            return await self._chunks.exists(shard, self._indexed[shard].result.watermark + chunks)
+            return await self._chunks.exists(shard, self._results[shard].watermark + chunks)
         except StoreUnavailableError:
             return False
 
-    def _index(self, result: Result) -> _IndexedResult:
-        known = self._indexed.get(result.shard)
-        if known is not None and known.result is result:
-            return known
-        indexed = self._indexed[result.shard] = _IndexedResult(result, known)
-        return indexed
+    def _index(self, result: Result) -> Mapping[int, _Topic]:
+        """Return the topics of ``result``; those that have not changed are those of the result before it."""
+        known = self._topics.get(result.shard, {})
+        if self._results.get(result.shard) is not result:
+            self._results[result.shard] = result
+            known = self._topics[result.shard] = {
+                topic_id: known[topic_id]
+                if topic_id in known and same_objects(known[topic_id].rows, rows)
+                else _Topic(rows)
+                for topic_id, rows in by_topic(result.rows).items()
+            }
+        return known

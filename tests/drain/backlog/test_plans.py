@@ -277,7 +277,7 @@ def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):
     ledger.topic()
     ledger.commit()
     source = SparkFiles(ledger.url, small_read_max_rows=0)
-    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])._jdf.queryExecution()
+    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])[0]._jdf.queryExecution()
 
     stages = execution.debug().codegenToSeq()
     codes = [re.sub(r"/\*.*?\*/", "", stages.apply(index)._2()) for index in range(stages.size())]
@@ -298,7 +298,7 @@ def plan_of_three_records(spark, tmp_path, small_read_max_rows):
     ledger.commit()
     source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
     batch = ChunkBatch(0, [source.path(0, 1)])
-    return aggregation_plan(spark, source, [batch])._jdf.queryExecution().executedPlan().toString()
+    return aggregation_plan(spark, source, [batch])[0]._jdf.queryExecution().executedPlan().toString()
 
 
 def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
