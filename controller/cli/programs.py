@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from drain.service.program import without_spark
+from drain.service.program import needs_spark
 from headgate.cli.terminal.output import examples
 
 PROGRAMS = {
@@ -35,13 +35,8 @@ def program_command(name: str, module: str, text: str) -> click.Command:
 
 
 def _run(module: str, arguments: tuple[str, ...]) -> None:
-    try:
+    with needs_spark():
         program = import_module(module)
-    except ModuleNotFoundError as error:
-        missing = without_spark(error)
-        if missing is None:
-            raise
-        raise missing from error
     code = program.main(arguments)
     sys.stdout.flush()
     raise click.exceptions.Exit(code)

@@ -29,7 +29,7 @@ from controller.local.servers import LocalServers
 from controller.settings.load import Settings, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from controller.settings.write import client_toml, settings_toml
-from drain.local_socket import own_socket
+from drain.socket_path import own_socket
 from drain.table_mapping import read_tables
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.output import examples

@@ -24,7 +24,6 @@ from drain.protocol import (
     CountedLedger,
     DrainCheckError,
     ExternalBacklogQuery,
-    RequireLedger,
     wrong_ledger,
 )
 from headgate.process.restart_policy import RestartPolicy
@@ -108,9 +107,15 @@ class DrainConnection:
         settings, supervisor = self._settings.drain, self._supervisor
         require_ledger = partial(self._require_ledger, ledger_id)
         if settings.results is not None:
-            results = self._checker = await stack.enter_async_context(
-                self._results_checker(settings.results, require_ledger)
+            results = ResultsChecker(
+                open_store(settings.results),
+                stale_seconds=settings.results_stale_seconds,
+                on_state=self._on_state,
+                on_result=self._recheck,
+                url=settings.results,
+                require_ledger=require_ledger,
             )
+            self._checker = await stack.enter_async_context(results)
             return results
         checker = SparkDrainChecker(
             self._settings.drain_socket,
@@ -125,16 +130,6 @@ class DrainConnection:
         )
         self._checker = await stack.enter_async_context(checker)
         return checker
-
-    def _results_checker(self, url: str, require_ledger: RequireLedger) -> ResultsChecker:
-        return ResultsChecker(
-            open_store(url),
-            stale_seconds=self._settings.drain.results_stale_seconds,
-            on_state=self._on_state,
-            on_result=self._recheck,
-            url=url,
-            require_ledger=require_ledger,
-        )
 
     async def query_backlog(self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]) -> BacklogResponse:
         """Return the backlogs of ``shard``; raises DrainCheckError."""

@@ -43,7 +43,7 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from coordinator.settings import CoordinatorSettings
-from drain.local_socket import own_socket, socket_path
+from drain.socket_path import own_socket, socket_path
 from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, InvalidNameError

@@ -107,24 +107,20 @@ def by_topic(rows: Iterable[StateRow]) -> dict[int, list[StateRow]]:
 def outstanding(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
     """Return the backlog of every subscription in every segment of its topic, in order."""
     segments: dict[int, list[StateRow]] = defaultdict(list)
-    progress: dict[tuple[int, int, int], list[StateRow]] = defaultdict(list)
+    progress: dict[tuple[int, int | None, int | None], list[StateRow]] = defaultdict(list)
     for row in rows:
         if row.subscription_id is None:
             segments[row.topic_id].append(row)
         elif row.segment is not None:
             progress[row.topic_id, row.subscription_id, row.segment].append(row)
     return tuple(
-        _backlog(subscription, segment, progress.get(progress_key(subscription, segment), ()))
+        _backlog(
+            subscription, segment, progress.get((segment.topic_id, subscription.subscription_id, segment.segment), ())
+        )
         for subscription in rows
         if subscription.subscription_id is not None and subscription.segment is None
         for segment in segments[subscription.topic_id]
     )
-
-
-def progress_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
-    assert subscription.subscription_id is not None
-    assert segment.segment is not None
-    return subscription.topic_id, subscription.subscription_id, segment.segment
 
 
 def _merge_topic(items: Sequence[MergedRow]) -> list[StateRow]:
@@ -144,7 +140,8 @@ def _merge_topic(items: Sequence[MergedRow]) -> list[StateRow]:
         if item.from_previous:
             known[subscription] = max(known[subscription], item.row.seek_generation)
     rows = []
-    for (subscription, segment), versions in sorted(keyed.items(), key=_sort_key):
+    for subscription, segment in sorted(keyed, key=lambda key: [-1 if each is None else each for each in key]):
+        versions = keyed[subscription, segment]
         is_owner = subscription is None or segment is None
         owners = {(subscription, segment)} if is_owner else {(subscription, None), (None, segment)}
         if owners <= alive:
@@ -152,11 +149,6 @@ def _merge_topic(items: Sequence[MergedRow]) -> list[StateRow]:
             combined = _combine_versions([item for item in versions if item.row.seek_generation >= lowest])
             rows += [replace(row, seek_generation=reached[subscription]) for row in combined]
     return rows
-
-
-def _sort_key(item: tuple[tuple[int | None, int | None], list[MergedRow]]) -> tuple[int, int]:
-    (subscription, segment), _ = item
-    return (-1 if subscription is None else subscription, -1 if segment is None else segment)
 
 
 def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:

@@ -130,7 +130,7 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
         return [msgspec.json.format(msgspec.json.encode(document), indent=2).decode()]
     lines = [
         f"shard {verdict.shard}: to chunk {verdict.watermark}, {verdict.rows} rows and {verdict.backlogs} backlogs "
-        f"({verdict.records} records outstanding): " + (_many(len(verdict.differences)))
+        f"({verdict.records} records outstanding): {len(verdict.differences) or 'no'} differences"
         for verdict in verdicts
     ]
     lines += [
@@ -141,10 +141,6 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
     if len(differing) > MAX_PRINTED_DIFFERENCES:
         lines.append(f"and {len(differing) - MAX_PRINTED_DIFFERENCES} more")
     return lines
-
-
-def _many(differences: int) -> str:
-    return "no differences" if not differences else f"{differences} differences"
 
 
 def _text(value: str) -> str:

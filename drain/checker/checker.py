@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from drain.checker.connection import Connection
-from drain.local_socket import socket_path
 from drain.protocol import (
     MAX_EXTERNAL_BYTES,
     MAX_OPEN_REQUESTS,
@@ -32,6 +31,7 @@ from drain.protocol import (
     any_ledger,
     fit_into_line,
 )
+from drain.socket_path import socket_path
 from headgate.backoff import Backoff
 from headgate.process.background import BackgroundService
 from metrics import events
@@ -129,21 +129,10 @@ class SparkDrainChecker(BackgroundService):
         if self._open_requests >= MAX_OPEN_REQUESTS:
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
             raise DrainCheckError(f"{MAX_OPEN_REQUESTS} queries are already waiting")
-        self._open_requests += 1
-        try:
-            response = await self._send(request, response_type)
-        finally:
-            self._open_requests -= 1
-        if response.error is not None:
-            self._observer.observe(events.DrainCheckFailed(reason="failed"))
-            raise DrainCheckError(response.error)
-        self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
-        return response
-
-    async def _send(self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT]) -> AnswerT:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
         connection: Connection | None = None
+        self._open_requests += 1
         try:
             connection = await self._connected(deadline)
             sent_at = loop.time()
@@ -154,9 +143,15 @@ class SparkDrainChecker(BackgroundService):
                 self._drop_if_broken(connection)
                 self._on_failure(error)
             raise
+        finally:
+            self._open_requests -= 1
         self._failed_attempts = 0
         self._observer.observe(events.DrainCheckCompleted(seconds=loop.time() - sent_at))
         self._set_state("ready", f"{self._path} answers")
+        if response.error is not None:
+            self._observer.observe(events.DrainCheckFailed(reason="failed"))
+            raise DrainCheckError(response.error)
+        self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
         return response
 
     async def _connected(self, deadline: float) -> Connection:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from drain.local_socket import PeerRefusedError, check_peer, trusted_users
+from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import (
     MAX_LINE_BYTES,
     AnyRequest,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from drain.checker.connection import Connection
-from drain.local_socket import socket_path
 from drain.protocol import DrainCheckError, Ping, Pong
+from drain.socket_path import socket_path
 from headgate.process.background import BackgroundService
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
@@ -89,7 +89,6 @@ class DrainSupervisor(BackgroundService):
         self._failures = Failures()
         self.state = "starting"
         self.reason = "not started yet"
-        self.restarts = 0
         self.pid: int | None = None
         """Process id while the process runs."""
 
@@ -103,7 +102,6 @@ class DrainSupervisor(BackgroundService):
             pause_seconds = self._policy.pause_seconds(self._failures, self._rng.random())
             self._set_state("degraded", f"{end.reason}; next start in {pause_seconds:.2g} s")
             await asyncio.sleep(pause_seconds)
-            self.restarts += 1
             if self._on_restart is not None:
                 self._on_restart()
             self._set_state("starting", f"the Spark process is starting again, because {end.reason}")

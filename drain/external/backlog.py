@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
@@ -25,9 +25,9 @@ CheckpointKey = tuple[int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class RemainingEntries:
-    records: int
-    size_bytes: int | None
-    oldest_ms: int | None
+    records: int | None = None
+    size_bytes: int | None = None
+    oldest_ms: int | None = None
 
 
 def offset_backlog(rows: Sequence[StateRow], entries: EntriesTable | None) -> tuple[Backlog, ...]:
@@ -61,18 +61,15 @@ def opaque_backlog(
             found.append(row)
             continue
         whole = counted.get((row.segment, None))
-        if row.position:
-            left: RemainingEntries | None = RemainingEntries(0, 0, None)
-        else:
-            left = counted.get((row.segment, checkpoints.get(row.subscription_id, {}).get(row.segment)))
+        checkpoint = checkpoints.get(row.subscription_id, {}).get(row.segment)
+        none = RemainingEntries(records=0, size_bytes=0)
+        left = none if row.position else counted.get((row.segment, checkpoint), RemainingEntries())
         found.append(
             replace(
                 row,
                 # Rates are computed from the stored and the remaining records.
                 end_offset=row.end_offset if whole is None else whole.records,
-                records=None if left is None else left.records,
-                size_bytes=None if left is None else left.size_bytes,
-                oldest_ms=None if left is None else left.oldest_ms,
+                **asdict(left),
             )
         )
     return tuple(found)

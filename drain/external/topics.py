@@ -153,9 +153,6 @@ class ExternalTopicCounter:
                 # Not an error of the tables: queries of the shard report it.
                 return
             due = replace(due, result=result, as_of_ms=due.as_of_ms + round(waited_seconds * 1000))
-        await self._count_now(due)
-
-    async def _count_now(self, due: _PendingCount) -> None:
         query, names = due.query, due.query.view
         response = partial(ExternalBacklogResponse, shard=query.shard, topic_id=query.topic_id)
         rows = _of_topic(due.result, query.topic_id)

@@ -1,4 +1,4 @@
-"""Listens for daemons at one Unix socket, and passes on the connections of trusted users (drain.local_socket).
+"""Listens for daemons at one Unix socket, and passes on the connections of trusted users (drain.peer).
 
 The file of the socket has mode 0600 before it is listened on. A refusal is printed once a minute.
 """
@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
-from drain.local_socket import PeerRefusedError, check_peer, trusted_users
+from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.protocol import MAX_LINE_BYTES
 from headgate.errors import ConfigError
 from headgate.log.report_limit import ReportLimit
@@ -34,7 +34,6 @@ class DrainListener:
         self._users = trusted_users() if users is None else users
         self._server: asyncio.Server | None = None
         self._reports = ReportLimit(REPORT_SECONDS)
-        self.refused = 0
 
     async def __aenter__(self) -> Self:
         """Listen. Raises ConfigError if another process does, and OSError."""
@@ -68,7 +67,6 @@ class DrainListener:
             check_peer(writer.get_extra_info("socket"), self._users)
         except PeerRefusedError as error:
             writer.close()
-            self.refused += 1
             if self._reports.is_due(asyncio.get_running_loop().time()):
                 print(f"{self.path}: refused a connection: {error}", file=sys.stderr)  # noqa: T201 - the only log here
         else:

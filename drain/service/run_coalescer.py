@@ -121,7 +121,7 @@ class RunCoalescer(BackgroundService):
         """Return the reply to ``request``, from a run that began after this call; raises MustRestartError."""
         if isinstance(request, DrainedRequest):
             return await self._drained(request)
-        outcome = await self._await_run([request.shard])
+        outcome = await self._await_run(request.shard)
         if (failure := outcome.failures.get(request.shard)) is not None:
             return BacklogResponse(id=request.id, error=failure, ledger=outcome.ledger)
         result = outcome.results[request.shard]
@@ -146,7 +146,7 @@ class RunCoalescer(BackgroundService):
 
     async def _drained(self, request: DrainedRequest) -> DrainedResponse:
         query = request.query
-        outcome = await self._await_run([query.shard])
+        outcome = await self._await_run(query.shard)
         if (failure := outcome.failures.get(query.shard)) is not None:
             return DrainedResponse(id=request.id, error=failure, ledger=outcome.ledger)
         result = outcome.results[query.shard]
@@ -169,8 +169,8 @@ class RunCoalescer(BackgroundService):
             ledger=outcome.ledger,
         )
 
-    async def _await_run(self, shards: Iterable[int]) -> RunOutcome:
-        self._pending_shards.update(shards)
+    async def _await_run(self, shard: int) -> RunOutcome:
+        self._pending_shards.add(shard)
         if self._next_run is None:
             self._next_run = asyncio.get_running_loop().create_future()
         self._wake_up.set()
@@ -184,7 +184,7 @@ class RunCoalescer(BackgroundService):
 
     async def _newest_result(self, shard: int) -> Result:
         """Return the result of ``shard``, counted now; raises RunError or MustRestartError."""
-        outcome = await self._await_run([shard])
+        outcome = await self._await_run(shard)
         if (failure := outcome.failures.get(shard)) is not None:
             raise RunError(failure)
         return outcome.results[shard]

@@ -30,7 +30,6 @@ from drain.compaction.job import CompactionJob, add_compaction_options, parsed_s
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.count import count_external
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
-from drain.local_socket import socket_path
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     VERSION,
@@ -48,6 +47,7 @@ from drain.protocol import (
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
+from drain.socket_path import socket_path
 from drain.spark.chunks import LedgerChunks, MustRestartError
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of

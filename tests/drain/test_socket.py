@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from drain.local_socket import SOCKET_PATH_BYTES, PeerRefusedError, check_peer, own_socket, socket_path, trusted_users
+from drain.peer import PeerRefusedError, check_peer, trusted_users
 from drain.service.service import main
+from drain.socket_path import SOCKET_PATH_BYTES, own_socket, socket_path
 from headgate.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from controller.settings.load import load_settings
-from drain.local_socket import socket_path
+from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder

@@ -105,7 +105,6 @@ async def test_a_killed_process_is_restarted(tmp_path):
         assert "ended with code -9" in await supervised.until("degraded")
         await supervised.until("ready", times=2)
         assert first != supervised.supervisor.pid
-        assert supervised.supervisor.restarts == 1
         assert supervised.reported_restarts == 1
 
 

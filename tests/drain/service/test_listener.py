@@ -35,12 +35,11 @@ async def test_the_owner_connects_to_a_socket_that_no_other_user_can_open(tmp_pa
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="only Linux tells the user of a peer")
 async def test_another_user_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As if the mode of the socket had been changed."""
-    async with DrainListener(tmp_path / "s", echo, users={os.geteuid() + 1}) as listener:
+    async with DrainListener(tmp_path / "s", echo, users={os.geteuid() + 1}):
         for _ in range(3):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             assert await reader.read() == b""
             writer.close()
-        assert listener.refused == 3
     assert capsys.readouterr().err == f"{tmp_path / 's'}: refused a connection: it belongs to user {os.geteuid()}\n"
 
 
