@@ -78,11 +78,7 @@ class RunOutcome:
 
 def count_on(session: SparkSession, chunks: LedgerChunks) -> Count:
     """Return a `Count` that aggregates on ``session``, in a thread."""
-
-    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
-
-    return count
+    return lambda batches: asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
 
 
 class BacklogJob:

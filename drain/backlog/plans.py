@@ -110,7 +110,7 @@ _AGGREGATED_JOINED: Final = f"""
 
 
 def contributions(facts: DataFrame) -> DataFrame:
-    """Return each fact (schemas.FACTS) as a contribution. An unknown subscription type fails."""
+    """Return each fact (fact_source.FACTS) as a contribution. An unknown subscription type fails."""
     return facts.sparkSession.sql(_CONTRIBUTIONS, facts=facts)
 
 

@@ -5,7 +5,7 @@ it: a result follows from the ledger alone. The last few are kept for runs that 
 Each names the ledger that it counts, and is merged with no other.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
 from drain.protocol import CountedLedger
-from drain.spark.schemas import SHARD
 from headgate.errors import ForeignObjectError, LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_name, chunk_numbers
@@ -30,7 +29,7 @@ _METADATA_KEY: Final = b"headgate-backlog"
 
 _PAIRS: Final = pa.list_(pa.list_(pa.int64()))
 _TYPES: Final = {"subscription_type": pa.string(), "above": _PAIRS, "timestamp_index": _PAIRS}
-STATE: Final = pa.schema([SHARD, *((each.name, _TYPES.get(each.name, pa.int64())) for each in fields(StateRow))])
+STATE: Final = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in ("shard", *StateRow.__slots__)])
 """The columns of a result: those of a row, which are whole numbers if not in _TYPES."""
 
 

@@ -171,20 +171,16 @@ class DrainSupervisor(BackgroundService):
             limit.reschedule(self._policy.start_deadline(self._failures, started_at, last_sign_at))
             try:
                 connection = await Connection.open(self._path, self._times.ping, self.pid)
+                try:
+                    await self._ping(connection)
+                except BaseException:
+                    connection.close()
+                    raise
             except DrainCheckError as error:
-                # The process does not listen yet, or another one does.
+                # The process does not listen or answer yet, or another one does.
                 if error.failure == "denied":
                     self._set_state("degraded", str(error))
                 await asyncio.sleep(self._times.retry)
-                continue
-            try:
-                await self._ping(connection)
-            except DrainCheckError:
-                connection.close()
-                await asyncio.sleep(self._times.retry)
-            except asyncio.CancelledError:
-                connection.close()
-                raise
             else:
                 return connection
 

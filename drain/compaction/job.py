@@ -43,9 +43,8 @@ from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, in_groups
 from drain.spark.engines import RunError
-from drain.spark.fact_source import hadoop_url, spark_frame
+from drain.spark.fact_source import FACTS, hadoop_url, spark_frame
 from drain.spark.runner import SparkRunner
-from drain.spark.schemas import FACTS
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read

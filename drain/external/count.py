@@ -37,7 +37,7 @@ _SUBSCRIPTION_SCHEMA: Final = "subscription string, subscription_id long, seek_g
 
 
 def count_external(
-    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], *, shard: int
+    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
 ) -> tuple[Backlog, ...]:
     """Return the backlog of one topic; ``rows``: its rows of the ledger's result, at least one. Blocks.
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from drain.spark.schemas import FACTS
+from drain.spark.fact_source import FACTS
 from drain.table_mapping import AcknowledgementsTable, EntriesTable
 from headgate.errors import HeadgateError
 
@@ -151,7 +151,7 @@ def counted(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def entry_facts(found: DataFrame, segments: DataFrame, *, shard: int, topic_id: int) -> DataFrame:
-    """Return `entries` as rows of schemas.FACTS; those of other segments are left out."""
+    """Return `entries` as rows of FACTS; those of other segments are left out."""
     of_topic = found.join(f.broadcast(segments), "label")
     fixed = {"fact": f.lit("record"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
     return _as_facts(of_topic, {**fixed, **_same("segment", "offset", "size_bytes", "timestamp_ms")})
@@ -160,7 +160,7 @@ def entry_facts(found: DataFrame, segments: DataFrame, *, shard: int, topic_id: 
 def acknowledgement_facts(
     found: DataFrame, segments: DataFrame, subscriptions: DataFrame, *, shard: int, topic_id: int
 ) -> DataFrame:
-    """Return `acknowledgements` as rows of schemas.FACTS; ``subscriptions``: subscription, its id and generation."""
+    """Return `acknowledgements` as rows of FACTS; ``subscriptions``: subscription, its id and generation."""
     of_topic = found.join(f.broadcast(segments), "label").join(f.broadcast(subscriptions), "subscription")
     fixed = {"fact": f.lit("acknowledged"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
     same = _same("segment", "subscription_id", "seek_generation", "end_offset")

@@ -15,16 +15,15 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import ChunkBatch, aggregate_chunks
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow, StateRow
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
@@ -35,7 +34,6 @@ from drain.protocol import (
     VERSION,
     AnyRequest,
     AnyResponse,
-    Backlog,
     BacklogRequest,
     CountedLedger,
     FailureResponse,
@@ -53,7 +51,7 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.master import engine_of
 from drain.spark.runner import SparkRunner
 from drain.spark.session import build_session
-from drain.table_mapping import ExternalTables, ExternalView, read_tables
+from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
 from headgate.process.background import cancel_and_wait
@@ -128,19 +126,17 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
     """Serve until ``stopping`` is set (returns 0) or it must restart (returns 1)."""
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
     runner = SparkRunner(session, name="backlog", run_timeout_seconds=arguments.run_timeout_seconds)
-
-    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        return await runner.run(lambda session: aggregate_chunks(session, chunks.source, batches))
-
-    async def count_tables(
-        tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
-    ) -> tuple[Backlog, ...]:
-        return await runner.run(lambda session: count_external(session, tables, view, rows, shard=shard))
-
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
-        external = ExternalTopicCounter(arguments.tables, count_tables, idle_factor=arguments.external_idle_factor)
-        coalescer = await stack.enter_async_context(RunCoalescer(BacklogJob(chunks, count), chunks, external=external))
+        external = ExternalTopicCounter(
+            arguments.tables,
+            lambda *topic: runner.run(lambda session: count_external(session, *topic)),
+            idle_factor=arguments.external_idle_factor,
+        )
+        job = BacklogJob(
+            chunks, lambda batches: runner.run(lambda session: aggregate_chunks(session, chunks.source, batches))
+        )
+        coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external))
         server = DrainServer(coalescer, runner, chunks)
         await stack.enter_async_context(DrainListener(arguments.socket, server.serve))
         print(f"ready {arguments.socket}", flush=True)  # noqa: T201 - the readiness line

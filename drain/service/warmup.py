@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from drain.backlog.counting import ChunkBatch, aggregate_chunks
-from drain.spark.fact_source import SparkFiles
-from drain.spark.schemas import CHUNK_FACTS
+from drain.spark.fact_source import CHUNK_FACTS, SparkFiles
 from headgate.ledger.facts import facts_of
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e

@@ -3,7 +3,7 @@
 Spark reads a folder itself, which is fastest. A bucket needs no jar
 (drain.spark.object_data_source), unless an operator has installed Hadoop's jars and sets ``reader =
 "spark"``. A few small chunks in a folder are read here: scanning them in Spark costs more than
-counting their rows.
+counting their rows. Spark never infers a schema.
 """
 
 import re
@@ -17,11 +17,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.spark import object_data_source as objects
-from drain.spark.schemas import FACT_COLUMNS, FACTS
+from headgate.ledger.chunk import COLUMNS
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 
 Reader = Literal["auto", "spark"]
 READERS: Final[tuple[Reader, ...]] = ("auto", "spark")
+FACT_COLUMNS: Final = (
+    "fact",
+    "topic_id",
+    "segment",
+    "offset",
+    "end_offset",
+    "subscription_id",
+    "subscription_type",
+    "seek_generation",
+    "bucket",
+    "timestamp_ms",
+    "size_bytes",
+)
+"""The only columns that are read from chunks: keys, values and bodies are not among them."""
+
+CHUNK_FACTS: Final = pa.schema([(name, pa.type_for_alias(COLUMNS[name])) for name in FACT_COLUMNS])
+FACTS: Final = CHUNK_FACTS.append(pa.field("shard", pa.int64()))
+"""The shard is not a column of a chunk: it is taken from the chunk's folder."""
 _FACTS: Final = from_arrow_schema(FACTS)
 _SHARD: Final = re.compile(r"/shard=(\d+)/[^/]+$")
 SMALL_READ_MAX_ROWS: Final = 25_000
@@ -45,7 +63,7 @@ def hadoop_url(ledger_url: str) -> str:
 
 
 def read_small_chunks(paths: Sequence[str], max_rows: int, max_chunks: int = SMALL_READ_MAX_CHUNKS) -> pa.Table | None:
-    """Return the rows of the chunks at ``paths`` as schemas.FACTS; None if they are too many or unreadable.
+    """Return the rows of the chunks at ``paths`` as FACTS; None if they are too many or unreadable.
 
     A missing column is null, and the shard is taken from the folder, as in Spark, which reads such chunks and reports
     errors.
@@ -96,7 +114,7 @@ class SparkFiles:
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """Return the rows of these chunks, as schemas.FACTS. Spark takes the shard from the folder ``shard=0003``."""
+        """Return the rows of these chunks, as FACTS. Spark takes the shard from the folder ``shard=0003``."""
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:

@@ -90,11 +90,6 @@ class ObjectSource(DataSource):
         return ObjectReader(self.options["ledger"], json.loads(self.options["paths"]), to_arrow_schema(schema))
 
 
-class ObjectPartition(InputPartition):
-    def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__(tuple(paths))
-
-
 class ObjectReader(DataSourceReader):
     """Distributes the objects over tasks, and reads those of one task."""
 
@@ -109,7 +104,7 @@ class ObjectReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return adjacent objects together, one partition per task."""
         return [
-            ObjectPartition(self._paths[first : first + self._limits.objects_per_task])
+            InputPartition(self._paths[first : first + self._limits.objects_per_task])
             for first in range(0, len(self._paths), self._limits.objects_per_task)
         ]
 

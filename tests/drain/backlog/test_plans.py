@@ -25,8 +25,7 @@ from drain.backlog.plans import (
 from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError
-from drain.spark.fact_source import SparkFiles
-from drain.spark.schemas import FACTS
+from drain.spark.fact_source import FACTS, SparkFiles
 from headgate.errors import HeadgateError
 from tests.support.fakes.fact_counter import FactCounter
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand

@@ -15,9 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
 from drain.spark.chunks import LedgerChunks
-from drain.spark.fact_source import SparkFiles, StoreObjects, fact_source
+from drain.spark.fact_source import FACT_COLUMNS, FACTS, SparkFiles, StoreObjects, fact_source
 from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectReader, ReadLimits
-from drain.spark.schemas import FACT_COLUMNS, FACTS
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from tests.support.samples.damaged_files import corrupt, truncate

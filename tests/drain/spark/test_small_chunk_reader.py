@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from drain.spark.fact_source import SMALL_READ_MAX_ROWS, read_small_chunks
-from drain.spark.schemas import FACT_COLUMNS, FACTS
+from drain.spark.fact_source import FACT_COLUMNS, FACTS, SMALL_READ_MAX_ROWS, read_small_chunks
 from tests.support.samples.damaged_files import corrupt, truncate
 from tests.support.samples.ledgers import RandomLedger
 

@@ -59,7 +59,7 @@ class FactCounter:
         self._aggregates: dict[tuple[int, ...], _Aggregate] = {}
 
     def add(self, facts: Iterable[Mapping[str, Any]]) -> None:
-        """Add facts: the columns of drain.spark.schemas.FACTS with their values; those that are absent are null."""
+        """Add facts: the columns of drain.spark.fact_source.FACTS with their values; those that are absent are null."""
         for fact in facts:
             offset, subscription_id = fact.get("offset"), fact.get("subscription_id")
             kind, value = _kind_of(fact), _value_of(fact)
