@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from drain.service.program import needs_spark
+from drain.spark_extra import needs_spark
 from headgate.cli.terminal.output import examples
 
 PROGRAMS = {

@@ -1,32 +1,12 @@
-"""The program around `drain.service.service`: it ends without waiting for threads, and in one line without Spark.
-
-Imports no Spark itself.
-"""
+"""The program around `drain.service.service`: it ends without waiting for threads, and in one line without Spark."""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
+from drain.spark_extra import needs_spark
 from headgate.errors import HeadgateError
-
-SPARK_PACKAGES: Final = ("pyspark", "pyarrow")
-"""The packages of the extra ``spark`` of headgate-daemon."""
-
-
-@contextmanager
-def needs_spark() -> Iterator[None]:
-    """Say what to install if a package of the extra is missing, by a HeadgateError."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in SPARK_PACKAGES:
-            raise
-        raise HeadgateError(
-            f"this program needs Spark, but {package} is not installed: python3 -m pip install 'headgate-daemon[spark]'"
-        ) from error
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
