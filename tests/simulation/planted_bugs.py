@@ -174,23 +174,6 @@ def _latest_of_active(right: Function, target: Any, *, layout: Layout, ends: Any
     return right(target, layout=layout, ends=ends, **rest)
 
 
-def _overlapping_children(right: Function, self: Layout, splits: Any, *rest: Any) -> Layout:
-    after = right(self, splits, *rest)
-    if not splits:
-        return after
-    upper = after.segments[self.next_segment_id + 1]
-    overlapping = with_fields(upper, first_hash=upper.first_hash - 1)
-    return replace(after, segments={**after.segments, upper.segment_id: overlapping})
-
-
-def _merge_of_one_parent(right: Function, self: Layout, splits: Any, merges: Any, *rest: Any) -> Layout:
-    after = right(self, splits, merges, *rest)
-    if not merges:
-        return after
-    child = after.segments[after.next_segment_id - 1]
-    return replace(after, segments={**after.segments, child.segment_id: with_fields(child, parents=child.parents[:1])})
-
-
 def _expiring_names(right: Function, producers: Any, **rules: Any) -> Any:
     expired = right(producers, **rules)
     return expired and with_fields(expired, producer_ids=[*expired.producer_ids, *producers.with_window])
@@ -277,19 +260,15 @@ BUGS = (
     Bug("A seek does not move the descendants of a segment.", SEEK, with_arguments(gated=False)),
     # Verdicts, and identities of producers
     Bug("A request for another term is accepted.", "shard.requests.verdicts:judge_term", always(None)),
-    Bug("A command is executed after its deadline.", "shard.requests.verdicts:judge_deadline", always(None)),
     Bug("An unknown producer is accepted.", VERDICT, accepting("forgotten")),
     Bug("An older producer epoch is accepted.", VERDICT, accepting("fenced")),
     Bug("A gap in the sequences is accepted.", VERDICT, accepting("arrived before")),
-    Bug("A batch without a right is accepted.", VERDICT, accepting("forbidden")),
     Bug("A repeated batch is stored again.", VERDICT,
         lambda right, *args, **kwargs: Accept() if isinstance(found := right(*args, **kwargs), Duplicate) else found),
     Bug("Batches have one digest, so a repetition may have other content.", "headgate.protocol.batch_digest:batch_digest", always(bytes(16))),
     Bug("A snapshot lacks the deduplication window.", "controller.snapshots.format:encode_snapshot", _snapshot_without_batches),
     Bug("Named producers expire like anonymous ones.", "shard.requests.producer_expiry:expired_producers", _expiring_names),
     # Segments, records and what they are counted as
-    Bug("The children of a split overlap in one hash.", "headgate.model.layout:Layout.changed", _overlapping_children),
-    Bug("The child of a merge has only its lower parent.", "headgate.model.layout:Layout.changed", _merge_of_one_parent),
     Bug("An external topic may have any graph.", "shard.requests.source_listing:check_graph", always(None)),
     Bug("What a deleted subscription contained stays counted.", "shard.state.usage:Usage.add_subscription",
         lambda right, self, found, times=1: right(self, found) if times > 0 else None),

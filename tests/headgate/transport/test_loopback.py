@@ -12,7 +12,7 @@ from headgate.transport.loopback import IPV4, host_port, loopback
 from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 
 FOLDERS = set(SOURCE_FOLDERS) - {"examples", "tests"}
-EXAMPLES = {"controller/settings/problems.py"}
+EXAMPLES = {"controller/settings/load.py"}
 """An error message gives an example."""
 
 
