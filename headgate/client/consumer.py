@@ -499,7 +499,9 @@ class Consumer:
         parked for all consumers until `Admin.resume_key`. Then its records are delivered in order, before newer ones:
         acknowledge each of them, or park it again. If `get_many` has returned later records of the key, park each.
 
-        Waits for the leader. Raises:
+        Waits for the leader.
+
+        Raises:
             RequestRejectedError: the subscription has no dead-letter topic, or too many parked keys, or the key is
                 longer than 256 bytes. The record is not acknowledged.
             TypeError, HeadgateError: as `acknowledge`; keys of an external topic cannot be parked.

@@ -56,7 +56,7 @@ class Producer:
     def __init__(
         self,
         config: ClientConfig | Client,
-        name: str | NamedProgram | None = None,
+        name: str | None = None,
         settings: ProducerSettings | None = None,
         *,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -67,7 +67,7 @@ class Producer:
         Args:
             config: the cluster, or a client that is connected to it.
             name: makes the producer resumable: its `source_position` in each topic survives a restart, and of
-                two producers with one name the older is fenced. A text is a program that starts now.
+                two producers with one name the older is fenced.
             settings: None: the defaults.
             connect_timeout_seconds: how long entering may take.
             interceptors: what is added around each `send`, the outermost first.
@@ -77,9 +77,7 @@ class Producer:
         """
         self._lease = ClientLease(config, "producer", connect_timeout_seconds)
         self._client = self._lease.client
-        self._program = NamedProgram(name, self._client.now_ms()) if isinstance(name, str) else name
-        if self._program is not None:
-            m.require_name("producer", self._program.name)
+        self._program = None if name is None else NamedProgram(m.require_name("producer", name), self._client.now_ms())
         self._settings = settings or ProducerSettings()
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shard_batches: dict[int, ShardBatches] = {}
@@ -95,6 +93,16 @@ class Producer:
         self._closed = False
         self._opened: tuple[bool, bytes | None] = False, None
         """By the last `open`: whether it created the producer, and the position."""
+
+    @classmethod
+    def of_program(cls, client: Client, program: NamedProgram, settings: ProducerSettings) -> Self:
+        """Return the named producer of a program whose incarnation or secret the leader has given.
+
+        :meta private:
+        """
+        producer = cls(client, program.name, settings)
+        producer._program = program
+        return producer
 
     async def __aenter__(self) -> Self:
         """Connect.

@@ -136,7 +136,7 @@ async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored
             await tenant.create_topic("tenant-b", 1)
 
     async def produce(key: bytes) -> list[int]:
-        async with Producer(cluster.config_of("tenant"), settings=ProducerSettings(batch_bytes=200)) as producer:
+        async with Producer(cluster.config_of("tenant"), settings=ProducerSettings(batch_bytes=50)) as producer:
             deliveries = [await producer.send("tenant-a", key, b"%d" % n * 100) for n in range(120)]
             return [(await delivery).offset for delivery in deliveries]
 

@@ -83,7 +83,7 @@ class DeadLetterSender:
             self._sending = False
 
     async def _send(self, alive: m.HeartbeatReply) -> None:
-        producer = Producer(
+        producer = Producer.of_program(
             self._client,
             self._requests.dead_letter_producer(alive),
             ProducerSettings(delivery_timeout_seconds=SEND_SECONDS, reserved_headers=True),
