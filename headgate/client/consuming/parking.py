@@ -11,7 +11,6 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
@@ -31,6 +30,8 @@ from headgate.reading.topic_reader import TopicReader
 
 RETRY_SECONDS: Final = 1.0
 """Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
+RESUMED_RECORDS: Final = 1000
+"""Of one key, that one reading of the dead-letter topic finds."""
 
 
 class Parking:
@@ -144,7 +145,8 @@ class Parking:
     async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> bool:
         """Take the next step of a resumption (rules 3 and 4); return whether it has ended."""
         if named.stored > state.queued:
-            await self._deliver(holding, state, named)
+            while named.stored > state.queued and state.is_resuming and not holding.stopped:
+                await self._deliver(holding, state, named)
         elif named.last == state.queued and state.held is None:
             state.held = asyncio.Event()
         elif (
@@ -161,35 +163,52 @@ class Parking:
         return False
 
     async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
-        async with self._reads, aclosing(self._stored_records(named)) as records:
-            async for number, record in records:
-                if number > state.queued and state.is_resuming and not holding.stopped:
-                    if number > state.queued + 1:  # Those behind it are there, so the topic has lost them.
-                        missing = number - state.queued - 1
-                        self._log.error("key.records_missing", key=repr(named.key), records=missing)
+        end = min(named.stored, state.queued + RESUMED_RECORDS)
+        async with self._reads:
+            found, newest = await self._stored_records(named, state.queued, end)
+            for number in sorted(found):
+                if state.is_resuming and not holding.stopped:
+                    self._pass(named, state, number - 1, newest)
                     state.queued = number
-                    await self._feed.enqueue(holding, self._consumed(holding, record, number))
-        if state.is_resuming and state.queued < named.stored and not holding.stopped:
-            # A leader that was deposed may have described the topic without its newest records.
-            absent = f"{named.stored - state.queued} records are not in topic {named.topic!r}"
-            raise LedgerError(f"{absent}: if it has lost them, drop the key")
+                    await self._feed.enqueue(holding, self._consumed(holding, found[number], number))
+        if state.is_resuming and not holding.stopped:
+            self._pass(named, state, end, newest)
 
-    async def _stored_records(self, named: m.ResumingKey) -> AsyncGenerator[tuple[int, LedgerRecord]]:
-        """Yield the parked records of a key up to `ResumingKey.stored`, with their numbers."""
+    def _pass(self, named: m.ResumingKey, state: ParkedKey, end: int, newest: int) -> None:
+        """Pass over records up to number ``end`` that the topic has lost, if others are behind them, up to ``newest``.
+
+        Raises LedgerError: none are. A leader that was deposed may have described the topic without its newest records.
+        """
+        if (missing := end - state.queued) > 0:
+            if newest <= end:
+                raise LedgerError(
+                    f"{missing} records are not in topic {named.topic!r}: if it has lost them, drop the key"
+                )
+            self._log.error("key.records_missing", key=repr(named.key), records=missing)
+            state.queued = end
+
+    async def _stored_records(self, named: m.ResumingKey, after: int, end: int) -> tuple[dict[int, LedgerRecord], int]:
+        """Return the parked records of a key behind number ``after`` up to ``end``, and the newest number of the key.
+
+        Of two with one number the later one counts. If an older ledger of the stream was put back, the first one is of
+        the history that was lost.
+        """
         shard = shard_of(named.topic, await self._client.shards())
         reply = await self._client.request(shard, lambda: m.DescribeTopic(topic=named.topic))
         topic = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
         key_hash = segment_hash(named.key)
         starts = {each.segment: 0 for each in topic.segments if each.first_hash <= key_hash <= each.last_hash}
-        ledger = Ledger(self._client.store, shard)
-        reader = TopicReader(ledger, topic, starts=starts, key=named.key)
+        reader = TopicReader(Ledger(self._client.store, shard), topic, starts=starts, key=named.key)
+        found: dict[int, LedgerRecord] = {}
+        newest = 0
         async with aclosing(reader.stored()) as records:
             async for record in records:
                 origin = origin_of(record.headers)
-                if origin is None or not self._requests.is_own(origin):
-                    continue
-                if named.number < origin.parked_number <= named.stored:
-                    yield origin.parked_number, record
+                if origin is not None and self._requests.is_own(origin):
+                    newest = max(newest, min(origin.parked_number, named.stored))
+                    if after < origin.parked_number <= end:
+                        found[origin.parked_number] = record
+        return found, newest
 
     def _consumed(self, holding: HeldSegment, record: LedgerRecord, number: int) -> ConsumedRecord:
         return ConsumedRecord(

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from headgate import ParkedKeyInfo
+from headgate import ParkedKeyInfo, ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.processing.policies import RetryPolicy
@@ -111,6 +111,26 @@ async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_rec
         assert [3, 13, *range(3, 300, 10)] == program.values()
         assert 0 == await unacknowledged(admin)
         assert 2 < sum(1 for each in program.handled if each.parked_number)
+
+
+async def test_a_parked_record_of_a_lost_history_does_not_take_the_place_of_one_with_its_number():
+    """The dead-letter topic's shard may be put back with newer records than that of the stream."""
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        headers = [
+            (name, b"3" if name == "headgate-source-parked-number" else text)
+            for name, text in (await dead(world))[1].headers
+        ]
+        settings = ProducerSettings(reserved_headers=True)
+        async with Producer(client(world, "lost"), settings=settings) as producer:
+            await producer.send("dead", POISON, b"999", headers=headers)
+        await produce(world, 20)
+        await program.read(consumer, 10)
+        program.spared = 1000
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 30)
+        assert ([3, 13, 3, 13], []) == (program.values(), await parked(admin))
 
 
 async def test_a_resumed_record_that_fails_again_stays_at_its_place():
