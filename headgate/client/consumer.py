@@ -308,7 +308,19 @@ class Consumer:
             if runner.report.unhandled:  # they were delivered, so an acknowledgement of a later one would include them
                 self.stop()
         await self.flush()
+        if until_caught_up:
+            await self._store_dead_letters()
         return report
+
+    async def _store_dead_letters(self) -> None:
+        """Wait until those are stored that this consumer can send: handlers may have failed after the last delivery."""
+        pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
+        while self._state is _State.OPEN and self._sends(await self._membership.heartbeat()):  # noqa: ASYNC110 - the leader knows
+            await asyncio.sleep(pauses.next_seconds())
+
+    def _sends(self, alive: m.HeartbeatReply) -> bool:
+        """Return whether this consumer has dead letters to store, and can."""
+        return bool(alive.dead_letters) and not self._deliveries.sender.problem
 
     def _runner(self, handler: Handler, options: RunOptions) -> Runner:
         wrappers = [
@@ -413,7 +425,8 @@ class Consumer:
         subscription with unacknowledged records is blocked, is moving, or belongs to a consumer that
         has gone, and everything acknowledged here is stored. Segments of other connected consumers are
         theirs to read. Records that are stored meanwhile may be delivered too. Acknowledge records in
-        the loop: the children of a split wait for it. Dead letters that this consumer can send are stored.
+        the loop: the children of a split wait for it. Dead letters that this consumer can send are stored, and keys
+        that are being resumed are resumed.
 
         Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
         """
@@ -432,8 +445,8 @@ class Consumer:
             elif self._feed.has_delivered(goal):
                 await self.flush()  # What is parked by then is a dead letter.
                 alive = await self._membership.heartbeat(asks_unread=True)
-                sends = bool(alive.dead_letters) and not self._deliveries.sender.problem
-                if not alive.unread and not sends and self._feed.has_delivered(goal):
+                resumes = bool(alive.resuming) and not self._deliveries.parking.problem
+                if not (alive.unread or resumes or self._sends(alive)) and self._feed.has_delivered(goal):
                     break
         await self.flush()
 

@@ -40,6 +40,8 @@ class Parking:
     def __init__(self, context: ConsumerContext) -> None:
         self.heartbeat: Heartbeat | None = None
         """Asks which keys are being resumed."""
+        self.problem = ""
+        """Why the last step of a resumption failed; empty: it did not."""
         self._client = context.client
         self._requests = context.requests
         self._feed = context.feed
@@ -125,11 +127,14 @@ class Parking:
         try:
             while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
                 try:
-                    if await self._continue(holding, state, named):
+                    ended = await self._continue(holding, state, named)
+                    self.problem = ""
+                    if ended:
                         return
                     named = await self._present(named)
                 except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
-                    self._log.warning("key.not_resumed", key=repr(named.key), reason=str(error))
+                    self.problem = str(error)
+                    self._log.warning("key.not_resumed", key=repr(named.key), reason=self.problem)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             state.end_resumption()

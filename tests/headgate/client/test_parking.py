@@ -113,6 +113,28 @@ async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_rec
         assert 2 < sum(1 for each in program.handled if each.parked_number)
 
 
+async def test_a_run_that_ends_when_caught_up_stores_what_it_parked_and_resumes_what_it_is_to_resume():
+    """A program that runs now and then leaves nothing to the next one, which may be a day away."""
+    handled: list[bytes] = []
+
+    def handle(record: ConsumedRecord) -> None:
+        if record.key == POISON and not spared:
+            raise ValueError("poison")
+        handled.append(record.value)
+
+    retry, spared = RetryPolicy(attempts=2, then="park"), False
+    async with stream() as (world, admin):
+        async with reader(world) as consumer:
+            await consumer.run(handle, retry=retry, until_caught_up=True)
+        assert [3, 13] == [int(each.value) for each in await dead(world)]
+        await admin.resume_key("orders", "billing", POISON)
+        spared = True
+        handled.clear()
+        async with reader(world) as consumer:
+            await consumer.run(handle, retry=retry, until_caught_up=True)
+        assert ([b"3", b"13"], []) == (handled, await parked(admin))
+
+
 async def test_a_parked_record_of_a_lost_history_does_not_take_the_place_of_one_with_its_number():
     """The dead-letter topic's shard may be put back with newer records than that of the stream."""
     program = Program()
