@@ -20,7 +20,6 @@ from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.consumer_requests import ConsumerOptions, ConsumerRequests
 from headgate.client.consuming.consumer_tasks import ConsumerContext, ConsumerTasks
 from headgate.client.consuming.deliveries import Deliveries
-from headgate.client.consuming.parking import require_stream
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
@@ -520,7 +519,8 @@ class Consumer:
             TypeError, HeadgateError: as `acknowledge`; keys of an external topic cannot be parked.
         """
         _require_record("park", record)
-        require_stream("park", reads_source=self._reads_source, is_stream=self._kind == SubscriptionType.STREAM)
+        if self._reads_source or self._kind != SubscriptionType.STREAM:
+            raise HeadgateError("park: only a STREAM of a topic whose records are stored by headgate parks keys")
         if self._holdings.handling is not None:
             raise HeadgateError('park: run() parks the key of a record with retry=RetryPolicy(then="park")')
         await self._deliveries.parking.park(record, reason)

@@ -30,6 +30,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     parked_number: int = 0
     """Its number among the records of its parked key; 0: it was not parked."""
 
+    @property
+    def owner(self) -> tuple[str, str, int, int]:
+        """Ledger, topic and subscription. Ids are those of a shard, which the topic's name tells."""
+        return self.ledger, self.topic, self.topic_id, self.subscription_id
+
     def headers(self) -> Headers:
         return tuple(
             (f"{ORIGIN_PREFIX}{field.replace('_', '-')}", str(getattr(self, field)).encode())

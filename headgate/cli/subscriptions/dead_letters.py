@@ -104,9 +104,8 @@ class OpenLetters:
 
     def is_own(self, origin: Origin | None) -> bool:
         """Apply rule 3."""
-        own = self.ledger_id, self.source.topic_id, self.described.subscription_id
-        found = None if origin is None else (origin.ledger, origin.topic_id, origin.subscription_id)
-        return found == own and origin is not None and origin.topic == self.source.topic
+        own = self.ledger_id, self.source.topic, self.source.topic_id, self.described.subscription_id
+        return origin is not None and origin.owner == own
 
     async def close(self, admin: Admin) -> None:
         """Move the subscription of rule 1 behind what was found."""
@@ -138,8 +137,7 @@ async def find_open(context: CommandContext, topic: str, name: str) -> OpenLette
         reader = TopicReader(opened.ledger, opened.description, starts=starts, describe=opened.describe)
         async with aclosing(reader.stored()) as records:
             async for record in records:
-                origin = origin_of(record.headers)
-                if origin is not None and found.is_own(origin):
+                if (origin := origin_of(record.headers)) is not None and found.is_own(origin):
                     found.letters.append(_letter(record, origin))
     found.letters.sort(key=lambda each: each["died_at"])
     return found

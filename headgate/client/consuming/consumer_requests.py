@@ -239,8 +239,7 @@ class ConsumerRequests:
 
     def is_own(self, origin: Origin) -> bool:
         """Return whether a dead letter is of this member's subscription."""
-        found = origin.ledger, origin.topic_id, origin.subscription_id
-        return found == (self.ledger_id, self.topic_id, self._subscription_id)
+        return origin.owner == (self.ledger_id, self._member["topic"], self.topic_id, self._subscription_id)
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record`` for every later holder of its segment."""

@@ -19,7 +19,7 @@ from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
 from headgate.client.consuming.record_feed import HeldSegment, ParkedKey
 from headgate.client.reply_dispatch import body_of
-from headgate.errors import HeadgateError, LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
+from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.dead_letter import origin_of
 from headgate.model.hashing import segment_hash, shard_of
@@ -227,9 +227,3 @@ class Parking:
             record.headers,
             parked_number=number,
         )
-
-
-def require_stream(method: str, *, reads_source: bool, is_stream: bool) -> None:
-    """Raise HeadgateError unless keys of this consumer can be parked."""
-    if reads_source or not is_stream:
-        raise HeadgateError(f"{method}: only a STREAM of a topic whose records are stored by headgate parks keys")

@@ -135,20 +135,23 @@ async def test_a_run_that_ends_when_caught_up_stores_what_it_parked_and_resumes_
         assert ([b"3", b"13"], []) == (handled, await parked(admin))
 
 
-async def test_a_parked_record_of_a_lost_history_does_not_take_the_place_of_one_with_its_number():
-    """The dead-letter topic's shard may be put back with newer records than that of the stream."""
+async def test_only_the_stream_s_own_records_take_a_place_among_the_parked_ones():
+    """The dead-letter topic may be put back with newer records than its stream, and topics of two shards may share it."""
     program = Program()
     async with stream() as (world, admin), reader(world) as consumer:
         await program.read(consumer, 10)
-        headers = [
-            (name, b"3" if name == "headgate-source-parked-number" else text)
-            for name, text in (await dead(world))[1].headers
-        ]
-        settings = ProducerSettings(reserved_headers=True)
-        async with Producer(client(world, "lost"), settings=settings) as producer:
-            await producer.send("dead", POISON, b"999", headers=headers)
+        origin = dict((await dead(world))[1].headers) | {"headgate-source-parked-number": b"3"}
+
+        async def store(value: bytes, **other: bytes) -> None:
+            headers = origin | {f"headgate-source-{name}": text for name, text in other.items()}
+            settings = ProducerSettings(reserved_headers=True)
+            async with Producer(client(world, "other"), settings=settings) as producer:
+                await producer.send("dead", POISON, value, headers=headers.items())
+
+        await store(b"999")
         await produce(world, 20)
         await program.read(consumer, 10)
+        await store(b"998", topic=b"returns")
         program.spared = 1000
         await admin.resume_key("orders", "billing", POISON)
         await program.read(consumer, 30)
