@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.cli.run import read_settings
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
 from shard.access.broker_rules import BrokerFormat, export
 from shard.access.quotas import QUOTAS, limit_text
@@ -29,13 +30,7 @@ config_option = click.option(
 )
 
 
-@click.group(
-    epilog=examples(
-        "headgate access list --config headgate.toml",
-        "headgate access check shop produce orders --config headgate.toml",
-        "headgate access export --config headgate.toml > headgate.acl",
-    ),
-)
+@click.group()
 def access() -> None:
     """Show, explain and export who may do what.
 
@@ -43,21 +38,21 @@ def access() -> None:
     """
 
 
-@access.command(
-    "check",
-    epilog=examples(
-        "headgate access check shop produce orders --config /etc/headgate/headgate.toml",
-        "headgate access check billing consume orders billing --config headgate.toml --json",
-        "headgate access check operator administer orders --config headgate.toml",
-    ),
+@command(
+    "headgate access check shop produce orders --config /etc/headgate/headgate.toml",
+    "headgate access check billing consume orders billing --config headgate.toml --json",
+    "headgate access check operator administer orders --config headgate.toml",
+    group=access,
+    asks_cluster=False,
 )
 @click.argument("user")
 @click.argument("action", type=click.Choice([action.value for action in Action]))
 @click.argument("topic", required=False)
 @click.argument("subscription", required=False)
 @config_option
-@json_option
-def check(user: str, action: str, topic: str | None, subscription: str | None, config: Path, as_json: bool) -> None:
+def check(
+    context: CommandContext, user: str, action: str, topic: str | None, subscription: str | None, config: Path
+) -> None:
     """Explain whether USER may do ACTION with SUBSCRIPTION of TOPIC; without TOPIC: with all topics.
 
     The quotas of the user are shown too. The exit code is 0 if it is allowed, and 1 if it is denied.
@@ -65,20 +60,17 @@ def check(user: str, action: str, topic: str | None, subscription: str | None, c
     rules = _rules(read_settings(config))
     decision = rules.judge(user, Act(Action(action), topic, subscription, on_all_topics=topic is None))
     limits = rules.limits_of(user)
-    if as_json:
-        quotas = {quota: limit_text(limits.of(quota)) for quota in QUOTAS}
-        print_json({"allowed": decision.allowed, "reason": decision.reason, "quotas": quotas})
-    else:
+    quotas = {quota: limit_text(limits.of(quota)) for quota in QUOTAS}
+    if not context.printed_as_json({"allowed": decision.allowed, "reason": decision.reason, "quotas": quotas}):
         click.echo(f"{'allowed' if decision.allowed else 'denied'}: {decision.reason}")
         click.echo(f"quotas: {limits}")
     if not decision.allowed:
         raise click.exceptions.Exit(1)
 
 
-@access.command("list", epilog=examples("headgate access list --config /etc/headgate/headgate.toml"))
+@command("headgate access list --config /etc/headgate/headgate.toml", group=access, name="list", asks_cluster=False)
 @config_option
-@json_option
-def list_users(config: Path, as_json: bool) -> None:
+def list_users(context: CommandContext, config: Path) -> None:
     """List the rights and the quotas of all users."""
     rules = _rules(read_settings(config))
     rows = [
@@ -91,25 +83,23 @@ def list_users(config: Path, as_json: bool) -> None:
         (user, *(limit_text(rules.limits_of(user).of(quota)) for quota in QUOTAS)) for user in sorted(rules.users)
     ]
     quota_columns = ("user", *QUOTAS)
-    if as_json:
-        print_json(
-            {
-                "rights": [dict(zip(columns, row, strict=True)) for row in rows],
-                "quotas": [dict(zip(quota_columns, row, strict=True)) for row in quotas],
-            }
-        )
-    else:
+    documents = {
+        "rights": [dict(zip(columns, row, strict=True)) for row in rows],
+        "quotas": [dict(zip(quota_columns, row, strict=True)) for row in quotas],
+    }
+    if not context.printed_as_json(documents):
         print_table(columns, rows)
         click.echo()
         print_table(quota_columns, quotas)
 
 
-@access.command(
-    "export",
-    epilog=examples(
-        "headgate access export --config /etc/headgate/headgate.toml > /etc/mosquitto/headgate.acl",
-        "headgate access export --config headgate.toml --format dynamic-security > dynamic-security.json",
-    ),
+@command(
+    "headgate access export --config /etc/headgate/headgate.toml > /etc/mosquitto/headgate.acl",
+    "headgate access export --config headgate.toml --format dynamic-security > dynamic-security.json",
+    group=access,
+    name="export",
+    prints_json=False,
+    asks_cluster=False,
 )
 @click.option(
     "--format",
@@ -120,7 +110,7 @@ def list_users(config: Path, as_json: bool) -> None:
     help="mosquitto: a file for acl_file. dynamic-security: the plugin's file, to which you add passwords.",
 )
 @config_option
-def export_rules(broker_format: str, config: Path) -> None:
+def export_rules(_: CommandContext, broker_format: str, config: Path) -> None:
     """Print the MQTT broker's configuration for all users and for the daemons.
 
     The broker vouches for the user of each message, and enforces the rights of devices. Export again

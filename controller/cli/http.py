@@ -5,24 +5,23 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.terminal.output import examples
+from headgate.cli.context import CommandContext, command
 from web.tokens import new_token, read_tokens, token_line
 
 OWNER_ONLY = 0o600
 
 
-@click.group(
-    epilog=examples("headgate http token prometheus --file /etc/headgate/http-tokens > /etc/prometheus/headgate-token")
-)
+@click.group()
 def http() -> None:
     """Make tokens for the daemons' HTTP server."""
 
 
-@http.command(
-    epilog=examples(
-        "headgate http token prometheus --file /etc/headgate/http-tokens > /etc/prometheus/headgate-token",
-        "headgate http token alice --file http-tokens",
-    )
+@command(
+    "headgate http token prometheus --file /etc/headgate/http-tokens > /etc/prometheus/headgate-token",
+    "headgate http token alice --file http-tokens",
+    group=http,
+    prints_json=False,
+    asks_cluster=False,
 )
 @click.argument("name")
 @click.option(
@@ -32,7 +31,7 @@ def http() -> None:
     required=True,
     help="The daemon's [http] tokens_file; created for its owner only if it is missing.",
 )
-def token(name: str, path: Path) -> None:
+def token(_: CommandContext, name: str, path: Path) -> None:
     """Make a token for NAME, add its hash to FILE, and print the token once.
 
     NAME says in FILE who holds the token. A daemon accepts it after SIGHUP. To revoke it, delete its

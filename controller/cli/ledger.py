@@ -11,20 +11,15 @@ import click
 
 from controller.backup.check import CheckedShard, check_shard
 from controller.backup.copy import CopiedShard, copy_shard, shard_folders
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
 from headgate.storage.object_store import Store, open_store
 
 PROGRESS_INTERVAL_SECONDS = 5.0
-_NUMBERS = ("shard", "last", "copied", "chunks", "epoch", "topics", "ranges", "snapshot")
 
 
-@click.group(
-    epilog=examples(
-        "headgate ledger copy file:///var/lib/headgate/ledger s3://backup/headgate",
-        "headgate ledger check s3://backup/headgate",
-    )
-)
+@click.group()
 def ledger() -> None:
     """Copy a ledger to another store, or check one.
 
@@ -33,17 +28,16 @@ def ledger() -> None:
     """
 
 
-@ledger.command(
-    epilog=examples(
-        "headgate ledger copy /var/lib/headgate/ledger /mnt/backup/ledger",
-        "headgate ledger copy file:///var/lib/headgate/ledger s3://backup/headgate",
-        "headgate ledger copy s3://backup/headgate /var/lib/headgate/restored --json",
-    )
+@command(
+    "headgate ledger copy file:///var/lib/headgate/ledger s3://backup/headgate",
+    "headgate ledger copy /var/lib/headgate/ledger /mnt/backup/ledger",
+    "headgate ledger copy s3://backup/headgate /var/lib/headgate/restored --json",
+    group=ledger,
+    asks_cluster=False,
 )
 @click.argument("source")
 @click.argument("destination")
-@json_option
-def copy(source: str, destination: str, as_json: bool) -> None:
+def copy(context: CommandContext, source: str, destination: str) -> None:
     """Copy the ledger SOURCE to DESTINATION. Its cluster may run meanwhile.
 
     The copy is the ledger of one moment per shard. Objects that DESTINATION has are not copied again, so a second run
@@ -54,44 +48,38 @@ def copy(source: str, destination: str, as_json: bool) -> None:
     if _url(source) == _url(destination):
         raise ConfigError(f"{source} and {destination} are one store; choose another destination")
     copied = asyncio.run(_copy(*stores, source))
-    if as_json:
-        print_json({"shards": copied})
+    if context.printed_as_json({"shards": copied}):
         return
     print_table(
         ("shard", "last", "copied", "ranges", "snapshots"),
-        [tuple(str(n) for n in (s.shard, s.last_chunk, s.chunks, s.ranges, s.snapshots)) for s in copied],
-        numbers=(*_NUMBERS, "snapshots"),
+        [(each.shard, each.last_chunk, each.chunks, each.ranges, each.snapshots) for each in copied],
     )
     click.echo(
         f"copied {sum(each.chunks for each in copied)} chunks of {len(copied)} shards to {destination}", err=True
     )
 
 
-@ledger.command(
-    epilog=examples(
-        "headgate ledger check /mnt/backup/ledger",
-        "headgate ledger check s3://backup/headgate --shards 4 --json",
-    )
+@command(
+    "headgate ledger check /mnt/backup/ledger",
+    "headgate ledger check s3://backup/headgate --shards 4 --json",
+    group=ledger,
+    asks_cluster=False,
 )
 @click.argument("url")
 @click.option(
     "--shards", type=click.IntRange(1, 1024), help="Number of the cluster's shards. [default: the shards found]"
 )
-@json_option
-def check(url: str, shards: int | None, as_json: bool) -> None:
+def check(context: CommandContext, url: str, shards: int | None) -> None:
     """Read every object of the ledger URL, and report what a daemon or a consumer could not read.
 
     The exit code is 1 if there is a problem. A cluster on this ledger needs as many shards as are listed.
     """
     checked = asyncio.run(_check(_opened(url), url, shards))
     problems = [f"shard {each.shard}: {problem}" for each in checked for problem in each.problems]
-    if as_json:
-        print_json({"shards": checked, "intact": not problems})
-    else:
+    if not context.printed_as_json({"shards": checked, "intact": not problems}):
         print_table(
             ("shard", "chunks", "last", "written", "epoch", "topics", "ranges", "snapshot"),
             [_row(each) for each in checked],
-            numbers=_NUMBERS,
             drop=("epoch", "topics", "ranges", "last"),
         )
     for problem in problems:
@@ -101,15 +89,12 @@ def check(url: str, shards: int | None, as_json: bool) -> None:
     click.echo(f"{url} is intact: {len(checked)} shards", err=True)
 
 
-def _row(found: CheckedShard) -> tuple[str, ...]:
-    moment = (
-        datetime.fromtimestamp(found.last_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if found.last_at_ms else "-"
-    )
-    return (
-        *(str(number) for number in (found.shard, found.chunks, found.last_chunk)),
-        moment,
-        *(str(number) for number in (found.leader_epoch, found.topics, found.ranges, found.newest_snapshot)),
-    )
+def _row(found: CheckedShard) -> tuple[object, ...]:
+    moment = None
+    if found.last_at_ms:
+        moment = datetime.fromtimestamp(found.last_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    chunks = found.shard, found.chunks, found.last_chunk, moment
+    return *chunks, found.leader_epoch, found.topics, found.ranges, found.newest_snapshot
 
 
 def _url(text: str) -> str:

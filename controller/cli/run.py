@@ -22,9 +22,10 @@ import structlog
 from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.settings.files import check_files
 from controller.settings.load import Settings, load_settings, security_warnings
+from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
-from headgate.cli.terminal.output import examples, json_option, print_json, print_table
+from headgate.cli.terminal.output import examples, print_table
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 
@@ -133,14 +134,15 @@ def run(context: DaemonContext, config: Path) -> None:
         return
 
 
-@click.command(
-    "check-config",
-    epilog=examples("headgate check-config --config headgate.toml", "headgate check-config headgate.toml --json"),
+@command(
+    "headgate check-config --config headgate.toml",
+    "headgate check-config headgate.toml --json",
+    name="check-config",
+    asks_cluster=False,
 )
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Same as FILE.")
-@json_option
-def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
+def check_config(context: CommandContext, file: Path | None, config: Path | None) -> None:
     """Check the settings of a daemon in FILE and print them with all defaults. Starts nothing and prints no secret."""
     if (file is None) == (config is None):
         raise click.UsageError("give the settings file once: headgate check-config FILE")
@@ -150,8 +152,7 @@ def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
     check_files(settings)
     for warning in security_warnings(settings):
         click.echo(f"warning: {path}: {warning}", err=True)
-    if as_json:
-        print_json(settings)
+    if context.printed_as_json(settings):
         return
     print_table(("setting", "value"), settings.rows())
     click.echo(f"{path} is valid", err=True)

@@ -48,30 +48,31 @@ def destroy(
     contents: Callable[[], Mapping[str, Any]],
     request: Callable[[Admin], Awaitable[object]],
     *,
-    question: str,
+    question: str = "",
     done: str = "deleted",
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
 
-    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report.
+    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report. ``question``: by
+    default whether to delete it.
     """
     require_consent(context, yes=yes, dry_run=dry_run)
     report |= {done: not dry_run}
     if not yes or dry_run:
         report |= contents()
     if not (yes or dry_run):
-        ask_first(question, f"{what} was not {done}")
+        ask_first(question or f"Delete {what}?", f"{what} was not {done}")
     if not dry_run:
         context.ask(request)
-    if not context.printed_as_json(report):
-        click.echo(f"dry run: {what} was not {done}" if dry_run else f"{what} {done}", err=True)
+    context.report(report, f"dry run: {what} was not {done}" if dry_run else f"{what} {done}")
 
 
 topic_argument = click.argument("topic", shell_complete=complete_topic)
 subscription_argument = click.argument("name", metavar="SUBSCRIPTION", shell_complete=complete_subscription)
 consumer_argument = click.argument("consumer", shell_complete=complete_consumer)
+NO_SUBSCRIPTIONS = "no subscriptions; a consumer creates its own, or: headgate subscription create --help"
 optional_topic_argument = click.argument("topic", required=False, shell_complete=complete_topic)
 optional_subscription_argument = click.argument(
     "name", metavar="[SUBSCRIPTION]", required=False, shell_complete=complete_subscription

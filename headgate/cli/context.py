@@ -114,6 +114,23 @@ class CommandContext:
             print_json(result)
         return self.as_json
 
+    def report(self, result: object, text: str) -> None:
+        """Print what was done: ``result`` as JSON, or ``text`` on standard error."""
+        if not self.printed_as_json(result):
+            click.echo(text, err=True)
+
+    def show(
+        self, question: Callable[[Admin], Awaitable[Result]], print_: Callable[[Result], None], *, empty: str = ""
+    ) -> None:
+        """Ask, and print the answer as JSON, or with ``print_``; an empty list as ``empty`` on standard error."""
+        found = self.ask(question)
+        if self.printed_as_json(found):
+            return
+        if empty and not found:
+            click.echo(empty, err=True)
+        else:
+            print_(found)
+
     async def write_output(self, data: bytes) -> None:
         """Write ``data`` to standard output without blocking the event loop. Raises OSError."""
         from headgate.cli.terminal.async_stdio import write_all  # noqa: PLC0415
@@ -258,20 +275,27 @@ _CLUSTER_OPTIONS: Final = (
 
 
 def command(
-    *shown: str, group: click.Group | None = None, name: str | None = None, prints_json: bool = True
+    *shown: str,
+    group: click.Group | None = None,
+    name: str | None = None,
+    prints_json: bool = True,
+    asks_cluster: bool = True,
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a function a command of a cluster, which gets the `CommandContext` as first argument.
+    """Make a function a command, which gets the `CommandContext` as first argument.
 
     Args:
-        shown: examples for the end of its help.
+        shown: examples for the end of its help; the first one is also in the help of its group.
         group: the group that it belongs to; None: it is added to one later.
         name: its name; None: that of the function.
         prints_json: whether it has the option --json, see `CommandContext.printed_as_json`.
+        asks_cluster: whether it has the options of a client.
     """
 
     def decorate(function: Callable[..., None]) -> click.Command:
         made = (click if group is None else group).command(name, epilog=examples(*shown))(click.pass_obj(function))
-        made.params += [*[_JSON_OPTION] * prints_json, *_CLUSTER_OPTIONS]
+        made.params += [*[_JSON_OPTION] * prints_json, *(_CLUSTER_OPTIONS if asks_cluster else ())]
+        if group is not None:
+            group.epilog = f"{group.epilog or examples()}\n  {shown[0]}"
         return made
 
     return decorate

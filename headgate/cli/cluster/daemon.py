@@ -8,19 +8,13 @@ import click
 
 from headgate.cli.completion import complete_daemon
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 
 if TYPE_CHECKING:
     from headgate import ClusterInfo
 
 
-@click.group(
-    epilog=examples(
-        "headgate daemon list",
-        "headgate daemon drain headgate-b",
-        "headgate daemon drain headgate-b --off",
-    ),
-)
+@click.group()
 def daemon() -> None:
     """List daemons, and empty one before its maintenance."""
 
@@ -39,7 +33,7 @@ def list_(context: CommandContext) -> None:
     print_table(
         ("daemon", "state", "spread", "version", "shards"),
         [
-            (each.daemon, each.state, each.spread or "-", each.version or "-", _shards_of(each.daemon, found))
+            (each.daemon, each.state, each.spread, each.version, _shards_of(each.daemon, found))
             for each in found.daemons
         ],
         drop=("version",),
@@ -61,20 +55,14 @@ def drain(context: CommandContext, name: str, off: bool) -> None:
     for all topics.
     """
     context.ask(lambda admin: admin.set_maintenance(name, on=not off))
-    if context.printed_as_json({"daemon": name, "maintenance": not off}):
-        return
-    if off:
-        click.echo(f"the maintenance of daemon {name} has ended", err=True)
-    else:
-        click.echo(f"daemon {name} is in maintenance; it transfers its shards", err=True)
+    ended, begun = (
+        f"the maintenance of daemon {name} has ended",
+        f"daemon {name} is in maintenance; it transfers its shards",
+    )
+    context.report({"daemon": name, "maintenance": not off}, ended if off else begun)
 
 
-@click.group(
-    epilog=examples(
-        "headgate shard list",
-        "headgate shard transfer 3 headgate-b",
-    ),
-)
+@click.group()
 def shard() -> None:
     """List shards with their leaders, and transfer one to another daemon.
 
@@ -88,11 +76,7 @@ def list_shards(context: CommandContext) -> None:
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True)).shards
     if context.printed_as_json(found):
         return
-    print_table(
-        ("shard", "term", "leader"),
-        [(str(each.shard), str(each.leader_epoch), each.daemon or "-") for each in found],
-        numbers=("shard", "term"),
-    )
+    print_table(("shard", "term", "leader"), [(each.shard, each.leader_epoch, each.daemon) for each in found])
 
 
 @command(
@@ -108,5 +92,4 @@ def transfer(context: CommandContext, number: int, daemon: str) -> None:
     the role administrator for all topics.
     """
     context.ask(lambda admin: admin.transfer_shard(number, daemon))
-    if not context.printed_as_json({"shard": number, "daemon": daemon}):
-        click.echo(f"daemon {daemon} leads shard {number}", err=True)
+    context.report({"shard": number, "daemon": daemon}, f"daemon {daemon} leads shard {number}")

@@ -47,9 +47,7 @@ def status(context: CommandContext, interval_seconds: float | None) -> None:
     if interval_seconds is not None:
         context.watch(lambda admin: admin.describe_cluster(), _print_with_time, interval_seconds)
         return
-    found = context.ask(lambda admin: admin.describe_cluster())
-    if not context.printed_as_json(found):
-        _print(found)
+    context.show(lambda admin: admin.describe_cluster(), _print)
 
 
 def _print_with_time(found: ClusterInfo) -> None:

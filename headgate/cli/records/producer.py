@@ -11,7 +11,7 @@ from headgate.cli.completion import complete_producer
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import unfinished_segments
 from headgate.cli.records.ndjson import decode_position
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.model.time_text import utc_day, utc_minute
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ MAX_POSITION_CHARACTERS = 24
 """Longest position that is shown as text: the table fits 80 columns with a name of as many."""
 
 
-@click.group(
-    epilog=examples(
-        "headgate producer list",
-        "headgate producer describe import-1",
-        "headgate producer delete import-1",
-    ),
-)
+@click.group()
 def producer() -> None:
     """List, describe and delete named producers.
 
@@ -38,20 +32,18 @@ def producer() -> None:
 @command("headgate producer list", "headgate producer list --json", group=producer, name="list")
 def list_(context: CommandContext) -> None:
     """List the named producers of all shards."""
-    found = context.ask(lambda admin: admin.list_producers())
-    if context.printed_as_json(found):
-        return
-    if not found:
-        click.echo("no named producers; this creates one: headgate produce --name NAME", err=True)
-        return
+    empty = "no named producers; this creates one: headgate produce --name NAME"
+    context.show(lambda admin: admin.list_producers(), _print_list, empty=empty)
+
+
+def _print_list(found: list[ProducerInfo]) -> None:
     print_table(
         ("producer", "shard", "last used", "topic", "position"),
         [
-            (each.producer, str(each.shard), utc_day(each.last_used_at_ms), *position)
+            (each.producer, each.shard, utc_day(each.last_used_at_ms), *position)
             for each in found
             for position in _positions(each)
         ],
-        numbers=("shard",),
     )
 
 
@@ -64,31 +56,21 @@ def describe(context: CommandContext, name: str) -> None:
 
     With --json, a position is the bytes that it has stored, as base64.
     """
-    found = context.ask(lambda admin: admin.describe_producer(name))
-    if not context.printed_as_json(found):
-        _print_producer(found)
+    context.show(lambda admin: admin.describe_producer(name), _print_producer)
 
 
 def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     print_table(
         ("shard", "id", "epoch", "batches", "last used (UTC)"),
         [
-            (
-                str(each.shard),
-                str(each.producer_id),
-                str(each.producer_epoch),
-                str(each.next_sequence),
-                utc_minute(each.last_used_at_ms),
-            )
+            (each.shard, each.producer_id, each.producer_epoch, each.next_sequence, utc_minute(each.last_used_at_ms))
             for each in found
         ],
-        numbers=("shard", "id", "epoch", "batches"),
         err=err,
     )
     print_table(
         ("shard", "topic", "position"),
-        [(str(each.shard), *position) for each in found for position in _positions(each)],
-        numbers=("shard",),
+        [(each.shard, *position) for each in found for position in _positions(each)],
         err=err,
     )
 

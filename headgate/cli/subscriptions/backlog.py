@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from headgate.cli.arguments import optional_subscription_argument, optional_topic_argument
+from headgate.cli.arguments import NO_SUBSCRIPTIONS, optional_subscription_argument, optional_topic_argument
 from headgate.cli.commands import installation_hint, registered_commands
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError, HeadgateError
 from headgate.process.child_command import python_module
 
@@ -36,15 +37,7 @@ class _ShowByDefault(click.Group):
         formatter.write_usage(ctx.command_path, "verify [TOPIC] [--ledger URL] [--json]")
 
 
-@click.group(
-    cls=_ShowByDefault,
-    epilog=examples(
-        "headgate backlog",
-        "headgate backlog orders --segments",
-        "headgate backlog orders billing --watch",
-        "headgate backlog verify",
-    ),
-)
+@click.group(cls=_ShowByDefault)
 def backlog() -> None:
     """Show the records that subscriptions have not acknowledged.
 
@@ -68,20 +61,11 @@ def show(context: CommandContext, topic: str | None, name: str | None, by_segmen
     The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
     """
+    show = partial(_print, by_segment=by_segment)
     if watch:
-        context.watch(
-            lambda admin: admin.backlog(topic, name),
-            lambda found: _print(found, by_segment=by_segment),
-            context.watch_interval_seconds,
-        )
+        context.watch(lambda admin: admin.backlog(topic, name), show, context.watch_interval_seconds)
         return
-    found = context.ask(lambda admin: admin.backlog(topic, name))
-    if context.printed_as_json(found):
-        return
-    if found:
-        _print(found, by_segment=by_segment)
-    else:
-        click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
+    context.show(lambda admin: admin.backlog(topic, name), show, empty=NO_SUBSCRIPTIONS)
 
 
 def _print(found: list[BacklogInfo], *, by_segment: bool) -> None:

@@ -18,7 +18,7 @@ from headgate.cli.arguments import (
 )
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError
 from headgate.model.time_text import utc_minute
 
@@ -31,13 +31,7 @@ _DROP: Final = ("version", "since (UTC)", "topic", "subscription", "heard")
 """The table of one subscription needs neither its name nor its topic."""
 
 
-@click.group(
-    epilog=examples(
-        "headgate consumer list",
-        "headgate consumer list orders billing --verbose",
-        "headgate consumer evict orders billing reader-1",
-    ),
-)
+@click.group()
 def consumer() -> None:
     """List and evict the consumers of subscriptions."""
 

@@ -171,13 +171,12 @@ def _print(found: OpenLetters, *, err: bool) -> None:
         [
             (
                 printable(each["key"]),
-                *(str(each[column]) for column in columns),
+                *(each[column] for column in columns),
                 utc_minute(each["died_at"]),
                 printable(each["reason"]),
             )
             for each in found.letters
         ],
-        numbers=("segment", "offset", "deliveries"),
         drop=("segment", "offset", "died"),
         err=err,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from headgate.model.identifiers import SegmentId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate import ProposedMove
+    from headgate import Explanation, Plan, ProposedMove
 
 
 @command(
@@ -40,9 +40,10 @@ def explain(
     For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
     handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
-    explained = context.ask(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer))
-    if context.printed_as_json(explained):
-        return
+    context.show(lambda admin: admin.explain(topic, name, segment=segment, consumer=consumer), _print_explanation)
+
+
+def _print_explanation(explained: Explanation) -> None:
     for line in explained.summary:
         click.echo(line)
     for heading, parts in (("Segments", explained.segments), ("Consumers", explained.consumers)):
@@ -64,41 +65,31 @@ def explain(
     "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
 )
 @click.option("--merge", "merges", multiple=True, metavar="A,B", help="Merge these two segments.")
-@click.option("--add-consumer", "joins", multiple=True, metavar="NAME", help="Add this consumer.")
-@click.option("--remove-consumer", "leaves", multiple=True, metavar="NAME", help="Remove this consumer.")
-def plan(
-    context: CommandContext,
-    topic: str,
-    name: str,
-    splits: tuple[SegmentId, ...],
-    merges: tuple[str, ...],
-    joins: tuple[str, ...],
-    leaves: tuple[str, ...],
-) -> None:
+@click.option("--add-consumer", "add_consumers", multiple=True, metavar="NAME", help="Add this consumer.")
+@click.option("--remove-consumer", "remove_consumers", multiple=True, metavar="NAME", help="Remove this consumer.")
+def plan(context: CommandContext, topic: str, name: str, merges: tuple[str, ...], **given: Any) -> None:
     """Show which segments a change to TOPIC or its consumers would move. Changes nothing.
 
     Each option can be repeated. Splits apply first, then merges, added consumers and removed consumers.
     """
     pairs = [_pair(text) for text in merges]
-    planned = context.ask(
-        lambda admin: admin.plan(topic, name, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves)
-    )
-    if context.printed_as_json(planned):
-        return
+    context.show(lambda admin: admin.plan(topic, name, merges=pairs, **given), _print_plan)
+
+
+def _print_plan(planned: Plan) -> None:
     if planned.created:
         click.echo("Segments that would be created:")
         print_table(
             ("segment", "hashes", "parents", "blocked by"),
             [
                 (
-                    str(each.segment),
+                    each.segment,
                     f"{each.first_hash:04x}-{each.last_hash:04x}",
                     ", ".join(map(str, each.parents)),
                     ", ".join(map(str, each.blocked_by)),
                 )
                 for each in planned.created
             ],
-            numbers=("segment",),
         )
     _print_moves("Moves at once:", planned.after_rebalance)
     _print_moves("Moves when every sealed segment is drained:", planned.after_drain)
@@ -107,12 +98,7 @@ def plan(
     if planned.consumers:
         print_table(
             ("consumer", "segments now", "at once", "when drained"),
-            [
-                (each.consumer, *("-" if count is None else str(count) for count in counts))
-                for each in planned.consumers
-                for counts in [(each.before, each.after_rebalance, each.after_drain)]
-            ],
-            numbers=("segments now", "at once", "when drained"),
+            [(each.consumer, each.before, each.after_rebalance, each.after_drain) for each in planned.consumers],
         )
     click.echo("dry run: nothing was changed", err=True)
 
@@ -130,13 +116,6 @@ def _print_moves(heading: str, moves: Sequence[ProposedMove]) -> None:
     click.echo(heading)
     print_table(
         ("segment", "from", "to"),
-        [
-            (
-                str(slice_of(move.segment, move.first_bucket, move.end_bucket)),
-                move.before or "-",
-                move.after or "-",
-            )
-            for move in moves
-        ],
+        [(slice_of(move.segment, move.first_bucket, move.end_bucket), move.before, move.after) for move in moves],
         numbers=("segment",),
     )

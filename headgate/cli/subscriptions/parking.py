@@ -49,24 +49,21 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
     Their records go to the dead-letter topic, until the key is resumed or dropped.
     """
     found = [_document(each) for each in context.ask(lambda admin: admin.parked_keys(topic, name))]
-    if context.printed_as_json(found):
-        return
     if not found:
-        click.echo("no key is parked", err=True)
-    else:
+        context.report(found, "no key is parked")
+    elif not context.printed_as_json(found):
         print_table(
             ("key", "records", "since", "state", "reason"),
             [
                 (
                     printable(each["key"]) + (" (base64)" if "key_encoding" in each else ""),
-                    str(each["records"]),
+                    each["records"],
                     utc_minute(each["since_ms"]),
                     "resuming" if each["is_resuming"] else "parked",
                     printable(each["reason"]),
                 )
                 for each in found
             ],
-            numbers=("records",),
             drop=("state",),
         )
 
@@ -83,8 +80,7 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
     """
     wanted = _given(key, is_base64=is_base64)
     context.ask(lambda admin: admin.resume_key(topic, name, wanted))
-    if not context.printed_as_json({"key": key, "resumed": True}):
-        click.echo(f"key {key} of subscription {name} of {topic} is being resumed", err=True)
+    context.report({"key": key, "resumed": True}, f"key {key} of subscription {name} of {topic} is being resumed")
 
 
 @command(

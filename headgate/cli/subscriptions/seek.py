@@ -104,10 +104,9 @@ def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
     print_table(
         ("segment", "from", "to", "end", "effect"),
         [
-            (str(move.segment), str(move.from_offset), str(move.to_offset), str(move.end_offset), describe_move(move))
+            (move.segment, move.from_offset, move.to_offset, move.end_offset, describe_move(move))
             for move in answer.moves
         ],
-        numbers=("segment", "from", "to", "end"),
         err=err,
     )
 
@@ -135,11 +134,9 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order) -> N
     none: children do not wait. The order can be changed at any time, while consumers run.
     """
     described = context.ask(lambda admin: admin.set_order(topic, name, order))
-    if context.printed_as_json(described):
-        return
     blocked = sum(segment.status == "blocked" for segment in described.segments)
     waiting = f"; {blocked} of {len(described.segments)} segments wait for their ancestors" if blocked else ""
-    click.echo(f"order of subscription {name} of {topic} set to {described.order}{waiting}", err=True)
+    context.report(described, f"order of subscription {name} of {topic} set to {described.order}{waiting}")
 
 
 async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, SubscriptionInfo]:

@@ -8,6 +8,7 @@ import click
 from msgspec.structs import replace
 
 from headgate.cli.arguments import (
+    NO_SUBSCRIPTIONS,
     destroy,
     dry_run_option,
     optional_topic_argument,
@@ -22,7 +23,7 @@ from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
 from headgate.cli.subscriptions.dead_letters import dead_letters
 from headgate.cli.subscriptions.parking import drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import DeliveryPolicy, SubscriptionType
@@ -34,26 +35,13 @@ if TYPE_CHECKING:
     from headgate import ConsumerInfo, SegmentAssignment, SubscriptionInfo
 
 
-@click.group(
-    epilog=examples(
-        "headgate subscription create orders billing --from earliest",
-        "headgate subscription describe orders billing",
-        "headgate subscription seek orders billing --to earliest",
-        "headgate subscription set-order orders billing none",
-    ),
-)
+@click.group()
 def subscription() -> None:
     """Create, list, describe, move, export, import and delete subscriptions."""
 
 
-subscription.add_command(dead_letters)
-subscription.add_command(drop)
-subscription.add_command(export)
-subscription.add_command(import_)
-subscription.add_command(parked)
-subscription.add_command(resume)
-subscription.add_command(seek)
-subscription.add_command(set_order)
+for each in (dead_letters, drop, export, import_, parked, resume, seek, set_order):
+    subscription.add_command(each)
 
 
 def _backlog(segments: Sequence[SegmentAssignment]) -> str:
@@ -82,13 +70,10 @@ def _type(described: SubscriptionInfo) -> str:
 @optional_topic_argument
 def list_(context: CommandContext, topic: str | None) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
-    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
-    found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
-    if context.printed_as_json(found):
-        return
-    if not found:
-        click.echo("no subscriptions; a consumer creates its own, or: headgate subscription create --help", err=True)
-        return
+    context.show(lambda admin: admin.list_subscriptions(topic), _print_list, empty=NO_SUBSCRIPTIONS)
+
+
+def _print_list(found: Sequence[SubscriptionInfo]) -> None:
     print_table(
         ("topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"),
         [
@@ -96,14 +81,14 @@ def list_(context: CommandContext, topic: str | None) -> None:
                 each.topic,
                 each.subscription,
                 _type(each),
-                str(sum(consumer.connected for consumer in each.consumers)),
-                str(len(each.segments)),
-                str(sum(segment.status == "blocked" for segment in each.segments)),
+                sum(consumer.connected for consumer in each.consumers),
+                len(each.segments),
+                sum(segment.status == "blocked" for segment in each.segments),
                 _backlog(each.segments),
             )
             for each in found
         ],
-        numbers=("consumers", "segments", "blocked", "unacknowledged"),
+        numbers=("unacknowledged",),
         drop=("segments", "type", "consumers", "blocked"),
     )
 
@@ -147,9 +132,10 @@ def describe(context: CommandContext, topic: str, name: str) -> None:
     "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
     (CHECKPOINT), or what only the source of an external topic knows.
     """
-    described = context.ask(lambda admin: admin.describe_subscription(topic, name))
-    if context.printed_as_json(described):
-        return
+    context.show(lambda admin: admin.describe_subscription(topic, name), _print_subscription)
+
+
+def _print_subscription(described: SubscriptionInfo) -> None:
     by_load = described.balance == "load"
     click.echo(
         f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
@@ -168,18 +154,18 @@ def describe(context: CommandContext, topic: str, name: str) -> None:
             (
                 name,
                 segment.status,
-                "-" if described.type == "CHECKPOINT" else str(segment.acknowledged_offset),
-                str(segment.next_offset),
+                None if described.type == "CHECKPOINT" else segment.acknowledged_offset,
+                segment.next_offset,
                 records_text(segment.unacknowledged, segment.estimated),
                 segment.consumer or "",
-                "" if segment.generation is None else str(segment.generation),
+                "" if segment.generation is None else segment.generation,
                 ", ".join(map(str, segment.blocked_by)),
                 *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
-                *["" if segment.weight is None else str(segment.weight)] * by_load,
+                *["" if segment.weight is None else segment.weight] * by_load,
             )
             for name, segment in format_grants(described.segments)
         ],
-        numbers=("segment", "acknowledged", "end", "unacknowledged", "generation", "weight"),
+        numbers=("segment", "unacknowledged"),
         drop=("generation", "weight", "end", "acknowledged", "label"),
     )
     if not described.consumers:
@@ -197,7 +183,7 @@ def describe(context: CommandContext, topic: str, name: str) -> None:
             )
             for consumer in described.consumers
         ],
-        numbers=("capacity",) if by_load else (),
+        numbers=("capacity",),
     )
 
 
@@ -233,14 +219,16 @@ def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run:
         what,
         contents,
         lambda admin: admin.delete_subscription(topic, name, force=force),
-        question=f"Delete {what}?",
         dry_run=dry_run,
         yes=yes,
     )
 
 
 max_processing_option = click.option(
-    "--max-processing", type=Seconds(0.0), help="Seconds without progress until others read; 0: no limit."
+    "--max-processing",
+    "max_processing_seconds",
+    type=Seconds(0.0),
+    help="Seconds without progress until others read; 0: no limit.",
 )
 
 
@@ -270,7 +258,7 @@ def create(
     kind: SubscriptionType,
     start: str | int,
     if_not_exists: bool,
-    max_processing: float | None,
+    max_processing_seconds: float | None,
 ) -> None:
     """Create SUBSCRIPTION of TOPIC before its first consumer.
 
@@ -281,14 +269,13 @@ def create(
     described = context.ask(
         lambda admin: admin.create_subscription(topic, name, type=kind, if_absent=if_not_exists, **place)
     )
-    if max_processing is not None:
+    if max_processing_seconds is not None:
         described = context.ask(
-            lambda admin: admin.set_delivery_policy(topic, name, max_processing_seconds=max_processing)
+            lambda admin: admin.set_delivery_policy(topic, name, max_processing_seconds=max_processing_seconds)
         )
-    if not context.printed_as_json(described):
-        counted = _backlog(described.segments)
-        records = "" if counted == "-" else f", {counted} unacknowledged records"
-        click.echo(f"subscription {name} of {topic}: {_type(described)}, order {described.order}{records}", err=True)
+    counted = _backlog(described.segments)
+    records = "" if counted == "-" else f", {counted} unacknowledged records"
+    context.report(described, f"subscription {name} of {topic}: {_type(described)}, order {described.order}{records}")
 
 
 @command(
@@ -301,35 +288,25 @@ def create(
 @topic_argument
 @subscription_argument
 @click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
-@click.option("--ack-timeout", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit.")
-@click.option("--dead-letter", metavar="TOPIC", shell_complete=complete_topic, help='Where dead records go; "": none.')
+@click.option(
+    "--ack-timeout", "ack_timeout_seconds", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit."
+)
+@click.option(
+    "--dead-letter",
+    "dead_letter_topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help='Where dead records go; "": none.',
+)
 @max_processing_option
-def set_(
-    context: CommandContext,
-    topic: str,
-    name: str,
-    max_deliveries: int | None,
-    ack_timeout: float | None,
-    dead_letter: str | None,
-    max_processing: float | None,
-) -> None:
+def set_(context: CommandContext, topic: str, name: str, **given: Any) -> None:
     """Set what SUBSCRIPTION of TOPIC does with records that are not acknowledged. Consumers may run.
 
     A consumer that acknowledges nothing for --max-processing, although there are records, loses its segment to another
     one. The other options are for a queue.
     """
-    described = context.ask(
-        lambda admin: admin.set_delivery_policy(
-            topic,
-            name,
-            max_deliveries=max_deliveries,
-            ack_timeout_seconds=ack_timeout,
-            dead_letter_topic=dead_letter,
-            max_processing_seconds=max_processing,
-        )
-    )
-    if not context.printed_as_json(described):
-        click.echo(f"subscription {name} of {topic}: {policy_text(described.policy)}", err=True)
+    described = context.ask(lambda admin: admin.set_delivery_policy(topic, name, **given))
+    context.report(described, f"subscription {name} of {topic}: {policy_text(described.policy)}")
 
 
 def policy_text(policy: DeliveryPolicy) -> str:

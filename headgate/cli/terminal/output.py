@@ -7,13 +7,12 @@ from typing import Any, Final, Literal, TextIO
 import click
 
 JSON_HELP: Final = "Print the result as one JSON document."
-json_option = click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 _GAP = 3
 _PIPE_COLUMNS = 200
 
 
 def examples(*commands: str) -> str:
-    """Return examples for the end of a command's help, in a form that click does not wrap."""
+    """Return examples for the end of a help text, in a form that click does not wrap."""
     return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
 
 
@@ -26,14 +25,15 @@ def print_json(value: Any) -> None:
 
 def print_table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[object]],
     *,
     numbers: Sequence[str] = (),
     drop: Sequence[str] = (),
     err: bool = False,
 ) -> None:
-    """Print a table, with ``err`` on standard error; the columns named in ``numbers`` are aligned right.
+    """Print a table, with ``err`` on standard error. None is "-".
 
+    Columns of numbers, and those named in ``numbers`` whose numbers are texts, are aligned right.
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until the others fit. The last
     column wraps at spaces, and inside a word only if it is longer than the column. Others end with "…" if they must.
     """
@@ -42,14 +42,16 @@ def print_table(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    cells = list(rows)
+    values = list(rows)
+    right = {*numbers, *(name for row in values for name, cell in zip(columns, row, strict=True) if type(cell) is int)}
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in values]
     file = sys.stderr if err else sys.stdout
     width = available_columns(file)
     shown = fitting_columns(columns, cells, drop, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index in shown:
         is_last = index == len(columns) - 1
-        justify: Literal["left", "right"] = "right" if columns[index] in numbers else "left"
+        justify: Literal["left", "right"] = "right" if columns[index] in right else "left"
         table.add_column(
             columns[index], justify=justify, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last
         )

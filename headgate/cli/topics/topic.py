@@ -10,7 +10,7 @@ import click
 from headgate.cli.arguments import ask_first, destroy, dry_run_option, require_consent, yes_option
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, switch
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
     from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicInfo
 
 
-@click.group(
-    epilog=examples(
-        "headgate topic create orders --segments 4",
-        "headgate topic describe orders",
-        "headgate topic split orders 2",
-        "headgate topic copy orders orders-v2",
-    ),
-)
+@click.group()
 def topic() -> None:
     """Create, import, list, describe, split, merge, set, copy, export, prune and delete topics; list their files."""
 
