@@ -25,6 +25,7 @@ from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
 from controller.leader.request_queue import RequestQueue
 from controller.leader.subscription_registry import SubscriptionRegistry
+from controller.leader.topic_settings import described
 from controller.leadership.policy import safety
 from controller.leadership.policy.shard_load import message_cost
 from controller.leadership.policy.transitions import Event
@@ -119,6 +120,7 @@ class ShardLeader:
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
             *self._operators.handlers(),
+            handler(m.DescribeTopic, self._describe_topic),
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.DescribeBacklog, self._describe_backlog),
@@ -335,6 +337,11 @@ class ShardLeader:
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
         return m.Committed(placements=entry.placements, topic_id=entry.topic_id)
+
+    def _describe_topic(self, request: m.DescribeTopic, _: str) -> Outcome:
+        topic = find_topic(request.topic, self.state)
+        reply = described(topic, self._shard, self.autoscaler.settings, self.pruner.settings)
+        return Decision((), lambda _: reply)
 
     def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
         """Handle the only request that waits for another process: the Spark process counts first."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Self, TypeVar, get_args
+from typing import Final, Literal, Self, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import asdict
 
 from headgate.client.client_lease import ClientLease
 from headgate.client.cluster_query import describe_cluster
@@ -47,6 +48,15 @@ EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
 _NAMES: Final = ("topic", "subscription", "consumer", "producer", "daemon")
 """Fields of requests that are names of what they say."""
+
+
+class TopicSetting(msgspec.Struct, frozen=True):
+    """One value of a `TopicPolicy` that applies to a topic."""
+
+    name: str
+    value: bool | int
+    source: Literal["topic", "setting", "default"]
+    """The topic's own value, a setting of the cluster, or headgate's default."""
 
 
 class Admin:
@@ -163,6 +173,17 @@ class Admin:
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
         return (await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)).topic
+
+    async def topic_settings(self, topic: str) -> list[TopicSetting]:
+        """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
+        reply = await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)
+        own, cluster = asdict(reply.topic.policy), asdict(reply.cluster_policy)
+        return [
+            TopicSetting(name, cluster[name], "setting" if name in reply.configured else "default")
+            if own[name] is None
+            else TopicSetting(name, own[name], "topic")
+            for name in own
+        ]
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""

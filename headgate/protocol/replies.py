@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headgate.model.entries import DeliveryPolicy, Placement, Positions
+from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol.request_fields import union_of
+from headgate.protocol.request_fields import PolicyField, union_of
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan
@@ -283,9 +283,15 @@ class Done(ReplyBody, frozen=True, tag="done"):
 
 
 class TopicReply(ReplyBody, frozen=True, tag="topic"):
-    """Reply to `DescribeTopic` and to the commands that change a topic."""
+    """Reply to `DescribeTopic` and to the commands that change a topic.
+
+    ``cluster_policy``, after `DescribeTopic`: what applies where the topic overrides nothing. ``configured``: fields of
+    it that a setting of the leader's daemon gives; the others are defaults.
+    """
 
     topic: TopicInfo
+    cluster_policy: TopicPolicy = NO_POLICY
+    configured: list[PolicyField] = []
 
 
 class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):

@@ -166,10 +166,6 @@ def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
     return Decision((), answer)
 
 
-def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision:
-    return Decision((), _describe(find_topic(request.topic, state).name))
-
-
 def describe(topic: Topic, shard: int) -> m.TopicInfo:
     source = topic.external
     return m.TopicInfo(
@@ -221,5 +217,4 @@ COMMANDS: Final = (
     command(m.MergeSegments, merge_segments),
     command(m.SetTopicPolicy, set_topic_policy),
     command(m.ListTopics, list_topics),
-    command(m.DescribeTopic, describe_topic),
 )

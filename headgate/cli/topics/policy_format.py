@@ -1,7 +1,7 @@
 """Parse and format a topic's policy on the command line."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import click
@@ -71,22 +71,29 @@ def duration(milliseconds: int) -> str:
     return f"{milliseconds / 1000:g}s"
 
 
+def option_values(policy: TopicPolicy) -> dict[str, str]:
+    """Return the options of `headgate topic set` that would set what ``policy`` has, with their values."""
+    texts: dict[str, tuple[str, Callable[[int], str]]] = {
+        "auto_split": ("auto-split", _on_off),
+        "auto_merge": ("auto-merge", _on_off),
+        "ignore_subscriptions": ("ignore-subscriptions", _on_off),
+        "min_segments": ("min-segments", str),
+        "max_segments": ("max-segments", str),
+        "max_age_ms": ("max-age", duration),
+        "max_bytes": ("max-bytes", bytes_text),
+    }
+    return {
+        option: "none" if value == _FOREVER else text(value)
+        for field, (option, text) in texts.items()
+        if (value := getattr(policy, field)) is not None
+    }
+
+
+def _on_off(value: int) -> str:
+    return "on" if value else "off"
+
+
 def policy_line(policy: TopicPolicy) -> str:
     """Format the values that a topic overrides like the options of `headgate topic set`; empty if there are none."""
-    words = []
-    switches = {
-        "auto-split": policy.auto_split,
-        "auto-merge": policy.auto_merge,
-        "ignore-subscriptions": policy.ignore_subscriptions,
-    }
-    for option, value in switches.items():
-        if value is not None:
-            words.append(f"{option} {'on' if value else 'off'}")
-    for option, number in (("min-segments", policy.min_segments), ("max-segments", policy.max_segments)):
-        if number is not None:
-            words.append(f"{option} {number}")
-    if policy.max_age_ms is not None:
-        words.append(f"max-age {'none' if policy.max_age_ms == _FOREVER else duration(policy.max_age_ms)}")
-    if policy.max_bytes is not None:
-        words.append(f"max-bytes {'none' if policy.max_bytes == _FOREVER else bytes_text(policy.max_bytes)}")
+    words = [f"{option} {value}" for option, value in option_values(policy).items()]
     return f"policy: {', '.join(words)}" if words else ""

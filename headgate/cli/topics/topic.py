@@ -13,9 +13,10 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
-from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, switch
+from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, option_values, switch
 from headgate.cli.topics.segment_tree import draw_topic, import_lines
 from headgate.cli.topics.transfer import copy, export, import_records
+from headgate.model.entries import TopicPolicy
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def topic() -> None:
-    """Create, import, list, describe, split, merge, set, copy, export, prune and delete topics; list their files."""
+    """Create, import, list, describe, split, merge, get, set, copy, export, prune, delete topics; list their files."""
 
 
 topic.add_command(copy)
@@ -129,6 +130,22 @@ def describe(context: CommandContext, name: str) -> None:
     The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
     _print_topic(context, lambda admin: admin.describe_topic(name))
+
+
+@command("headgate topic get orders", "headgate topic get orders --json", group=topic)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+def get(context: CommandContext, name: str) -> None:
+    """Show the scaling and retention settings that apply to TOPIC, and where each is from.
+
+    "topic": `headgate topic set`. "setting": the settings of the daemon that leads it. "default": neither.
+    """
+    found = context.ask(lambda admin: admin.topic_settings(name))
+    if context.printed_as_json(found):
+        return
+    policy: dict[str, Any] = {each.name: each.value for each in found}
+    values = option_values(TopicPolicy(**policy))
+    sources = {each.name.removesuffix("_ms").replace("_", "-"): each.source for each in found}
+    print_table(("option", "value", "source"), [(each, values[each], sources[each]) for each in values])
 
 
 @command("headgate topic split orders 2", group=topic)

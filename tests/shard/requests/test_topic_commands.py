@@ -101,7 +101,6 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
         *(commands.merge_segments, m.MergeSegments(topic="orders", segments=(0, 0), token="x")),
         "can merge with: 1",
     ),
-    "describe nothing": (commands.describe_topic, m.DescribeTopic(topic="no"), "there is no topic 'no'"),
     "delete nothing": (commands.delete_topic, m.DeleteTopic(topic="no", token="x"), "there is no topic 'no'"),
     "no subscription": (
         subscription_commands.delete_subscription,
@@ -121,7 +120,7 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 
 
 def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard) -> None:
-    refusal = judged(commands.describe_topic, m.DescribeTopic(topic="no"), topic.state)
+    refusal = judged(commands.delete_topic, m.DeleteTopic(topic="no", token="x"), topic.state)
 
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "there is no topic 'no'"

@@ -37,6 +37,7 @@ from headgate import (
     TopicInfo,
     UnprunedSegment,
 )
+from headgate.client.admin import TopicSetting
 from headgate.client.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
@@ -203,6 +204,14 @@ class FakeAdmin:
 
     async def describe_topic(self, name: str) -> TopicInfo:
         return self._find(name)
+
+    async def topic_settings(self, name: str) -> list[TopicSetting]:
+        self._find(name)
+        return [
+            TopicSetting("auto_split", True, "setting"),
+            TopicSetting("max_age_ms", 604_800_000, "topic"),
+            TopicSetting("max_bytes", -1, "default"),
+        ]
 
     async def split(self, name: str, number: int) -> TopicInfo:
         self.cluster.calls.append(("split", name, number))

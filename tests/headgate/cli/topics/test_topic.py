@@ -84,6 +84,14 @@ def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
     assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
 
 
+def test_get_shows_each_value_as_set_takes_it_and_its_source(invoke: Invoke, orders: FakeCluster):
+    lines = [line.split() for line in invoke("topic", "get", "orders").stdout.splitlines()]
+
+    assert lines[2:] == [["auto-split", "on", "setting"], ["max-age", "7d", "topic"], ["max-bytes", "none", "default"]]
+    shown = json.loads(invoke("topic", "get", "orders", "--json").stdout)
+    assert shown[1] == {"name": "max_age_ms", "value": 604_800_000, "source": "topic"}
+
+
 def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, orders: FakeCluster):
     for words in (("topic", "describe", "ordres"), ("topic", "delete", "ordres", "--yes"), ("consume", "ordres", "b")):
         result = invoke(*words)
