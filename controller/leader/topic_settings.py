@@ -28,5 +28,5 @@ def _cluster_policy(topic: Topic, scaling: ScalingSettings, retention: Retention
         max_segments=scaled.max_segments,
         max_age_ms=kept.max_age_ms,
         max_bytes=kept.max_bytes,
-        ignore_subscriptions=kept.ignore_subscriptions,
+        ignore_subscriptions=kept.ignored == "all",
     )

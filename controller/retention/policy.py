@@ -8,8 +8,9 @@
    is drained, or the position is at the sealed end (the consumer left before a drain check).
 4. CHECKPOINT subscriptions retain a segment for a bounded time after it was sealed. (Pulsar's
    scalable topics: as long as the subscription exists.)
-5. A subscription that had no consumers for the subscription expiry retains nothing, and none does if the topic
-   ignores subscriptions. Such a subscription loses its unread records, which is counted and reported.
+5. A subscription that had no consumers for the subscription expiry retains nothing, nor does one that is ignored, and
+   none does if the topic ignores subscriptions. Such a subscription loses its unread records, which is counted and
+   reported.
 6. An active segment with records is rolled at an eighth of the greatest age, or of its share of the greatest size, so
    that nothing is kept for much longer (Kafka and Pulsar roll segments and ledgers likewise). It is not while a
    parent is due: then a subscription retains that, and another segment would free nothing.
@@ -42,7 +43,8 @@ class RetentionRules:
     """Time after sealing; `KEEP_FOREVER`: no segment is too old."""
     max_bytes: int = KEEP_FOREVER
     """Bytes of keys and values of the topic; `KEEP_FOREVER`: no topic is too large."""
-    ignore_subscriptions: bool = False
+    ignored: Literal["all", "chosen", "none"] = "chosen"
+    """Subscriptions that retain nothing; "chosen": those whose delivery policy says so."""
     checkpoint_retention_ms: int
     subscription_expiry_ms: int
     """0: subscriptions do not expire."""
@@ -85,7 +87,14 @@ def prune_basis(layout: Layout, subscriptions: Iterable[Subscription]) -> PruneB
     Only acknowledgements and drained segments change meanwhile, and both only allow more.
     """
     return layout, tuple(
-        (each.subscription_id, each.type, each.seek_generation, each.unused_since_ms) for each in subscriptions
+        (
+            each.subscription_id,
+            each.type,
+            each.seek_generation,
+            each.unused_since_ms,
+            each.redelivery.policy.ignored_by_retention,
+        )
+        for each in subscriptions
     )
 
 
@@ -97,7 +106,7 @@ def rules_for(policy: TopicPolicy, settings: RetentionSettings) -> RetentionRule
     return RetentionRules(
         max_age_ms=age_ms if policy.max_age_ms is None else policy.max_age_ms,
         max_bytes=settings.max_bytes if policy.max_bytes is None else policy.max_bytes,
-        ignore_subscriptions=settings.ignore_subscriptions if ignores is None else ignores,
+        ignored="all" if (settings.ignore_subscriptions if ignores is None else ignores) else "chosen",
         checkpoint_retention_ms=int(settings.checkpoint_retention_seconds * 1000),
         subscription_expiry_ms=int(settings.subscription_expiry_seconds * 1000),
     )
@@ -135,7 +144,9 @@ def decide_pruning(
     for subscription in sorted(subscriptions, key=lambda subscription: subscription.name):
         if _is_abandoned(subscription, rules, age_ms):
             abandoned.append(subscription.name)
-        elif not rules.ignore_subscriptions:
+        elif rules.ignored == "none" or (
+            rules.ignored == "chosen" and not subscription.redelivery.policy.ignored_by_retention
+        ):
             retaining.append(subscription)
     # Ancestors have lower ids than their descendants.
     sealed_ms = _sealed_ages(layout, age_ms)

@@ -10,6 +10,7 @@ no tombstones.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -99,7 +100,7 @@ class Pruner:
     def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = find_topic(request.topic, self._state)
-        rules = rules_for(e.TopicPolicy(max_age_ms=0, ignore_subscriptions=False), self.settings)
+        rules = replace(rules_for(e.TopicPolicy(max_age_ms=0), self.settings), ignored="none")
         pruning = yield from self._decide(topic.topic_id, lambda _: rules)
         if pruning is None:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")

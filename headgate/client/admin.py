@@ -463,15 +463,17 @@ class Admin:
         ack_timeout_seconds: float | None = None,
         dead_letter_topic: str | None = None,
         max_processing_seconds: float | None = None,
+        ignored_by_retention: bool | None = None,
     ) -> SubscriptionInfo:
-        """Set what a subscription does with records that are not acknowledged; None leaves a part as it is.
+        """Set what happens to records that a subscription has not acknowledged; None leaves a part as it is.
 
         A consumer that makes no progress for ``max_processing_seconds``, up to a day, loses its segment to another one:
         it acknowledges nothing, although there are records. Two parts are for a QUEUE. After ``max_deliveries`` failed
         deliveries, 1 to 1000, a record goes to ``dead_letter_topic``. A delivery that is neither acknowledged
         nor extended within ``ack_timeout_seconds``, up to a day, has failed. 0 and "" switch them off. Consumers follow
         within a heartbeat. The parked keys of a STREAM go to ``dead_letter_topic``; a subscription of that topic is
-        created, for which its retention waits.
+        created, for which its retention waits. Retention deletes records that a subscription which is
+        ``ignored_by_retention``, of any type, has not read.
 
         Raises ConfigError: an argument is out of range, or dead letters would return in a circle.
         """
@@ -487,6 +489,7 @@ class Admin:
             ack_timeout_ms=_milliseconds("ack_timeout_seconds", ack_timeout_seconds),
             dead_letter_topic=dead_letter_topic,
             max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
+            ignored_by_retention=ignored_by_retention,
         )
         described = await self._subscription(topic, request)
         if dead_letter_topic and described.type == SubscriptionType.STREAM:

@@ -337,7 +337,7 @@ class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_c
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a subscription does with records that are not acknowledged. The first two parts are for a QUEUE."""
+    """What happens to records that a subscription has not acknowledged. The first two parts are for a QUEUE."""
 
     max_deliveries: int = 0
     """After so many failed deliveries a record goes to the dead-letter topic; 0: never."""
@@ -346,6 +346,8 @@ class DeliveryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     dead_letter_topic: str = ""
     max_processing_ms: int = 0
     """A holder that makes no progress for so long loses its segment to another consumer; 0: no limit."""
+    ignored_by_retention: bool = False
+    """Retention does not wait for the subscription's acknowledgements."""
 
 
 class DeliveryPolicySet(SubscriptionEntry, frozen=True, tag="delivery_policy_set"):

@@ -106,10 +106,11 @@ class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscripti
 
 
 class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_policy"):
-    """Change what a subscription does with records that are not acknowledged. None leaves a field as it is.
+    """Change what happens to records that a subscription has not acknowledged. None leaves a field as it is.
 
     ``max_deliveries`` 0, ``ack_timeout_ms`` 0 and an empty ``dead_letter_topic`` switch each of them off; the first two
-    are for a QUEUE. ``max_deliveries`` requires a dead-letter topic. ``max_processing_ms`` 0: no limit.
+    are for a QUEUE. ``max_deliveries`` requires a dead-letter topic. ``max_processing_ms`` 0: no limit. A CHECKPOINT
+    subscription has only ``ignored_by_retention``.
     """
 
     token: Token
@@ -117,6 +118,7 @@ class SetDeliveryPolicy(SubscriptionRequest, frozen=True, tag="set_delivery_poli
     ack_timeout_ms: DelayMs | None = None
     dead_letter_topic: Annotated[str, Meta(max_length=100)] | None = None
     max_processing_ms: DelayMs | None = None
+    ignored_by_retention: bool | None = None
 
 
 class ListParkedKeys(ListRequest, frozen=True, tag="list_parked_keys"):

@@ -194,19 +194,21 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
     if request.token in state.commands:
         return Decision((), answer)
     given = {
-        name: value
-        for name in ("max_deliveries", "ack_timeout_ms", "dead_letter_topic", "max_processing_ms")
-        if (value := getattr(request, name)) is not None
+        name: value for name in e.DeliveryPolicy.__struct_fields__ if (value := getattr(request, name)) is not None
     }
     policy = replace(subscription.redelivery.policy, **given)
-    if topic.external is not None or not tracks_acknowledgements(subscription.type):
-        kind = "of an external topic" if topic.external is not None else f"of type {subscription.type}"
-        return refuse("invalid", f"subscription {subscription.name!r} is {kind}, which has no delivery policy")
+    if topic.external is not None:
+        return refuse("invalid", f"subscription {subscription.name!r} is of an external topic, which has no policy")
+    if not tracks_acknowledgements(subscription.type) and given.keys() - {"ignored_by_retention"}:
+        return refuse(
+            "invalid",
+            f"subscription {subscription.name!r} is of type {subscription.type}: only ignored-by-retention can be set",
+        )
     if subscription.type != e.SubscriptionType.QUEUE and given.keys() & {"max_deliveries", "ack_timeout_ms"}:
         return refuse(
             "invalid",
             f"subscription {subscription.name!r} is of type {subscription.type}: only a QUEUE delivers again, so only "
-            "max_processing and the dead-letter topic can be set",
+            "max_processing, ignored-by-retention and the dead-letter topic can be set",
         )
     if policy.max_deliveries and not policy.dead_letter_topic:
         return refuse(

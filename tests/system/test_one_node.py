@@ -168,9 +168,9 @@ async def test_records_are_copied_exported_imported_and_drained_segments_pruned(
 
 async def test_retention_deletes_what_is_too_old_and_counts_what_a_subscription_loses(node: Node):
     await node.commands.succeed("topic", "create", "short")
-    limits = ("--max-age", "1s", "--max-bytes", "1GB", "--ignore-subscriptions", "on")
-    await node.commands.succeed("topic", "set", "short", *limits)
+    await node.commands.succeed("topic", "set", "short", "--max-age", "1s", "--max-bytes", "1GB")
     await node.commands.succeed("subscription", "create", "short", "late", "--from", "earliest")
+    await node.commands.succeed("subscription", "set", "short", "late", "--ignored-by-retention")
     await node.commands.succeed("produce", "short", "--key-field", "id", stdin=jsonl(EVENTS))
 
     async def dropped() -> bool:

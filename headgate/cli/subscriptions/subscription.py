@@ -282,6 +282,7 @@ def create(
     "headgate subscription set orders jobs --max-deliveries 5 --dead-letter orders-dead",
     "headgate subscription set orders jobs --ack-timeout 60",
     "headgate subscription set orders billing --max-processing 600",
+    "headgate subscription set orders sampling --ignored-by-retention",
     group=subscription,
     name="set",
 )
@@ -299,11 +300,13 @@ def create(
     help='Where dead records go; "": none.',
 )
 @max_processing_option
+@click.option("--ignored-by-retention/--held-by-retention", default=None, help="Whether its unread records may go.")
 def set_(context: CommandContext, topic: str, name: str, **given: Any) -> None:
-    """Set what SUBSCRIPTION of TOPIC does with records that are not acknowledged. Consumers may run.
+    """Set what happens to records of TOPIC that SUBSCRIPTION has not acknowledged. Consumers may run.
 
     A consumer that acknowledges nothing for --max-processing, although there are records, loses its segment to another
-    one. The other options are for a queue.
+    one. With --ignored-by-retention the topic's --max-age and --max-bytes hold for unread records, too. The other
+    options are for a queue.
     """
     described = context.ask(lambda admin: admin.set_delivery_policy(topic, name, **given))
     context.report(described, f"subscription {name} of {topic}: {policy_text(described.policy)}")
@@ -314,4 +317,5 @@ def policy_text(policy: DeliveryPolicy) -> str:
     parts += [f"acknowledged within {policy.ack_timeout_ms / 1000:g} s"] if policy.ack_timeout_ms else []
     parts += [f"dead letters in {policy.dead_letter_topic}"] if policy.dead_letter_topic else []
     parts += [f"progress within {policy.max_processing_ms / 1000:g} s"] if policy.max_processing_ms else []
+    parts += ["ignored by retention"] if policy.ignored_by_retention else []
     return ", ".join(parts) or "no limits"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning, decide_rolls, rules_for
 from controller.settings.sections import RetentionSettings
-from headgate.model.entries import TopicPolicy
+from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.layout import Layout
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
@@ -27,7 +27,7 @@ def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fie
     return Subscription(1, "t", 2, fields.pop("name", "s"), kind, order, drained=set(drained), **fields)
 
 
-def rules_of(**rules: int) -> RetentionRules:
+def rules_of(**rules: Any) -> RetentionRules:
     fields = {"max_age_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
     return RetentionRules(**fields)
 
@@ -36,7 +36,7 @@ def tails_of(layout: Layout, size_bytes: int = 100, records: int = 10) -> dict[i
     return {segment: SegmentTail(next_offset=records, size_bytes=size_bytes) for segment in layout.segments}
 
 
-def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> PruneDecision:
+def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: Any) -> PruneDecision:
     steps = decide_pruning(
         layout, tails_of(layout), subscriptions, rules_of(**rules), lambda since_ms: now_ms - since_ms
     )
@@ -53,11 +53,16 @@ def test_a_topic_loses_its_oldest_segments_while_it_has_its_greatest_size_withou
     assert pruned == pruning(DEEP, max_age_ms=-1, max_bytes=max_bytes).segments
 
 
-def test_a_subscription_retains_what_is_too_much_unless_the_topic_ignores_subscriptions() -> None:
+def test_a_subscription_retains_what_is_too_much_unless_it_is_ignored_or_all_are() -> None:
     unread = subscription(positions={0: 9})
 
     assert pruning(SPLIT, unread, max_age_ms=-1, max_bytes=0).segments == ()
-    assert pruning(SPLIT, unread, subscription("CHECKPOINT", name="c"), ignore_subscriptions=True).segments == (0,)
+    assert pruning(SPLIT, unread, subscription("CHECKPOINT", name="c"), ignored="all").segments == (0,)
+    unread.redelivery.policy = DeliveryPolicy(ignored_by_retention=True)
+    assert pruning(SPLIT, unread).segments == (0,)
+    assert pruning(SPLIT, unread, subscription(name="other")).segments == ()
+    assert pruning(SPLIT, unread, ignored="none").segments == (), "the command prunes only what is drained"
+    unread.redelivery.policy = DeliveryPolicy()
     assert pruning(SPLIT, unread, max_age_ms=-1, max_bytes=1000).retained == {
         0: "sealed 3600 s ago, retained while the topic has at most 1000 bytes"
     }
@@ -96,21 +101,21 @@ def test_an_empty_segment_is_not_rolled() -> None:
 @pytest.mark.parametrize(
     ("policy", "settings", "expected"),
     [
-        (TopicPolicy(), {}, (-1, -1, False)),
-        (TopicPolicy(), {"max_age_seconds": 1.5, "max_bytes": 7, "ignore_subscriptions": True}, (1500, 7, True)),
+        (TopicPolicy(), {}, (-1, -1, "chosen")),
+        (TopicPolicy(), {"max_age_seconds": 1.5, "max_bytes": 7, "ignore_subscriptions": True}, (1500, 7, "all")),
         (
             TopicPolicy(max_age_ms=-1, max_bytes=0, ignore_subscriptions=False),
             {"max_age_seconds": 1.5, "max_bytes": 7, "ignore_subscriptions": True},
-            (-1, 0, False),
+            (-1, 0, "chosen"),
         ),
     ],
 )
 def test_a_topic_overrides_the_settings_of_the_cluster(
-    policy: TopicPolicy, settings: dict[str, Any], expected: tuple[int, int, bool]
+    policy: TopicPolicy, settings: dict[str, Any], expected: tuple[int, int, str]
 ) -> None:
     rules = rules_for(policy, RetentionSettings(**settings))
 
-    assert expected == (rules.max_age_ms, rules.max_bytes, rules.ignore_subscriptions)
+    assert expected == (rules.max_age_ms, rules.max_bytes, rules.ignored)
 
 
 def test_a_drained_segment_is_pruned_after_its_retention() -> None:

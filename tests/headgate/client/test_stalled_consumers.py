@@ -57,5 +57,5 @@ async def test_a_subscription_without_acknowledgements_has_no_limit():
     async with world.leader(), Admin(client(world, "admin")) as admin:
         await create(world)
         await admin.create_subscription("orders", "billing", type="CHECKPOINT")
-        with pytest.raises(RequestRejectedError, match="is of type CHECKPOINT, which has no delivery policy"):
+        with pytest.raises(RequestRejectedError, match="is of type CHECKPOINT: only ignored-by-retention can be set"):
             await admin.set_delivery_policy("orders", "billing", max_processing_seconds=60)
