@@ -108,6 +108,7 @@ def test_the_license_in_the_notice_is_the_one_that_the_package_declares(package:
     assert set(WORDS_OF_A_LICENSE.findall(" ".join(texts))) & set(WORDS_OF_A_LICENSE.findall(notice()[package]))
 
 
+@pytest.mark.nightly
 @pytest.mark.system  # starts a program that takes three seconds
 def test_make_sbom_writes_every_package_with_its_hashes(tmp_path: Path) -> None:
     target = tmp_path / "bill.json"

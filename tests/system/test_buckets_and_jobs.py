@@ -105,6 +105,7 @@ async def test_daemon_clients_and_spark_agree_on_a_bucket_and_never_show_its_sec
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.nightly
 async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(tmp_path: Path, s3: S3Server):
     folder = tmp_path / "jobs"
     async with BucketCluster(folder, s3, results=f"s3://{BUCKET}/jobs/of a cluster") as cluster:

@@ -37,6 +37,7 @@ async def produce(cluster: Cluster, topic: str, n: int) -> None:
     await cluster.commands.succeed("produce", topic, "--key-field", "id", stdin=jsonl([{"id": "k", "n": n}]))
 
 
+@pytest.mark.nightly
 async def test_only_the_shard_of_a_damaged_object_stops_until_it_is_repaired(cluster: Cluster):
     daemon = await cluster.start_daemon("first")
     await daemon.until_leading()

@@ -26,6 +26,8 @@ DOCUMENTS = [
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "tutorial.md" and any(block.runs for block in blocks(path))
 ]
+NIGHTLY = ("migration", "backup.md", "day-two.md")
+"""What is among the documents that take minutes and change seldom."""
 
 
 class Reader:
@@ -79,7 +81,17 @@ class Reader:
             await self._node.commands.succeed("topic", "delete", topic["topic"], "--force", "--yes")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=str(path.relative_to(ROOT)),
+            marks=[pytest.mark.nightly] * any(part in path.parts for part in NIGHTLY),
+        )
+        for path in DOCUMENTS
+    ],
+)
 async def test_a_document_does_what_it_says(node: Node, path: Path) -> None:
     reader = Reader(node)
     await reader.tidy()

@@ -45,6 +45,7 @@ class CrowdedCluster(Cluster):
         return self.folder / "disk" / f"{name}.log"
 
 
+@pytest.mark.nightly
 async def test_commits_wait_for_a_full_disk_and_no_daemon_ends(disk: Path, tmp_path: Path):
     log = LogSettings(format="json", level="debug")
     async with CrowdedCluster(tmp_path, ledger_url=(disk / "store").as_uri(), log=log) as cluster:

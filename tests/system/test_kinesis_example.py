@@ -174,6 +174,7 @@ def left(found: list[BacklogInfo]) -> dict[str | None, int | None]:
     return {segment.label: segment.records for info in found for segment in info.segments}
 
 
+@pytest.mark.nightly
 async def test_the_backlog_of_the_stream_is_counted_from_its_tables(
     counting: Node, admin: Admin, stream: Stream
 ) -> None:

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 LINES = 5
 
 
+@pytest.mark.nightly
 async def test_an_import_is_stored_once_until_its_producer_is_deleted(tmp_path: Path) -> None:
     file = tmp_path / "events.ndjson"
     file.write_bytes(jsonl({"id": "k", "n": n} for n in range(LINES)))

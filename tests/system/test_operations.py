@@ -76,6 +76,7 @@ async def story(tmp_path: Path) -> AsyncIterator[Story]:
         yield story
 
 
+@pytest.mark.nightly
 async def test_a_cluster_survives_the_loss_and_the_move_of_everything_that_holds_its_state(story: Story) -> None:
     cluster, commands = story.cluster, story.cluster.commands
     backup = cluster.folder / "backup"

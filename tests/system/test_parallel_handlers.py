@@ -41,6 +41,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 async def test_handlers_in_parallel_keep_the_order_of_keys_across_splits_and_a_kill(node: Node):
     printed, program = node.folder / "handled.out", node.folder / "handler.py"
     program.write_text(PROGRAM)

@@ -27,6 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield made
 
 
+@pytest.mark.nightly
 async def test_a_parked_key_is_resumed_in_order_after_a_split(cluster: Cluster) -> None:
     """Its records are parked in the parent and in the child, and others arrive while it is being resumed."""
     commands, handled, spared = cluster.commands, list[tuple[str, int]](), set[str]()

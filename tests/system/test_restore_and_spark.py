@@ -48,6 +48,7 @@ async def read_to_the_end_and_split(old: Cluster, backup: Path) -> None:
     await old.commands.succeed("topic", "split", "orders", "0")
 
 
+@pytest.mark.nightly
 async def test_a_spark_service_that_was_left_on_the_old_ledger_opens_no_gate(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "old", shards=1) as old:
         await started(old)

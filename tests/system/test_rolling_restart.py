@@ -78,6 +78,7 @@ class Load:
         self.longest_seconds = max(self.longest_seconds, loop.time() - began)
 
 
+@pytest.mark.nightly
 async def test_a_rolling_restart_of_three_daemons_fails_no_request(cluster: Cluster) -> None:
     for name in NAMES:
         await cluster.start_daemon(name)

@@ -34,6 +34,7 @@ async def produce_for(cluster: Cluster, seconds: float) -> int:
     return count
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["frozen", "killed"])
 async def test_ingestion_continues_during_a_zookeeper_outage(how: str, tmp_path: Path):
     async with Cluster(tmp_path) as cluster:

@@ -54,6 +54,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [(), ("--tls",)], ids=["plain", "TLS"])
 def test_records_are_stored_and_read_and_spark_says_what_it_misses(options: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "lines.ndjson").write_bytes(jsonl({"id": f"k{n}", "n": n} for n in range(50)))
