@@ -7,7 +7,7 @@ differences. The state kept between reconciliations is a cache: it can be recomp
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from types import MappingProxyType
@@ -43,8 +43,10 @@ log = structlog.get_logger(__name__)
 class AssignmentReconciler:
     """The assignment of one subscription during one leader term."""
 
-    def __init__(self, context: SubscriptionContext) -> None:
+    def __init__(self, context: SubscriptionContext, record_uncounted: Callable[[], bool]) -> None:
+        """``record_uncounted``: see `DrainMonitor.record_uncounted`."""
         self._context = context
+        self._record_uncounted = record_uncounted
         self._subscription, self._topic = subscription, topic = context.subscription, context.topic
         self._clock = asyncio.get_running_loop().time
         self._waiting_preferences: dict[SegmentSlice, Sequence[str]] | None = None
@@ -127,7 +129,7 @@ class AssignmentReconciler:
     def layout_changed(self) -> None:
         """Drop what is outdated after a split, merge or prune, already applied.
 
-        `SubscriptionCoordinator.adapt_to_layout` must follow.
+        `SubscriptionCoordinator.adapt` must follow.
         """
         self._gate = self._held_by_consumer = None
         self._next_owner.clear()
@@ -154,13 +156,15 @@ class AssignmentReconciler:
         stalled: Mapping[SegmentSlice, str] = NO_HOLDERS,
         confirmed: AbstractSet[SegmentSlice] = frozenset(),
     ) -> None:
-        """Compare the holdings with the target, and make all moves that are allowed now.
+        """Record what is drained without a count, compare the holdings with the target, and make all moves allowed now.
 
         ``preferred_owners`` override affinity for slices that have just become free. ``requester``
         learns its grants from the response to its own request. ``timed_out`` comes from
         `overdue_revocations`, ``stalled`` from `ProgressMonitor.check`. ``confirmed``: slices whose
         holder has finished. At most `MAX_MOVES_PER_TURN` moves are made; a later turn makes the others.
         """
+        if self._record_uncounted():
+            self.invalidate_gate()
         subscription, gate = self._subscription, self.gate
         preferred = {**(self._waiting_preferences or {}), **(preferred_owners or {})}
         target = self._compute_target(gate, preferred, stalled)

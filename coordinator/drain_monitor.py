@@ -50,9 +50,7 @@ class DrainMonitor:
             check=self._check,
             on_answer=self.record,
             on_poll=lambda outcome: context.observer.observe(events.DrainPollCompleted(outcome=outcome)),
-            min_seconds=context.settings.poll_min_seconds,
-            max_seconds=context.settings.poll_max_seconds,
-            check_timeout_seconds=context.settings.poll_check_timeout_seconds,
+            settings=context.settings,
             rng=context.rng,
             name=f"{topic.name}/{subscription.name}",
         )

@@ -6,8 +6,7 @@
    delay polls forever.
 3. `poll_now` polls at once; during a check it schedules another one, because the running check may
    not have seen the caller's event.
-4. One check runs at a time, with a timeout. A failed check means "not drained yet". One that
-   ignores its cancellation prevents the next.
+4. One check runs at a time, with a timeout. A failed check means "not drained yet".
 5. Without pending segments the poller stops, until `reset` or `poll_now`.
 6. `close` cancels the running check and waits for it. After it, nothing is checked, started or
    reported.
@@ -24,14 +23,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
+from coordinator.settings import CoordinatorSettings
 from headgate.backoff import Backoff, BackoffSchedule
 from metrics.label_values import PollOutcome
 from shard.subscriptions.two_witnesses import DrainClaim
 
 JITTER = 0.1
 """Largest fraction by which a pause is shortened."""
-CANCEL_TIMEOUT_SECONDS = 1.0
-"""How long a cancelled check may take to end."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +42,7 @@ class DrainPoller:
         check: Callable[[frozenset[int]], Awaitable[Mapping[int, DrainClaim]]],
         on_answer: Callable[[Mapping[int, DrainClaim]], PollOutcome],
         on_poll: Callable[[PollOutcome], None],
-        min_seconds: float,
-        max_seconds: float,
-        check_timeout_seconds: float,
+        settings: CoordinatorSettings,
         rng: random.Random,
         name: str,
     ) -> None:
@@ -59,13 +55,10 @@ class DrainPoller:
         self._check = check
         self._on_answer = on_answer
         self._on_poll = on_poll
-        self._check_timeout_seconds = check_timeout_seconds
-        self._schedule = BackoffSchedule(
-            Backoff(
-                first_seconds=min_seconds, longest_seconds=max_seconds, jitter=JITTER, shortest_seconds=min_seconds
-            ),
-            rng.random,
-        )
+        self._timeout_seconds = settings.poll_check_timeout_seconds
+        first, longest = settings.poll_min_seconds, settings.poll_max_seconds
+        pauses = Backoff(first_seconds=first, longest_seconds=longest, jitter=JITTER, shortest_seconds=first)
+        self._schedule = BackoffSchedule(pauses, rng.random)
         self._name = name
         self._closed = False
         self._poll_requested = False
@@ -73,7 +66,6 @@ class DrainPoller:
         """End of the current sleep; None if there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._check_task: asyncio.Task[Mapping[int, DrainClaim]] | None = None
         self._check_began_at: float | None = None
         self.problem: str | None = None
         """Why the last check failed; None after one that was answered."""
@@ -117,15 +109,11 @@ class DrainPoller:
             self._task.result()
 
     async def close(self) -> None:
-        """Stop permanently. Returns once no task runs, or after `CANCEL_TIMEOUT_SECONDS`."""
+        """Stop permanently. Returns once no task runs."""
         self._closed = True
-        tasks = [task for task in (self._task, self._check_task) if task is not None and not task.done()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_SECONDS)
-        if self._check_task is not None and not self._check_task.done():
-            log.error("drain_poll.abandoned", poller=self._name, reason="the check ignores its cancellation")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     def _arm(self) -> None:
         if self._closed:
@@ -171,7 +159,7 @@ class DrainPoller:
     async def _poll(self, segments: frozenset[int]) -> None:
         self._check_began_at = asyncio.get_running_loop().time()
         try:
-            outcome, claims = await self._check_with_timeout(segments)
+            outcome, claims = await self._check_in_time(segments)
         finally:
             self._check_began_at = None
         if self._closed:
@@ -182,32 +170,23 @@ class DrainPoller:
             self._schedule.reset()
         self._on_poll(outcome)
 
-    async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, Mapping[int, DrainClaim]]:
-        if self._check_task is not None and not self._check_task.done():
-            return "stuck", {}
-        # A separate task handles checks that raise before their first await like all others.
-        check_task = asyncio.get_running_loop().create_task(self._run_check(segments), name=f"drain-check-{self._name}")
-        self._check_task = check_task
-        check_task.add_done_callback(_retrieve_exception)
-        await asyncio.wait({check_task}, timeout=self._check_timeout_seconds)
-        if not check_task.done():
-            check_task.cancel()
-            await asyncio.wait({check_task}, timeout=CANCEL_TIMEOUT_SECONDS)
-            log.warning("drain_poll.timed_out", poller=self._name, seconds=self._check_timeout_seconds)
-            self.problem = f"the last one had no answer within {self._check_timeout_seconds:g} s"
-            return "timed_out", {}
-        if check_task.cancelled() or (error := check_task.exception()) is not None:
-            self.problem = "the last one was cancelled" if check_task.cancelled() else str(error) or repr(error)
-            log.warning("drain_poll.failed", poller=self._name, reason=self.problem)
-            return "failed", {}
-        self.problem = None
-        return "waiting", {each: claim for each, claim in check_task.result().items() if each in segments}
-
-    async def _run_check(self, segments: frozenset[int]) -> Mapping[int, DrainClaim]:
-        return await self._check(segments)
-
-
-def _retrieve_exception(check_task: asyncio.Task[Mapping[int, DrainClaim]]) -> None:
-    """Retrieve the exception of an abandoned check, so that the event loop does not log it."""
-    if not check_task.cancelled():
-        check_task.exception()
+    async def _check_in_time(self, segments: frozenset[int]) -> tuple[PollOutcome, Mapping[int, DrainClaim]]:
+        poller = asyncio.current_task()
+        assert poller is not None, "only the poller's own task checks"
+        try:
+            async with asyncio.timeout(self._timeout_seconds) as limit:
+                claims = await self._check(segments)
+            self.problem = None
+            return "waiting", {each: claim for each, claim in claims.items() if each in segments}
+        except asyncio.CancelledError:
+            if poller.cancelling():
+                raise
+            self.problem = "the last one was cancelled"
+        except Exception as error:  # noqa: BLE001 - whatever the check raises, the term continues and the gate stays closed
+            if limit.expired():
+                log.warning("drain_poll.timed_out", poller=self._name, seconds=self._timeout_seconds)
+                self.problem = f"the last one had no answer within {self._timeout_seconds:g} s"
+                return "timed_out", {}
+            self.problem = str(error) or repr(error)
+        log.warning("drain_poll.failed", poller=self._name, reason=self.problem)
+        return "failed", {}

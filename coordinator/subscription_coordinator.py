@@ -19,11 +19,10 @@ Methods return complete responses and do not wait, except `close`.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 import structlog
 
-from coordinator.assignment_reconciler import NO_HOLDERS, AssignmentReconciler
+from coordinator.assignment_reconciler import AssignmentReconciler
 from coordinator.delivery_monitor import DeliveryMonitor
 from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
@@ -65,11 +64,11 @@ class SubscriptionCoordinator:
         self._loop = asyncio.get_running_loop()
         self._restored = False
         self._drain_rate = DrainRate()
-        self.reconciler = AssignmentReconciler(context)
+        self.drain = DrainMonitor(context, self._segments_drained)
+        self.reconciler = AssignmentReconciler(context, self.drain.record_uncounted)
         self.members = Membership(context, self.reconciler.holder_removed)
         self.deliveries = DeliveryMonitor(context)
         self._load_monitor = LoadMonitor(context)
-        self.drain = DrainMonitor(context, self._segments_drained)
         if tracks_acknowledgements(context.subscription.type):
             self.drain.install(context.drain_check)
 
@@ -179,7 +178,7 @@ class SubscriptionCoordinator:
             if judged.capacity_changed:
                 self.members.record_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
-                self._reconcile("configuration changed", requester=request.consumer)
+                self.reconciler.reconcile("configuration changed", requester=request.consumer)
             self.reconciler.resend(request.consumer, None)
         else:
             self._join(request, client_id, known)
@@ -262,8 +261,9 @@ class SubscriptionCoordinator:
 
     # Events from the leader
 
-    def adapt_to_layout(self) -> None:
-        self._reconcile("layout changed")
+    def adapt(self, reason: str) -> None:
+        """Assign again after a change of layout or order, already applied: revoke what is blocked now."""
+        self.reconciler.reconcile(reason)
         self.drain.wake()
 
     def positions_changed(self) -> None:
@@ -273,30 +273,25 @@ class SubscriptionCoordinator:
         self.drain.positions_changed()
         former = self.reconciler.release_all()
         if former is not None:
-            self._reconcile("positions changed", preferred_owners=former)
+            self.reconciler.reconcile("positions changed", preferred_owners=former)
         self.drain.wake()
 
     def order_changed(self) -> None:
-        """Drop what is outdated after a change of the order, already applied. `adapt_to_order` must follow."""
+        """Drop what is outdated after a change of the order, already applied. `adapt` must follow."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
         self.reconciler.invalidate_gate()
-
-    def adapt_to_order(self) -> None:
-        """Revoke the segments that are now blocked, and assign those that no longer are."""
-        self._reconcile("order changed")
-        self.drain.wake()
 
     def tick(self) -> None:
         """Check all deadlines. Raises what a bug in the drain poller raised."""
         self.drain.poller.raise_failure()
         if not self._restored:
             self._restored = True
-            self._reconcile("restored")
+            self.reconciler.reconcile("restored")
         now_ms = self._now_ms()
         evicted = self.members.find_expired(now_ms)
         now = self._loop.time()
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self.reconciler.unfinished_segments):
-            self._reconcile("weights changed")
+            self.reconciler.reconcile("weights changed")
         if evicted:
             grace = f"{self._settings.grace_seconds:g} s"
             fenced = f"no heartbeat within the grace period of {grace}: register again"
@@ -306,35 +301,19 @@ class SubscriptionCoordinator:
             slices = rated_slices(self._subscription, self.reconciler.blocking_segments())
             self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})
         if (stalled := self.deliveries.progress.check(now)) is not None:
-            self._reconcile("consumers stalled or resumed", stalled=stalled)
+            self.reconciler.reconcile("consumers stalled or resumed", stalled=stalled)
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
-            self._reconcile("revocation timed out", timed_out=late)
+            self.reconciler.reconcile("revocation timed out", timed_out=late)
 
     def _acknowledged(self, segment_slice: SegmentSlice) -> int:
         end_offset = self._topic.tails[segment_of(segment_slice)].next_offset
         stored = end_offset * len(buckets_of(segment_slice)) // KEY_BUCKETS
         return stored - self._subscription.unacknowledged_records(segment_slice, end_offset).records
 
-    def _reconcile(
-        self,
-        reason: str,
-        *,
-        preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
-        requester: str | None = None,
-        timed_out: AbstractSet[SegmentSlice] = frozenset(),
-        stalled: Mapping[SegmentSlice, str] = NO_HOLDERS,
-    ) -> None:
-        """Record what is drained without a count, then reconcile; see `AssignmentReconciler.reconcile`."""
-        if self.drain.record_uncounted():
-            self.reconciler.invalidate_gate()
-        self.reconciler.reconcile(
-            reason, preferred_owners=preferred_owners, requester=requester, timed_out=timed_out, stalled=stalled
-        )
-
     def _segments_drained(self) -> None:
         self.reconciler.invalidate_gate()
-        self._reconcile("drained")
+        self.reconciler.reconcile("drained")
 
     # Consumers
 
@@ -349,14 +328,14 @@ class SubscriptionCoordinator:
             )
             self.members.remove([known.consumer], "replaced", reason)
         self.members.add(request, client_id)
-        self._reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
+        self.reconciler.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
     def _remove_consumers(
         self, names: Sequence[str], reason: e.LeaveReason, fenced: str | None = None, *, token: str = ""
     ) -> None:
         self._log.info("consumer.removed", consumers=list(names), reason=reason, by_command=bool(token))
         self.members.remove(names, reason, fenced, token=token)
-        self._reconcile(f"consumer {reason}")
+        self.reconciler.reconcile(f"consumer {reason}")
         self.drain.wake()
 
     def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:

@@ -14,7 +14,7 @@ DeviceSessionState = Literal["subscribed", "missing", "ending"]
 DeviceConfirmationOutcome = Literal["sent", "not_sent", "invalid_topic"]
 """``not_sent``: the broker was unreachable, or did not accept more."""
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
-PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out", "stuck"]
+PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out"]
 """At least one segment is drained; none is; the leader contradicts a claim; the check raised; the
 check exceeded its time limit; the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]

@@ -198,16 +198,15 @@ class SubscriptionRegistry:
         """Adapt one subscription to a new layout: what it remembers at once, its assignment when there is time."""
         coordinator = self._coordinators[subscription_id]
         coordinator.reconciler.layout_changed()
-        adapt = partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_layout)
+        adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "layout changed"))
         self._driver.do(coordinator.size, adapt)
 
     def _order_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new order: its gate at once, its assignment after the reply is built."""
         coordinator = self._coordinators[subscription_id]
         coordinator.order_changed()
-        self._driver.do_later(
-            coordinator.size, partial(self._if_current, subscription_id, coordinator, coordinator.adapt_to_order)
-        )
+        adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "order changed"))
+        self._driver.do_later(coordinator.size, adapt)
 
     def handlers(self) -> tuple[Registration, ...]:
         """Return the handlers of consumers' requests and of queries about subscriptions."""

@@ -152,41 +152,23 @@ class Settings(Section, frozen=True, kw_only=True):
     """All settings of a daemon."""
 
     cluster: ClusterSettings = ClusterSettings()
-    """The cluster."""
     instance: InstanceSettings = InstanceSettings()
-    """The daemon."""
     spread: SpreadSettings = SpreadSettings()
-    """Shards and daemons."""
     standby: StandbySettings = StandbySettings()
-    """States of followed shards."""
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
-    """Elections."""
     broker: BrokerSettings = BrokerSettings()
-    """The MQTT broker."""
     access: AccessSettings = AccessSettings()
-    """Who may do what."""
     ledger: LedgerSettings
-    """The object store."""
     drain: DrainSettings = DrainSettings()
-    """The Spark process."""
     http: HttpSettings = HttpSettings()
-    """Metrics and health."""
     metrics: MetricsSettings = MetricsSettings()
-    """Backlogs in the metrics."""
     ingest: IngestSettings = IngestSettings()
-    """Ingestion."""
     subscriptions: SubscriptionSettings = SubscriptionSettings()
-    """Consumers."""
     snapshots: SnapshotSettings = SnapshotSettings()
-    """Snapshots."""
     scaling: ScalingSettings = ScalingSettings()
-    """Automatic splits and merges."""
     retention: RetentionSettings = RetentionSettings()
-    """Retention."""
     compaction: CompactionSettings = CompactionSettings()
-    """Compaction."""
     log: LogSettings = LogSettings()
-    """Logs."""
 
     @property
     def drain_socket(self) -> str:

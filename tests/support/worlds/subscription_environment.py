@@ -181,18 +181,18 @@ class CoordinatorHarness:
         end_offset = self.topic.tails[segment].next_offset
         self.propose(e.SegmentSplit(topic_id=1, segment=segment, end_offset=end_offset, token="t"))
         self.coordinator.reconciler.layout_changed()
-        self.coordinator.adapt_to_layout()
+        self.coordinator.adapt("layout changed")
 
     def merge(self, first: int, second: int) -> None:
         ends = (self.topic.tails[first].next_offset, self.topic.tails[second].next_offset)
         self.propose(e.SegmentsMerged(topic_id=1, segments=(first, second), end_offsets=ends, token="t"))
         self.coordinator.reconciler.layout_changed()
-        self.coordinator.adapt_to_layout()
+        self.coordinator.adapt("layout changed")
 
     def prune(self, *segments: int) -> None:
         self.propose(e.SegmentsPruned(topic_id=1, segments=list(segments)))
         self.coordinator.reconciler.layout_changed()
-        self.coordinator.adapt_to_layout()
+        self.coordinator.adapt("layout changed")
 
     def seek(self, positions: dict[int, int]) -> None:
         self.propose(
