@@ -22,7 +22,6 @@ from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
 from headgate.views.backlogs import BacklogInfo
 from metrics import events
-from shard.requests.handlers import Reply
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
 
@@ -30,13 +29,13 @@ REFRESH_TIMEOUT_SECONDS: Final = 1.5
 """Less than the two seconds after which a client repeats its request."""
 MAX_RESPONSE_AGE_SECONDS: Final = 60.0
 MAX_PENDING_ANSWERS: Final = 256
-"""Replies that may wait for Spark. As many further requests are answered from the cache, and more are rejected."""
+"""Replies that may wait for Spark."""
 
 log = structlog.get_logger(__name__)
 
 
 class BacklogService:
-    """The backlogs of one term. Its tasks live as long as `run`."""
+    """The backlogs of one term. Its query lives as long as `run`."""
 
     def __init__(self, context: LeaderContext, state: ShardState, take_steps: TakeSteps) -> None:
         self._context = context
@@ -49,10 +48,9 @@ class BacklogService:
         """External topic → the logged error of its tables."""
         self._not_counted = ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
         self._query_task: asyncio.Task[None] | None = None
-        self._pending_answers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Query periodically until cancelled; then cancel the tasks that wait."""
+        """Query periodically until cancelled."""
         try:
             while True:
                 await self._refresh(self._context.backlog_interval_seconds)
@@ -63,18 +61,8 @@ class BacklogService:
                 )
                 await asyncio.sleep(self._context.backlog_interval_seconds)
         finally:
-            await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
-
-    def answer_later(self, request: m.DescribeBacklog, reply: Reply) -> None:
-        """Call ``reply`` with the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
-        waiting = len(self._pending_answers)
-        if waiting >= 2 * MAX_PENDING_ANSWERS:
-            reply(m.Rejected(verdict="unavailable", reason=f"{waiting} requests wait for backlogs"))
-            return
-        answering = self._answer(request, reply, refresh=waiting < MAX_PENDING_ANSWERS)
-        task = asyncio.get_running_loop().create_task(answering, name="backlog-answer")
-        self._pending_answers.add(task)
-        task.add_done_callback(self._pending_answers.discard)
+            if self._query_task is not None:
+                await cancel_and_wait(self._query_task)
 
     async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[BacklogInfo, ...]:
         """Return the ``wanted`` backlogs (topic, subscription), counted over turns of the loop."""
@@ -86,9 +74,9 @@ class BacklogService:
             response = self._response[0]
         return tuple(await self._take_steps(backlogs(self._state, response, self._context.now_ms(), wanted)))
 
-    async def _answer(self, request: m.DescribeBacklog, reply: Reply, *, refresh: bool) -> None:
-        if refresh:
-            await self._refresh(REFRESH_TIMEOUT_SECONDS)
+    async def answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
+        """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
+        await self._refresh(REFRESH_TIMEOUT_SECONDS)
         found = await self.latest(
             lambda topic, subscription: (
                 request.topic in (None, topic)
@@ -97,7 +85,7 @@ class BacklogService:
             )
         )
         page, following = cut_page(((each.topic, each.subscription), each) for each in found)
-        reply(m.BacklogReply(backlogs=page, next=following))
+        return m.BacklogReply(backlogs=page, next=following)
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""

@@ -17,7 +17,6 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from controller.context.leader_context import MakeOverview
-from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page
 from headgate.views.cluster import (
@@ -27,8 +26,7 @@ from headgate.views.cluster import (
     DaemonInfo,
     SubscriptionSummary,
 )
-from metrics import events
-from shard.requests.handlers import Deferred, Outcome, Reply
+from shard.requests.handlers import Deferred, Outcome
 from shard.subscriptions.refusal import Refusal
 from web.api.overview import Overview
 
@@ -37,31 +35,14 @@ NO_CHUNK: Final = 0
 """Older than every chunk, so it is always durable."""
 
 
-class ClusterAnswers:
-    def __init__(self, overview: MakeOverview | None, observer: events.Observer) -> None:
-        """``overview`` None: this leader is in no daemon that could ask others."""
-        self._overview = overview
-        self._observer = observer
-        self._pending: set[asyncio.Task[None]] = set()
+def describe(overview: MakeOverview | None, request: m.DescribeCluster) -> Outcome:
+    if overview is None:
+        return Refusal("unavailable", "this leader is in no daemon that could ask others")
+    return Deferred(partial(_answer, overview, request), "cluster_overviews", MAX_PENDING_ANSWERS, NO_CHUNK)
 
-    def describe(self, request: m.DescribeCluster, _: str) -> Outcome:
-        if self._overview is None or len(self._pending) >= MAX_PENDING_ANSWERS:
-            self._observer.observe(events.RequestLimitReached(limit="cluster_overviews"))
-            return Refusal("unavailable", f"{len(self._pending)} requests wait for an overview of the cluster")
-        return Deferred(partial(self._start, self._overview, request), NO_CHUNK)
 
-    async def close(self) -> None:
-        """Drop what waits: clients repeat their requests to the next leader."""
-        await cancel_and_wait(*self._pending)
-
-    def _start(self, overview: MakeOverview, request: m.DescribeCluster, reply: Reply) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(overview, request, reply), name="cluster-answer")
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
-
-    async def _answer(self, overview: MakeOverview, request: m.DescribeCluster, reply: Reply) -> None:
-        found = await overview()
-        reply(await asyncio.to_thread(cluster_reply, request, found))
+async def _answer(overview: MakeOverview, request: m.DescribeCluster) -> m.ClusterReply:
+    return await asyncio.to_thread(cluster_reply, request, await overview())
 
 
 def cluster_reply(request: m.DescribeCluster, overview: Overview) -> m.ClusterReply:

@@ -6,20 +6,21 @@ ends the term and the process.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import structlog
 
-from controller.backlog.service import BacklogService
+from controller.backlog.service import MAX_PENDING_ANSWERS, BacklogService
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.context.leader_context import LeaderContext
 from controller.context.session_port import Delivery
 from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
+from controller.leader import cluster_answers
 from controller.leader.announcer import Announcer
-from controller.leader.cluster_answers import ClusterAnswers
 from controller.leader.operator_commands import OperatorCommands
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
@@ -33,9 +34,10 @@ from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
+from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.label_values import BatchVerdict, LayoutChangeKind
+from metrics.label_values import BatchVerdict, LayoutChangeKind, RequestLimit
 from shard.access.requirements import refuse_access
 from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
@@ -104,8 +106,9 @@ class ShardLeader:
             has_session=self.devices.sessions.exists,
         )
         self.backlogs = BacklogService(context, state, self.driver.complete)
-        self.cluster_answers = ClusterAnswers(context.overview, context.observer)
-        self._operators = OperatorCommands(self._shard, context.instance, context.operations, context.observer)
+        self._operators = OperatorCommands(self._shard, context.instance, context.operations)
+        self._deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = defaultdict(set)
+        """Work for replies that wait for other programs, by the limit of their number."""
         self.trimmer = Trimmer(context, state, self.commit)
         self._handlers = self._all_handlers()
 
@@ -124,7 +127,7 @@ class ShardLeader:
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
             handler(m.DescribeBacklog, self._describe_backlog),
-            handler(m.DescribeCluster, self.cluster_answers.describe),
+            handler(m.DescribeCluster, lambda request, _: cluster_answers.describe(self.context.overview, request)),
         ]
         handlers = dict(registrations)
         assert len(handlers) == len(registrations), "a request type has two handlers"
@@ -159,7 +162,7 @@ class ShardLeader:
             for handle in self._delayed:
                 handle.cancel()
             self._outbox.delayed.close()
-            await self.cluster_answers.close()
+            await cancel_and_wait(*(task for tasks in self._deferred.values() for task in tasks))
             await self._operators.close()
             await self.subscription_registry.close()
             await self.context.transport.unsubscribe(requests)
@@ -198,9 +201,12 @@ class ShardLeader:
         try:
             handle(arrival)
         except Exception as error:  # noqa: BLE001 - a bug; it ends the term and the process
-            self._serving = False
-            if not self._bug.done():
-                self._bug.set_exception(error)
+            self._fail(error)
+
+    def _fail(self, bug: BaseException) -> None:
+        self._serving = False
+        if not self._bug.done():
+            self._bug.set_exception(bug)
 
     def _handle_request(self, message: tuple[str, bytes]) -> None:
         topic, payload = message
@@ -263,8 +269,8 @@ class ShardLeader:
                 self._outbox.reply(request, body, chunk)
             case AfterBarrier(body):
                 self.commit.after_barrier(partial(self._outbox.answer, request, body))
-            case Deferred(start, chunk):
-                start(partial(self._outbox.answer, request, chunk=chunk))
+            case Deferred():
+                self._defer(request, outcome)
             case Stepwise(steps):
                 self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
             case Decision(entries, answer):
@@ -290,6 +296,27 @@ class ShardLeader:
                 reply()
             case _:
                 self._outbox.reply(request, outcome)
+
+    def _defer(self, request: m.Request, deferred: Deferred) -> None:
+        waiting = self._deferred[deferred.limit]
+        if len(waiting) >= deferred.most:
+            self.context.observer.observe(events.RequestLimitReached(limit=deferred.limit))
+            reason = f"{len(waiting)} requests wait already ({deferred.limit})"
+            self._outbox.refuse(request, Refusal("unavailable", reason))
+            return
+
+        async def answer() -> None:
+            if (found := await deferred.work()) is not None:
+                self._outbox.answer(request, found, deferred.chunk)
+
+        def answered(task: asyncio.Task[None]) -> None:
+            waiting.discard(task)
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                self._fail(bug)
+
+        task = asyncio.get_running_loop().create_task(answer(), name=f"deferred-{self._shard}")
+        waiting.add(task)
+        task.add_done_callback(answered)
 
     def _carry_out_steps(self, request: m.Request, outcome: Outcome) -> None:
         if not self._serving:
@@ -349,7 +376,7 @@ class ShardLeader:
             find_subscription(request.topic, request.subscription, self.state)
         elif request.topic is not None:
             find_topic(request.topic, self.state)
-        return Deferred(partial(self.backlogs.answer_later, request))
+        return Deferred(partial(self.backlogs.answer, request), "backlogs", MAX_PENDING_ANSWERS)
 
     # Timers
 

@@ -18,11 +18,10 @@ from typing import Final
 from controller.context.leader_context import Operations
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
-from metrics import events
-from shard.requests.handlers import Deferred, Outcome, Registration, Reply, handler
+from shard.requests.handlers import Deferred, Outcome, Registration, handler
 from shard.subscriptions.refusal import Refusal
 
-MAX_PENDING: Final = 16
+MAX_PENDING: Final = 64
 MAX_REMEMBERED: Final = 256
 """Commands of one term whose outcome is remembered, the latest ones."""
 
@@ -31,12 +30,11 @@ Answer = m.Done | Refusal | None
 
 
 class OperatorCommands:
-    def __init__(self, shard: int, instance: str, operations: Operations | None, observer: events.Observer) -> None:
+    def __init__(self, shard: int, instance: str, operations: Operations | None) -> None:
         """``operations`` None: this leader is in no daemon that has others."""
         self._shard = shard
         self._instance = instance
         self._operations = operations
-        self._observer = observer
         self._tasks: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
         """Token of a command → what executes it, or has executed it. The oldest is first."""
 
@@ -54,23 +52,18 @@ class OperatorCommands:
         return self._defer(request.token, lambda operations: self._maintain(operations, request))
 
     def _defer(self, token: str, work: Callable[[Operations], Coroutine[None, None, Answer]]) -> Outcome:
+        if self._operations is None:
+            return Refusal("unavailable", "this leader is in no daemon that knows others")
+        return Deferred(
+            partial(self._execute_once, token, partial(work, self._operations)), "operator_commands", MAX_PENDING
+        )
+
+    async def _execute_once(self, token: str, work: Callable[[], Coroutine[None, None, Answer]]) -> Answer:
         if token not in self._tasks:
-            pending = sum(not task.done() for task in self._tasks.values())
-            if self._operations is None or pending >= MAX_PENDING:
-                self._observer.observe(events.RequestLimitReached(limit="operator_commands"))
-                return Refusal("unavailable", f"{pending} requests of operators wait")
-            task = asyncio.get_running_loop().create_task(work(self._operations), name=f"operator-{self._shard}")
-            self._tasks[token] = task
+            self._tasks[token] = asyncio.get_running_loop().create_task(work(), name=f"operator-{self._shard}")
             if len(self._tasks) > MAX_REMEMBERED and next(iter(self._tasks.values())).done():
                 self._tasks.popitem(last=False)
-        return Deferred(partial(self._answer, self._tasks[token]))
-
-    def _answer(self, task: asyncio.Task[Answer], reply: Reply) -> None:
-        def done(task: asyncio.Task[Answer]) -> None:
-            if not task.cancelled() and (answer := task.result()) is not None:
-                reply(answer)
-
-        task.add_done_callback(done)
+        return await asyncio.shield(self._tasks[token])
 
     async def _move(self, operations: Operations, request: m.TransferShard) -> Answer:
         problem = await operations.transfer(self._shard, request.daemon, request.token)

@@ -4,12 +4,13 @@ A handler returns the body of the reply, or a `Refusal`, unless a lookup of its 
 `Decision`: the entries to write, and how to build the body once they are applied.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics.label_values import RequestLimit
 from shard.state.shard_state import ShardState
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal, RequestRefusedError
@@ -41,18 +42,18 @@ class AfterBarrier:
     body: m.AnyReplyBody
 
 
-Reply = Callable[[m.AnyReplyBody | Refusal], None]
-"""Sends the body or the refusal."""
-
-
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Reply later: ``start`` gets what sends it, and calls that once.
+    """Reply with what ``work`` returns, or not at all if that is None.
 
-    The reply leaves once ``chunk`` is durable; None: once all is that was proposed before the reply.
+    The leader does the work beside all other requests, and drops it at the end of its term: clients repeat their
+    requests to the next leader. The reply leaves once ``chunk`` is durable; None: once all is that was proposed before.
     """
 
-    start: Callable[[Reply], None]
+    work: Callable[[], Awaitable[m.AnyReplyBody | Refusal | None]]
+    limit: RequestLimit
+    most: int
+    """So many requests with this limit may wait. Further ones are refused as ``unavailable``."""
     chunk: int | None = None
 
 

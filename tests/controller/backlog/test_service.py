@@ -86,10 +86,7 @@ class ServiceFixture:
         await asyncio.wait({task})
 
     async def describe(self, **fields):
-        answer = asyncio.get_running_loop().create_future()
-        request = m.DescribeBacklog(**fields)
-        self.service.answer_later(request, answer.set_result)
-        return (await answer).backlogs
+        return (await self.service.answer(m.DescribeBacklog(**fields))).backlogs
 
 
 @pytest.fixture

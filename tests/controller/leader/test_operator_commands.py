@@ -8,7 +8,6 @@ import pytest
 
 from controller.leader.operator_commands import OperatorCommands
 from headgate.protocol import messages as m
-from metrics.events import NoopObserver
 from shard.requests.handlers import Deferred
 from shard.subscriptions.refusal import Refusal
 from tests.support.waiting import until
@@ -40,7 +39,8 @@ def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[ob
     respond_to = dict(commands.handlers())[type(request)]
     outcome = respond_to(m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=request), None)
     if isinstance(outcome, Deferred):
-        outcome.start(replies.append)
+        answered = asyncio.ensure_future(outcome.work())
+        answered.add_done_callback(lambda done: replies.append(done.result()))
     return outcome
 
 
@@ -49,7 +49,7 @@ async def test_the_daemon_that_leads_the_shard_keeps_it_and_confirms_it() -> Non
     """The client repeats its request to the new leader, which is how it learns of the success."""
     for problem in ("daemon 'b' is in maintenance", None):
         daemon, replies = Daemon(), []
-        respond(OperatorCommands(3, "b", daemon, NoopObserver()), MOVE, replies)
+        respond(OperatorCommands(3, "b", daemon), MOVE, replies)
         daemon.outcome.set_result(problem)
         await until(lambda replies=replies: replies)
 
@@ -61,22 +61,19 @@ async def test_the_daemon_that_leads_the_shard_keeps_it_and_confirms_it() -> Non
 async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succeeds() -> None:
     for problem in ("daemon 'b' is frozen", None):
         daemon, replies = Daemon(), []
-        commands = OperatorCommands(3, "a", daemon, NoopObserver())
-        respond(commands, MOVE, replies)
+        respond(OperatorCommands(3, "a", daemon), MOVE, replies)
         await until(lambda daemon=daemon: daemon.calls == [("transfer", 3, "b")])
         daemon.outcome.set_result(problem)
-        await until(lambda commands=commands: all(task.done() for task in commands._tasks.values()))
+        await until(lambda replies=replies: replies)
 
-        assert replies == ([] if problem is None else [Refusal("invalid", problem)])
-        await commands.close()
+        assert replies == [None if problem is None else Refusal("invalid", problem)]
 
 
 @pytest.mark.looptime
 async def test_maintenance_is_answered_once_it_is_stored() -> None:
     for problem in ("no daemon 'b' is live", None):
         daemon, replies = Daemon(), []
-        commands = OperatorCommands(3, "a", daemon, NoopObserver())
-        respond(commands, MAINTAIN, replies)
+        respond(OperatorCommands(3, "a", daemon), MAINTAIN, replies)
         await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True, "t")])
         assert replies == []
         daemon.outcome.set_result(problem)
@@ -87,7 +84,7 @@ async def test_maintenance_is_answered_once_it_is_stored() -> None:
 
 @pytest.mark.looptime
 async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
-    refused = respond(OperatorCommands(3, "a", None, NoopObserver()), MOVE, [])
+    refused = respond(OperatorCommands(3, "a", None), MOVE, [])
 
     assert isinstance(refused, Refusal)
     assert refused.verdict == "unavailable"
