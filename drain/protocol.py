@@ -200,8 +200,6 @@ class Pong(Response, frozen=True, kw_only=True, tag="pong"):
 class CountResponse(Response, frozen=True, kw_only=True):
     watermark: int = 0
     """The last chunk that was counted."""
-    error: str | None = None
-    """Why the shard, or a table, was not counted."""
     ledger: CountedLedger = CountedLedger()
 
 
@@ -225,7 +223,7 @@ class BacklogResponse(CountResponse, frozen=True, kw_only=True, tag="backlog"):
 
 
 class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):
-    """The request failed, or could not be decoded (then the id is 0)."""
+    """The shard, or a table, was not counted, or the request could not be decoded (then the id is 0)."""
 
     error: str
 
@@ -267,8 +265,7 @@ def encode_reply(response: AnyResponse, limit_bytes: int = MAX_LINE_BYTES) -> by
         return line
     reason = f"the reply has {len(line)} bytes, and a line has {limit_bytes} at most"
     if isinstance(response, BacklogResponse):
-        error = f"{len(response.rows)} backlogs are too many to report: {reason}"
-        return encode_line(BacklogResponse(id=response.id, error=error, ledger=response.ledger))
+        reason = f"{len(response.rows)} backlogs are too many to report: {reason}"
     return encode_line(FailureResponse(id=response.id, error=reason))
 
 

@@ -1,14 +1,12 @@
 """Aggregate chunks on a Spark session.
 
 The rows are collected into this process: their number is bounded by segments, subscriptions and
-ranges acknowledged out of order. Up to MAX_ROWS_PER_TASK, ranges are joined in drain.backlog.merge,
-which saves a second shuffle. The previous result is added there too: sending it to Spark and back
-took longer than counting a second's worth of chunks.
+ranges acknowledged out of order, which Spark joins. The previous result is added in drain.backlog.merge:
+sending it to Spark and back took longer than counting a second's worth of chunks.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +17,6 @@ from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import MergedRow
 from drain.spark.engines import RunError, run_errors
 from drain.spark.fact_source import FactSource
-
-MAX_ROWS_PER_TASK: Final = 50_000
-"""Rows that each of the two tasks after the shuffle may return before ranges are joined in Spark.
-Converting this many takes half a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ def aggregate_chunks(
         JvmGoneError: the JVM is gone.
     """
     with run_errors():
-        table = _collect(*aggregation_plan(session, source, batches), MAX_ROWS_PER_TASK)
+        table = aggregation_plan(session, source, batches).toArrow()
     _check_all_counted(table, batches)
     return merged_rows(table)
 
@@ -63,25 +57,9 @@ def _check_all_counted(aggregates: pa.Table, batches: Sequence[ChunkBatch]) -> N
         raise RunError(f"Spark counted {counted} of the {sum(expected)} rows of shard {shards}: the count is discarded")
 
 
-def aggregate_contributions(contributions: DataFrame, limit: int = MAX_ROWS_PER_TASK) -> pa.Table:
-    """Return the aggregates of contributions; ranges are joined only if a task has more than ``limit`` rows."""
-    return _collect(backlog.aggregate_limited(limit, contributions), contributions, limit)
-
-
-def aggregation_plan(
-    session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]
-) -> tuple[DataFrame, DataFrame | None]:
-    """Return the plan, and the contributions if the plan may return too many rows."""
+def aggregation_plan(session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]) -> DataFrame:
     paths = [path for batch in batches for path in batch.paths]
     small = source.small_frame(session, paths)
     if small is not None:
-        return backlog.aggregate_in_one_task(small), None
-    contributions = backlog.contributions(source.frame(session, paths))
-    return backlog.aggregate_limited(MAX_ROWS_PER_TASK, contributions), contributions
-
-
-def _collect(aggregates: DataFrame, contributions: DataFrame | None, limit: int) -> pa.Table:
-    table = aggregates.toArrow()
-    if contributions is None or (pc.max(table.column(backlog.ROW_NUMBER)).as_py() or 0) < limit:
-        return table
-    return backlog.aggregate_joined(contributions).toArrow()
+        return backlog.aggregate_in_one_task(small)
+    return backlog.aggregate_joined(backlog.contributions(source.frame(session, paths)))

@@ -6,8 +6,8 @@ every fact three times as expensive. For the same reason facts with an offset ar
 the columns that they set (headgate.ledger.chunk), and names are compared only for the others.
 
 Aggregating takes one shuffle. Every range acknowledged out of order is a kind of its own, so
-`aggregate_limited` stops at a number of rows. `aggregate_joined` joins adjacent ranges with
-windows, at the cost of a second shuffle.
+`aggregate_joined` joins adjacent ranges with windows. That takes a second shuffle, of aggregates only, and the rows
+that reach this process stay few.
 
 The plans are SQL, because each call on a DataFrame is a round trip to the JVM: with Columns, the
 same plan took as long to build as to execute.
@@ -28,9 +28,6 @@ from drain.backlog.aggregates import (
     SUBSCRIPTION_TYPES,
 )
 from drain.backlog.timestamp_index import INDEX_SLOT_SQL
-
-ROW_NUMBER: Final = "row"
-"""The column in which `aggregate_limited` numbers the rows of a task."""
 
 _TYPE: Final = f"""
     CASE {
@@ -81,12 +78,6 @@ _AGGREGATED_IN_ONE_TASK: Final = _AGGREGATED.replace("{contributions}", f"({_CON
     "{facts}", _IN_ONE_PARTITION
 )
 
-# The lower 33 bits of the id number the rows of a task, from 0.
-_AGGREGATED_LIMITED: Final = f"""
-    SELECT * FROM (SELECT *, monotonically_increasing_id() & 8589934591L AS {ROW_NUMBER} FROM ({_AGGREGATED}))
-    WHERE {ROW_NUMBER} <= {{limit}}
-"""  # noqa: S608 - as above
-
 # A range starts a new group if it begins behind the end of all ranges before it. A POSITION counts
 # as a range from 0, the first of its key. Kinds that are not about a subscription in a segment stay
 # separate.
@@ -122,11 +113,6 @@ def contributions_again(aggregates: DataFrame) -> DataFrame:
 def aggregate_in_one_task(facts: DataFrame) -> DataFrame:
     """Return one row (AGGREGATES) per kind, without a shuffle: for few facts."""
     return facts.sparkSession.sql(_AGGREGATED_IN_ONE_TASK, facts=facts)
-
-
-def aggregate_limited(limit: int, contributions: DataFrame) -> DataFrame:
-    """Return one row (AGGREGATES, ROW_NUMBER) per kind; a task that returns row ``limit`` may have more."""
-    return contributions.sparkSession.sql(_AGGREGATED_LIMITED, contributions=contributions, limit=limit)
 
 
 def aggregate_joined(contributions: DataFrame) -> DataFrame:

@@ -141,16 +141,13 @@ class SparkDrainChecker(BackgroundService):
         except DrainCheckError as error:
             if self._task is not None:
                 self._drop_if_broken(connection)
-                self._on_failure(error)
+                self._on_failure(error, answered=connection is not None and not connection.broken)
             raise
         finally:
             self._open_requests -= 1
         self._failed_attempts = 0
         self._observer.observe(events.DrainCheckCompleted(seconds=loop.time() - sent_at))
         self._set_state("ready", f"{self._path} answers")
-        if response.error is not None:
-            self._observer.observe(events.DrainCheckFailed(reason="failed"))
-            raise DrainCheckError(response.error)
         self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
         return response
 
@@ -215,9 +212,13 @@ class SparkDrainChecker(BackgroundService):
             self._failed_attempts += 1
             self._connection_wanted.set()
 
-    def _on_failure(self, error: DrainCheckError) -> None:
+    def _on_failure(self, error: DrainCheckError, *, answered: bool = False) -> None:
+        """Report ``error``. A process that answers can be asked again, unless it counts another ledger."""
         self._observer.observe(events.DrainCheckFailed(reason=error.failure))
-        self._set_state("degraded", str(error))
+        if answered and error.failure == "failed":
+            self._set_state("ready", f"{self._path} answers")
+        else:
+            self._set_state("degraded", str(error))
 
     def _set_state(self, state: DrainState, reason: str) -> None:
         if state != self._state and self._on_state is not None:

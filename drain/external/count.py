@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
-from drain.backlog.counting import aggregate_contributions
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, previous_rows
 from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
@@ -133,7 +132,7 @@ def _merged(
         )
     if not facts:
         return []
-    aggregates = aggregate_contributions(backlog.contributions(reduce(DataFrame.unionByName, facts)))
+    aggregates = backlog.aggregate_joined(backlog.contributions(reduce(DataFrame.unionByName, facts))).toArrow()
     merged = [row for rows in merged_rows(aggregates).values() for row in rows]
     if tables.entries is not None and tables.entries.timestamp_ms is None:
         # Without a timestamp column, ages are unknown.

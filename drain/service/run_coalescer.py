@@ -24,12 +24,13 @@ from drain.protocol import (
     BacklogKey,
     BacklogRequest,
     BacklogResponse,
+    CountedLedger,
     DrainedRequest,
     DrainedResponse,
 )
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from drain.spark.engines import RunError
-from headgate.errors import HeadgateError, StoreUnavailableError
+from headgate.errors import StoreUnavailableError
 from headgate.process.background import BackgroundService
 
 BATCHING_DELAY_SECONDS: Final = 0.02
@@ -118,13 +119,15 @@ class RunCoalescer(BackgroundService):
         return self._task
 
     async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
-        """Return the reply to ``request``, from a run that began after this call; raises MustRestartError."""
+        """Return the reply to ``request``, from a run that began after this call.
+
+        Raises:
+            HeadgateError: the shard, or a table, was not counted.
+            MustRestartError: this process is of no use any more.
+        """
         if isinstance(request, DrainedRequest):
             return await self._drained(request)
-        outcome = await self._await_run(request.shard)
-        if (failure := outcome.failures.get(request.shard)) is not None:
-            return BacklogResponse(id=request.id, error=failure, ledger=outcome.ledger)
-        result = outcome.results[request.shard]
+        result, ledger = await self._counted(request.shard)
         # The run listed the ledger after the request arrived, so its result holds for the time of
         # the request too.
         as_of_ms = max(result.at_ms, request.now_ms)
@@ -135,7 +138,7 @@ class RunCoalescer(BackgroundService):
             as_of_ms=as_of_ms,
             external=[self._external.backlog(query, result, as_of_ms) for query in external.values()],
             watermark=result.watermark,
-            ledger=outcome.ledger,
+            ledger=ledger,
         )
 
     def _rows(self, result: Result, as_of_ms: int) -> list[Backlog]:
@@ -146,16 +149,10 @@ class RunCoalescer(BackgroundService):
 
     async def _drained(self, request: DrainedRequest) -> DrainedResponse:
         query = request.query
-        outcome = await self._await_run(query.shard)
-        if (failure := outcome.failures.get(query.shard)) is not None:
-            return DrainedResponse(id=request.id, error=failure, ledger=outcome.ledger)
-        result = outcome.results[query.shard]
+        result, ledger = await self._counted(query.shard)
         backlogs: Iterable[Backlog]
         if self._external.needs_tables(query):
-            try:
-                backlogs = await self._external.rows(query, result)
-            except HeadgateError as error:
-                return DrainedResponse(id=request.id, error=str(error), ledger=outcome.ledger)
+            backlogs = await self._external.rows(query, result)
         else:
             topic = self._index(result).get(query.topic_id)
             counted = () if topic is None else topic.backlogs
@@ -166,16 +163,20 @@ class RunCoalescer(BackgroundService):
             drained=segments,
             from_tables=self._external.has_acknowledgements(query),
             watermark=result.watermark,
-            ledger=outcome.ledger,
+            ledger=ledger,
         )
 
-    async def _await_run(self, shard: int) -> RunOutcome:
+    async def _counted(self, shard: int) -> tuple[Result, CountedLedger]:
+        """Return the result of ``shard``, counted now, and the ledger; raises RunError or MustRestartError."""
         self._pending_shards.add(shard)
         if self._next_run is None:
             self._next_run = asyncio.get_running_loop().create_future()
         self._wake_up.set()
         # Several requests wait for the future: cancelling one must not cancel it for the others.
-        return await asyncio.shield(self._next_run)
+        outcome = await asyncio.shield(self._next_run)
+        if (failure := outcome.failures.get(shard)) is not None:
+            raise RunError(failure)
+        return outcome.results[shard], outcome.ledger
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -183,11 +184,8 @@ class RunCoalescer(BackgroundService):
             tasks.create_task(self._external.work(self._newest_result), name="table counts")
 
     async def _newest_result(self, shard: int) -> Result:
-        """Return the result of ``shard``, counted now; raises RunError or MustRestartError."""
-        outcome = await self._await_run(shard)
-        if (failure := outcome.failures.get(shard)) is not None:
-            raise RunError(failure)
-        return outcome.results[shard]
+        result, _ = await self._counted(shard)
+        return result
 
     async def _run_loop(self) -> None:
         idle = True

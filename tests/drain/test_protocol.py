@@ -33,7 +33,7 @@ def test_a_report_that_does_not_fit_says_that() -> None:
     reply = decode_response(encode_reply(REPORT, limit_bytes=size - 1))
 
     reason = f"4 backlogs are too many to report: the reply has {size} bytes, and a line has {size - 1} at most"
-    assert reply == BacklogResponse(id=5, error=reason)
+    assert reply == FailureResponse(id=5, error=reason)
 
 
 def test_another_reply_that_does_not_fit_is_a_failure_of_its_request() -> None:

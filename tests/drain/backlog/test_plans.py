@@ -12,13 +12,12 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog.aggregates import AGGREGATES, NO_FACT, SCHEMA, merged_rows
-from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregate_contributions, aggregation_plan
+from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
 from drain.backlog.plans import (
     aggregate_in_one_task,
     aggregate_joined,
-    aggregate_limited,
     contributions,
     contributions_again,
 )
@@ -165,7 +164,6 @@ def test_every_plan_equals_counting_offset_by_offset(spark, seed):
 
     plans = [
         aggregate_in_one_task(frame),
-        aggregate_limited(1000, contributions(frame)),
         aggregate_joined(contributions(frame)),
         aggregate_joined(contributions_again(again)),
     ]
@@ -184,8 +182,8 @@ def test_every_plan_equals_counting_offset_by_offset(spark, seed):
             if item.row.subscription_id is not None and item.row.segment is not None:
                 by_key[item.row.subscription_id, item.row.segment, item.row.seek_generation].append(item.row)
         assert {key: covered(rows) for key, rows in by_key.items()} == expected
-    assert without_empty(found[2]) == without_empty(found[3])
-    assert len(found[2]) < len(found[0])
+    assert without_empty(found[1]) == without_empty(found[2])
+    assert len(found[1]) < len(found[0])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -208,28 +206,6 @@ def test_the_counter_of_the_simulator_agrees_with_the_plan(spark, seed):
     planned = aggregate_in_one_task(facts(spark, *rows)).toArrow().select(list(AGGREGATES))
     assert in_order(counter.take().to_pylist()) == in_order(planned.to_pylist())
     assert counter.take().num_rows == 0
-
-
-def test_ranges_are_joined_in_spark_only_if_a_task_has_too_many(spark):
-    rows = random_facts(0)
-    frame = contributions(facts(spark, *rows))
-    joined, unjoined = in_order(merged(aggregate_joined(frame))), len(merged(aggregate_limited(1000, frame)))
-
-    few = merged_rows(aggregate_contributions(frame, limit=1000))[0]
-    exact = merged_rows(aggregate_contributions(frame, limit=unjoined))[0]
-    many = merged_rows(aggregate_contributions(frame, limit=unjoined // 4))[0]
-
-    assert len(few) == len(exact) == unjoined > len(joined)
-    assert in_order(many) == joined
-
-
-def test_no_task_returns_more_rows_than_its_limit(spark):
-    frame = contributions(facts(spark, *(acknowledged(2 * at, 2 * at + 1) for at in range(1, 500))))
-
-    table = aggregate_limited(10, frame).toArrow()
-
-    assert table.column("row").to_pylist().count(10) >= 1
-    assert len(table) <= 11 * int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
 def test_creations_and_removals_are_flagged(spark):
@@ -276,7 +252,7 @@ def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):
     ledger.topic()
     ledger.commit()
     source = SparkFiles(ledger.url, small_read_max_rows=0)
-    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])[0]._jdf.queryExecution()
+    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])._jdf.queryExecution()
 
     stages = execution.debug().codegenToSeq()
     codes = [re.sub(r"/\*.*?\*/", "", stages.apply(index)._2()) for index in range(stages.size())]
@@ -297,13 +273,13 @@ def plan_of_three_records(spark, tmp_path, small_read_max_rows):
     ledger.commit()
     source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
     batch = ChunkBatch(0, [source.path(0, 1)])
-    return aggregation_plan(spark, source, [batch])[0]._jdf.queryExecution().executedPlan().toString()
+    return aggregation_plan(spark, source, [batch])._jdf.queryExecution().executedPlan().toString()
 
 
-def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
+def test_a_run_shuffles_the_facts_and_the_aggregates_and_reads_no_payload(spark, tmp_path):
     plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=0)
 
-    assert len(re.findall(r"\bExchange\b", plan)) == 1
+    assert len(re.findall(r"\bExchange\b", plan)) == 2
     read = re.search(r"ReadSchema: struct<([^>]*)", plan)
     assert read is not None
     columns = {column.split(":")[0] for column in read.group(1).split(",")}

@@ -91,12 +91,8 @@ async def test_a_topic_whose_tables_cannot_be_read_is_not_drained(fault: Excepti
     tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
     asked = DrainedRequest(id=1, query=DrainQuery(0, 5, 6, 0, frozenset({0}), 1, external=QUERY.view))
     async with RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": tables}, count)) as coalescer:
-        if isinstance(fault, JvmGoneError):
-            with pytest.raises(JvmGoneError):
-                await coalescer.reply(asked)
-        else:
-            answer = await coalescer.reply(asked)
-            assert (answer.error, answer.drained) == ("no such column", {})
+        with pytest.raises(type(fault), match=str(fault)):
+            await coalescer.reply(asked)
 
 
 async def test_tables_of_a_shard_that_cannot_be_counted_are_tried_again() -> None:

@@ -16,7 +16,7 @@ def test_the_warm_up_counts_with_both_readers(spark, tmp_path, monkeypatch):
     readers = Counter()
 
     def recorded(session, source, batches):
-        plan = aggregation_plan(session, source, batches)[0]._jdf.queryExecution().executedPlan().toString()
+        plan = aggregation_plan(session, source, batches)._jdf.queryExecution().executedPlan().toString()
         readers["scan" if "FileScan" in plan else "small"] += 1
         (rows,) = aggregate_chunks(session, source, batches).values()
         assert sum(item.row.records for item in rows) == 1

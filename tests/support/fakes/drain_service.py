@@ -13,6 +13,7 @@ from drain.protocol import (
     DrainedRequest,
     DrainedResponse,
     ExternalBacklogResponse,
+    FailureResponse,
     Ping,
     Pong,
     decode_request,
@@ -76,17 +77,17 @@ class FakeDrainService:
                 self._idle.set()
 
     def _reply(self, request):
+        if self.error is not None and not isinstance(request, Ping):
+            return FailureResponse(id=request.id, error=self.error)
         if isinstance(request, BacklogRequest):
             external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogResponse(id=request.id, external=external, error=self.error, ledger=self.ledger)
+            return BacklogResponse(id=request.id, external=external, ledger=self.ledger)
         if isinstance(request, Ping):
             return Pong(id=request.id, runs=0, ledger=self.ledger)
         assert isinstance(request, DrainedRequest)
         drained = {each: self.ends.get(each, 4) for each in request.query.segments & self.drained}
         watermark = request.query.at_least_chunk if self.watermark is None else self.watermark
-        return DrainedResponse(
-            id=request.id, drained=drained, watermark=watermark, error=self.error, ledger=self.ledger
-        )
+        return DrainedResponse(id=request.id, drained=drained, watermark=watermark, ledger=self.ledger)
 
     async def hang_up(self) -> None:
         """End all connections."""
