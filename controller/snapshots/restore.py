@@ -93,8 +93,7 @@ async def catch_up(
 ) -> tuple[ShardState, int]:
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 
-    ``urgent``: clients wait. Only the chunks after the state are listed (rule 4), while they are read, which is a
-    wasted request if one cannot be read.
+    ``urgent``: clients wait. Only the chunks after the state are listed (rule 5).
 
     Raises:
         LedgerError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
@@ -104,7 +103,7 @@ async def catch_up(
     read = 0
     while True:
         try:
-            found, rest = await (_read_and_list(ledger, current) if urgent else _read_then_list(ledger, current))
+            found, rest = await _read_and_list(ledger, current, current.chunk if urgent else current.trimmed_below - 1)
         except OtherHistoryError as error:
             if current is not state:
                 raise
@@ -123,23 +122,13 @@ async def catch_up(
             current = newer
 
 
-async def _read_then_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
-    """Apply new chunks; return how many, and the numbers of all that were not trimmed."""
-    chunk, written = state.chunk, await _wrote_end(ledger, state)
-    read = await apply_new_chunks(ledger, state)
-    numbers = await ledger.numbers(after=state.trimmed_below - 1)
-    if not written and not (numbers and numbers[-1] > chunk):
-        raise _other_history(ledger, state, chunk)
-    return read, numbers
-
-
-async def _read_and_list(ledger: Ledger, state: ShardState) -> tuple[int, list[int]]:
-    """Do all at once, and return the numbers after ``state`` only."""
-    listing = asyncio.create_task(ledger.numbers(after=state.chunk))
+async def _read_and_list(ledger: Ledger, state: ShardState, after: int) -> tuple[int, list[int]]:
+    """Apply new chunks; return how many, and the numbers after ``after``, which are listed meanwhile."""
+    listing = asyncio.create_task(ledger.numbers(after=after))
     checking = asyncio.create_task(_wrote_end(ledger, state))
     try:
         chunk, read, numbers = state.chunk, await apply_new_chunks(ledger, state), await listing
-        if not await checking and not numbers:
+        if not await checking and not (numbers and numbers[-1] > chunk):
             raise _other_history(ledger, state, chunk)
         return read, numbers
     finally:
