@@ -25,10 +25,10 @@ from controller.cluster.own_status import shard_statuses
 from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
 from controller.connections.broker import BrokerConnection
-from controller.connections.drain import DrainConnection
+from controller.connections.drain import DrainChecker, DrainConnection
 from controller.connections.store import probe_writes
-from controller.connections.zookeeper import ZooKeeperSession, elections_root, zookeeper_credentials
-from controller.context.leader_context import DrainChecker, LeaderContext, TraceCommits
+from controller.connections.zookeeper import elections_root, zookeeper_credentials, zookeeper_elections
+from controller.context.leader_context import LeaderContext, TraceCommits
 from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.devices.unknown_topics import UnknownTopicWatch
 from controller.leader.election_events import ElectionEvents
@@ -37,18 +37,11 @@ from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import (
-    Connected,
-    ElectionEvent,
-    Elections,
-    ForeignNodeFound,
-    Lost,
-    Refused,
-    Suspended,
-)
+from controller.leadership.election import Elections
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.process.file_descriptors import FileDescriptorWatch, file_descriptors
 from controller.process.file_systems import FileSystemWatch, measured_folders
 from controller.process.garbage_collection import GarbageCollection
@@ -115,10 +108,14 @@ class Daemon:
         self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
         self._election_events = ElectionEvents(
-            lambda: self._controllers, self._leaders, settings.zookeeper.session_timeout_seconds
+            lambda: self._controllers,
+            self._leaders,
+            settings.zookeeper.session_timeout_seconds,
+            on_lost=self._on_session_lost,
+            observer=self.instruments,
         )
         self._spreader: ShardSpreader | None = None
-        self._zookeeper = ZooKeeperSession(settings, self.instruments)
+        self._elections: ZooKeeperElections | None = None
         self._broker = BrokerConnection(settings, self.instruments, self._rng)
         self._transport: Transport | None = None
         self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
@@ -172,7 +169,7 @@ class Daemon:
     ) -> None:
         settings = self.settings
         await self._drain.start(stack)
-        elections = self._zookeeper.elections(self.instance, self._on_election)
+        elections = self._elections = zookeeper_elections(settings, self.instance, self._election_events.handle)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
         config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", store, stop)
@@ -241,8 +238,8 @@ class Daemon:
         return judge_health(
             HealthFacts(
                 tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
-                zookeeper=self._zookeeper.state,
-                zookeeper_problem=self._zookeeper.problem,
+                zookeeper=self._election_events.state,
+                zookeeper_problem=self._election_events.problem,
                 broker_connected=transport is not None and transport.connected,
                 broker_problem=None if transport is None else transport.unreachable_reason,
                 drain=self._drain.state[0],
@@ -273,7 +270,8 @@ class Daemon:
         access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
         zookeeper = zookeeper_credentials(self.settings.zookeeper)
         self._broker.reload()
-        self._zookeeper.use(zookeeper)
+        if self._elections is not None:
+            self._elections.use(zookeeper)
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         report_certificates(self.settings, self.instruments)
@@ -328,7 +326,7 @@ class Daemon:
                 retention=settings.retention,
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
-                drain_checker=drain_checker,
+                drained_source=drain_checker.drained,
                 drain_problem=self._drain.problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
@@ -438,21 +436,9 @@ class Daemon:
             self.instruments.observe(events.LedgerTimeCompared(shard=leader.state.shard, ahead_seconds=ahead_seconds))
         self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
 
-    def _on_election(self, event: ElectionEvent) -> None:
-        self._election_events.handle(event)
-        match event:
-            case Suspended():
-                self._zookeeper.set_state("suspended")
-            case Connected():
-                self._zookeeper.set_state("connected")
-            case Lost():
-                self._zookeeper.set_state("lost")
-                if self._spreader is not None:
-                    self._spreader.session_lost()
-            case Refused(problem):
-                self._zookeeper.set_problem(problem)
-            case ForeignNodeFound():
-                self.instruments.observe(events.ForeignNodeFound())
+    def _on_session_lost(self) -> None:
+        if self._spreader is not None:
+            self._spreader.session_lost()
 
     def _active_leaders(self) -> list[ShardLeader]:
         return [controller.leader for controller in self._controllers if controller.leader is not None]

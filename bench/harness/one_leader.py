@@ -241,7 +241,7 @@ class OneLeader:
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             rng=random.Random(1),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
-            drain_checker=NothingDrained(),
+            drained_source=NothingDrained().drained,
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
             overview=self._overview,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 
-from controller.context.leader_context import DrainChecker
 from controller.settings.load import Settings, ledger_unreachable_from_executors
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
@@ -30,6 +30,8 @@ from headgate.process.restart_policy import RestartPolicy
 from headgate.storage.object_store import open_store
 from metrics import events
 from metrics.label_values import DrainState
+
+DrainChecker: TypeAlias = SparkDrainChecker | ResultsChecker
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +75,7 @@ class DrainConnection:
         self._rng = rng
         self._recheck = recheck
         self._supervisor: DrainSupervisor | None = None
-        self._checker: SparkDrainChecker | ResultsChecker | None = None
+        self._checker: DrainChecker | None = None
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""

@@ -17,19 +17,14 @@ from headgate.transport.port import Transport
 from metrics import events
 from web.api.overview import Overview
 
+DrainedSource = Callable[[DrainQuery], Awaitable[DrainedResponse]]
+"""Returns what is drained according to the stored ledger. An exception means "not yet"."""
 BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
 """(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
 MakeOverview = Callable[[], Awaitable[Overview]]
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
 `Store`, or LedgerError."""
-
-
-class DrainChecker(Protocol):
-    """Counts from the stored ledger: `SparkDrainChecker` or `ResultsChecker`."""
-
-    async def drained(self, query: DrainQuery) -> DrainedResponse:
-        """Return the drained segments of ``query``; may raise, which means "not yet"."""
 
 
 class Operations(Protocol):
@@ -71,7 +66,7 @@ class LeaderContext:
     rng: random.Random
     new_producer_id: Callable[[], int]
     """Draws 63 unpredictable bits."""
-    drain_checker: DrainChecker | None = None
+    drained_source: DrainedSource | None = None
     """None: segments are never reported as drained."""
     drain_problem: Callable[[], str | None] = lambda: None
     """Returns why the drain checker does not answer at present, for people; None: it does."""

@@ -1,22 +1,48 @@
-"""Posts the events of the election service to the shards that they concern. It decides nothing."""
+"""Posts the events of the election service to the shards that they concern, and keeps its state. It decides nothing."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from controller.leader.shard_controller import ShardController
-from controller.leadership.election import Connected, ElectionEvent, HolderChanged, LockEvent, Suspended
+from controller.leadership.election import (
+    Connected,
+    ElectionEvent,
+    ForeignNodeFound,
+    HolderChanged,
+    LockEvent,
+    Lost,
+    Refused,
+    Suspended,
+)
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event
+from metrics import events
+from metrics.label_values import ZooKeeperState
+
+log = structlog.get_logger(__name__)
 
 
 class ElectionEvents:
     def __init__(
-        self, controllers: Callable[[], Sequence[ShardController]], leaders: ShardLeaders, patience_seconds: float
+        self,
+        controllers: Callable[[], Sequence[ShardController]],
+        leaders: ShardLeaders,
+        patience_seconds: float,
+        *,
+        on_lost: Callable[[], None],
+        observer: events.Observer,
     ) -> None:
-        """Ignore a loss of contact that lasts less than ``patience_seconds``."""
+        """Ignore a loss of contact that lasts less than ``patience_seconds``. ``on_lost``: the session has expired."""
+        self.state: ZooKeeperState = "connecting"
+        self.problem: str | None = None
+        """What ZooKeeper refuses this daemon, and what to do."""
         self._controllers = controllers
         self._leaders = leaders
         self._patience_seconds = patience_seconds
+        self._on_lost = on_lost
+        self._observer = observer
         self._suspended: asyncio.TimerHandle | None = None
 
     def handle(self, event: ElectionEvent) -> None:
@@ -26,15 +52,31 @@ class ElectionEvents:
             case HolderChanged(shard, instance):
                 self._leaders.lock_held(shard, instance)
             case Suspended():
+                self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.
                 if self._suspended is None:
                     loop = asyncio.get_running_loop()
                     self._suspended = loop.call_later(self._patience_seconds, self._post_to_all, Event.CONTACT_LOST)
             case Connected():
+                self._set_state("connected")
                 if self._suspended is not None:
                     self._suspended.cancel()
                     self._suspended = None
                 self._post_to_all(Event.CONTACT_REGAINED)
+            case Lost():
+                self._set_state("lost")
+                self._on_lost()
+            case Refused(problem):
+                self.problem = problem
+                self._observer.observe(events.ZooKeeperRefused(refused=problem is not None))
+            case ForeignNodeFound():
+                self._observer.observe(events.ForeignNodeFound())
+
+    def _set_state(self, state: ZooKeeperState) -> None:
+        if state != self.state:
+            log.info("zookeeper.state", state=state)
+        self.state = state
+        self._observer.observe(events.ZooKeeperStateChanged(state=state))
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers():

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.context.leader_context import DrainChecker, LeaderContext
+from controller.context.leader_context import DrainedSource, LeaderContext
 from controller.context.step_driver import StepDriver
 from coordinator.ports import PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -59,41 +59,32 @@ PRESENCE_COST = 4
 """Cost for each consumer of the client that disconnected."""
 
 
-class LedgerDrainCheck:
-    """`coordinator.ports.DrainCheck` for one leader term: asks the daemon's checker, Spark or published results.
-
-    It asks once what was acknowledged is durable.
-    """
-
-    def __init__(self, state: ShardState, commit: GroupCommit, checker: DrainChecker) -> None:
-        self._state = state
-        self._commit = commit
-        self._checker = checker
-
-    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> Mapping[int, DrainClaim]:
-        """See `coordinator.ports.DrainCheck`."""
-        # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
-        chunk = self._commit.newest
-        durable = asyncio.Event()
-        self._commit.when_durable(chunk, durable.set)
-        await durable.wait()
-        answer = await self._checker.drained(
-            DrainQuery(
-                shard=self._state.shard,
-                topic_id=subscription.topic_id,
-                subscription_id=subscription.subscription_id,
-                seek_generation=subscription.seek_generation,
-                segments=segments,
-                at_least_chunk=chunk,
-                external=external_view(self._state.topics_by_id[subscription.topic_id], [subscription]),
-            )
+async def drained_as_counted(
+    state: ShardState, commit: GroupCommit, source: DrainedSource, subscription: Subscription, segments: frozenset[int]
+) -> Mapping[int, DrainClaim]:
+    """Ask the daemon's checker once what was acknowledged is durable: `coordinator.ports.DrainCheck` for one term."""
+    # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
+    chunk = commit.newest
+    durable = asyncio.Event()
+    commit.when_durable(chunk, durable.set)
+    await durable.wait()
+    answer = await source(
+        DrainQuery(
+            shard=state.shard,
+            topic_id=subscription.topic_id,
+            subscription_id=subscription.subscription_id,
+            seek_generation=subscription.seek_generation,
+            segments=segments,
+            at_least_chunk=chunk,
+            external=external_view(state.topics_by_id[subscription.topic_id], [subscription]),
         )
-        if answer.watermark > self._commit.newest:
-            raise DrainCheckError(
-                f"shard {self._state.shard} was counted to chunk {answer.watermark}, and this leader has written "
-                f"{self._commit.newest}: another leader writes this ledger, or another ledger was counted"
-            )
-        return {segment: DrainClaim(end, answer.from_tables) for segment, end in answer.drained.items()}
+    )
+    if answer.watermark > commit.newest:
+        raise DrainCheckError(
+            f"shard {state.shard} was counted to chunk {answer.watermark}, and this leader has written "
+            f"{commit.newest}: another leader writes this ledger, or another ledger was counted"
+        )
+    return {segment: DrainClaim(end, answer.from_tables) for segment, end in answer.drained.items()}
 
 
 class SubscriptionRegistry:
@@ -111,8 +102,8 @@ class SubscriptionRegistry:
         self._commit = commit
         self._driver = driver
         self._push = push
-        checker = context.drain_checker
-        self._drain_check = None if checker is None else LedgerDrainCheck(state, commit, checker)
+        source = context.drained_source
+        self._drain_check = None if source is None else partial(drained_as_counted, state, commit, source)
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
         self._closing: set[asyncio.Task[None]] = set()
 

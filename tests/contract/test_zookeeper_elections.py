@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import Connected, ElectionEvent, ForeignNodeFound, LockEvent, Suspended
 from controller.leadership.policy.transitions import Event
+from controller.leadership.zookeeper.connection import ZooKeeperConnection
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.waiting import never, until
@@ -185,7 +186,7 @@ async def test_closing_a_long_session_at_the_moment_of_a_partition_takes_a_few_s
 async def test_reconciliation_replaces_a_watch_that_never_fires(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ZooKeeperElections, "_watcher", lambda *_: lambda _event: None)
+    monkeypatch.setattr(ZooKeeperConnection, "posts", lambda *_: lambda _event: None)
     harness = ZooKeeperHarness(stack, zookeeper)
     harness.reconcile_interval_seconds = 0.3
     a, b = Candidate(), Candidate()

@@ -119,11 +119,11 @@ async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings
         (zookeeper,) = [each for each in daemon.health().components if each.component == "zookeeper"]
         return zookeeper.reason, daemon.registry.get_sample_value("headgate_zookeeper_refused")
 
-    daemon._on_election(Connected())
+    daemon._election_events.handle(Connected())
     assert shown() == ("connected", 0)
-    daemon._on_election(Refused("node /headgate is closed"))
+    daemon._election_events.handle(Refused("node /headgate is closed"))
     assert shown() == ("node /headgate is closed; leaders continue, but this daemon cannot take over", 1)
-    daemon._on_election(Refused(None))
+    daemon._election_events.handle(Refused(None))
     assert shown() == ("connected", 0)
 
 
@@ -155,7 +155,7 @@ def test_sighup_reads_the_files_of_zookeeper_or_changes_nothing(tmp_path: Path, 
     class Elections:
         use = staticmethod(used.append)
 
-    daemon._zookeeper._elections = Elections()
+    daemon._elections = Elections()
 
     write_secret(password, b"open sesame")
     daemon.reload(daemon.settings)

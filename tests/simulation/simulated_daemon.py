@@ -23,7 +23,6 @@ from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.standby import estimated_bytes
@@ -91,9 +90,13 @@ class SimulatedDaemon:
         self.transport = self.machine.around(simulation.broker.transport(f"daemon-{name}"))
         self._leaders = ShardLeaders(name)
         self._election_events = ElectionEvents(
-            lambda: self.controllers, self._leaders, simulation.zookeeper.session_timeout_seconds
+            lambda: self.controllers,
+            self._leaders,
+            simulation.zookeeper.session_timeout_seconds,
+            on_lost=lambda: self.spreader.session_lost(),  # noqa: PLW0108 - created later
+            observer=self,
         )
-        self.zookeeper_client = simulation.zookeeper.elections(name, self.machine.handler(self._on_election))
+        self.zookeeper_client = simulation.zookeeper.elections(name, self.machine.handler(self._election_events.handle))
         self.elections = self.machine.around(self.zookeeper_client)
         self.access = AccessControl(simulation.access_rules, self)
         self.frozen = False
@@ -335,7 +338,7 @@ class SimulatedDaemon:
             retention=self.simulation.retention,
             delete_data=partial(delete_compacted_segments, self._ledger_store),
             observer=self,
-            drain_checker=self.simulation,
+            drained_source=self.simulation.drained,
             now_ms=self.now_ms,
             rng=self.simulation.leader_rng,
             new_producer_id=partial(self.simulation.leader_rng.getrandbits, 63),
@@ -359,11 +362,6 @@ class SimulatedDaemon:
         session = self.simulation.device_clients.broker.session(name, receive)
         self._devices[name] = session
         return self.machine.around(session)
-
-    def _on_election(self, event: ElectionEvent) -> None:
-        self._election_events.handle(event)
-        if isinstance(event, Lost):
-            self.spreader.session_lost()
 
     def _leader_of(self, shard: int) -> str | None:
         controller = self.controllers[shard]

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoAuthError, SessionClosedRequireSaslError, WriterNotClosedException
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
@@ -33,36 +32,6 @@ CALL_TIMEOUT_SECONDS: Final = 30.0
 # kazoo logs each connection attempt. An outage is logged once, by the user of this module.
 _KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
 _KAZOO_LOG.disabled = True
-
-
-log = structlog.get_logger(__name__)
-
-
-class ZooKeeperRefusals:
-    """The problems that last, in the order in which they began."""
-
-    def __init__(self, hosts: str) -> None:
-        """``hosts``: for log lines."""
-        self.first: str | None = None
-        """The problem that has lasted longest; None: ZooKeeper refuses nothing."""
-        self._of_activity: dict[str, str] = {}
-        self._log = log.bind(zookeeper=hosts)
-
-    def change(self, activity: str, problem: str | None) -> bool:
-        """Set the problem of ``activity``; return whether the first problem is another one now, which is logged."""
-        if problem is None:
-            self._of_activity.pop(activity, None)
-        else:
-            self._of_activity[activity] = problem
-        first = next(iter(self._of_activity.values()), None)
-        if first == self.first:
-            return False
-        self.first = first
-        if first is None:
-            self._log.info("zookeeper.accepted")
-        else:
-            self._log.error("zookeeper.refused", problem=first)
-        return True
 
 
 class RefusedError(HeadgateError):
@@ -243,7 +212,11 @@ class ZooKeeperConnection:
             reason = "it rejected this client"
         self._on_end(reason, error)
 
-    def _post(self, act: Callable[..., None], *arguments: Any) -> None:
+    def posts(self, act: Callable[[], object]) -> Callable[[object], None]:
+        """Return a watcher that has ``act`` done on the event loop: kazoo calls it on a thread."""
+        return lambda _event: self._post(act)
+
+    def _post(self, act: Callable[..., object], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(act, *arguments)
 

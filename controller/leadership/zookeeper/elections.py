@@ -25,24 +25,22 @@ session.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn, Self
 
 import structlog
-from kazoo.exceptions import ConnectionLoss, NoNodeError, OperationTimeoutError, SessionExpiredError, SessionMovedError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState
 
 from controller.leadership.election import (
     Connected,
     ElectionClientError,
     EventHandler,
-    ForeignNodeFound,
     HolderChanged,
     LockEvent,
     Lost,
-    Refused,
     Suspended,
 )
 from controller.leadership.policy.queue_order import (
@@ -54,15 +52,10 @@ from controller.leadership.policy.queue_order import (
     read_order,
 )
 from controller.leadership.policy.transitions import Event
-from controller.leadership.zookeeper.connection import (
-    FAILURES,
-    RefusedError,
-    ZooKeeperConnection,
-    ZooKeeperCredentials,
-    ZooKeeperRefusals,
-)
+from controller.leadership.zookeeper.connection import ZooKeeperConnection, ZooKeeperCredentials
+from controller.leadership.zookeeper.contact import ZooKeeperContact
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
-from controller.leadership.zookeeper.registry import SessionOwner, ZooKeeperRegistry
+from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.leadership.zookeeper.succession import Contender, Grant, ZooKeeperSuccession
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
@@ -74,16 +67,6 @@ CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a warning is logged."""
 
 _CONNECTING: Final = "connect"
-_OUT_OF_CONTACT: Final = (
-    ConnectionLoss,
-    SessionExpiredError,  # the base class of "connection closed"
-    SessionMovedError,
-    OperationTimeoutError,
-    KazooTimeoutError,
-    TimeoutError,
-)
-"""The failures that a connection event reports as well."""
-
 _Task = asyncio.Task[None]
 
 log = structlog.get_logger(__name__)
@@ -112,26 +95,20 @@ class ZooKeeperElections:
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[ElectionClientError] = self._loop.create_future()
-        self._closing = False
         self._connection = ZooKeeperConnection(
             hosts,
             session_timeout_seconds=session_timeout_seconds,
             credentials=credentials or ZooKeeperCredentials(),
             on_state=self._on_state,
-            on_tls_problem=lambda problem: self._set_problem(_CONNECTING, problem),
+            on_tls_problem=lambda problem: self._contact.set_problem(_CONNECTING, problem),
             on_end=self._fail,
         )
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
-        self._in_contact = asyncio.Event()
         self._nodes = ZooKeeperNodes(self._connection)
-        owner = SessionOwner(self._in_contact, self._set_problem, self._pause_after, self._report_foreign)
-        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, owner)
+        self._contact = ZooKeeperContact(hosts, on_event, self._nodes, reconcile_interval_seconds)
+        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact)
         self._succession = ZooKeeperSuccession(self._connection, on_event)
-        self._acquired: set[int] = set()
-        self._holders: dict[int, str] = {}
-        self._owned: dict[int, dict[str, bool]] = {}
-        """Shard → node in its queue → whether a session owns it. Asked once: names are not used again."""
         self._contenders: dict[int, Contender] = {}
         self._leaving: dict[tuple[str, str], Grant | None] = {}
         """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
@@ -143,7 +120,6 @@ class ZooKeeperElections:
         """The running tasks. A task is removed when it ends."""
         self._registering: _Task | None = None
         self._log = log.bind(zookeeper=hosts)
-        self._problems = ZooKeeperRefusals(hosts)
 
     # Elections
 
@@ -151,7 +127,8 @@ class ZooKeeperElections:
         if shard not in self._contenders:
             wakeup = asyncio.Event()
             prefix = f"{self._instance}-{secrets.token_hex(4)}-"
-            contender = Contender(shard, f"{self._root}/shards/{shard:04d}", prefix, wakeup, self._watcher(wakeup))
+            watcher = self._connection.posts(wakeup.set)
+            contender = Contender(shard, f"{self._root}/shards/{shard:04d}", prefix, wakeup, watcher)
             self._contenders[shard] = contender
             contender.task = self._start(self._contend(contender), f"contender-{shard}")
 
@@ -197,8 +174,6 @@ class ZooKeeperElections:
             return
         assert contender.task is not None
         contender.task.cancel()
-        self._acquired.discard(shard)
-        self._holders.pop(shard, None)
         # A create without a response may have left a node: all nodes with this prefix are deleted.
         self._leaving[contender.folder, contender.prefix] = grant
         if grant is not None:
@@ -248,11 +223,11 @@ class ZooKeeperElections:
 
     async def __aexit__(self, *_: object) -> None:
         """See `Elections.__aexit__`. Ending the session deletes all nodes of this daemon."""
-        if self._in_contact.is_set():
+        if self._contact.exists.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
                     await self._granted.wait()
-        self._closing = True
+        self._contact.closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)
         tasks = list(self._tasks)
@@ -266,54 +241,37 @@ class ZooKeeperElections:
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            self._in_contact.set()
+            self._contact.exists.set()
             self._log.info("zookeeper.connected")
-            self._set_problem(_CONNECTING, None)
+            self._contact.set_problem(_CONNECTING, None)
             self._on_event(Connected())
         elif state == KazooState.SUSPENDED:
-            self._in_contact.clear()
+            self._contact.exists.clear()
             self._log.warning("zookeeper.suspended")
             self._on_event(Suspended())
         else:
-            self._in_contact.clear()
+            self._contact.exists.clear()
             self._session += 1
             self._nodes.forget()
             self._log.warning("zookeeper.session_expired")
-            for shard in sorted(self._acquired):
-                self._on_event(LockEvent(shard, Event.LOCK_LOST))
-            self._acquired.clear()
+            for _, contender in sorted(self._contenders.items()):
+                self._set_acquired(contender, first=False)
             self._on_event(Lost())
 
     def _fail(self, reason: str, error: BaseException | None) -> None:
-        if self._closing or self._failure.done():
+        if self._contact.closing or self._failure.done():
             return
         self._log.error("zookeeper.client_ended", exc_info=error)
         self._failure.set_result(
             ElectionClientError(f"the ZooKeeper client has ended and must be restarted with this process: {reason}")
         )
 
-    def _set_problem(self, activity: str, problem: str | None) -> None:
-        if not self._closing and self._problems.change(activity, problem):
-            self._on_event(Refused(self._problems.first))
-
     async def _warn_if_slow(self) -> None:
         try:
             async with asyncio.timeout(self._connect_warning_seconds):
-                await self._in_contact.wait()
+                await self._contact.exists.wait()
         except TimeoutError:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts and tls; headgate keeps trying")
-
-    async def _pause_after(self, activity: str, error: BaseException) -> None:
-        """Wait before a retry. The event of a lost connection may arrive after the failure it caused."""
-        if isinstance(error, _OUT_OF_CONTACT):
-            await asyncio.sleep(0.1)
-            return
-        self._nodes.forget()
-        if isinstance(error, RefusedError):
-            self._set_problem(activity, str(error))
-        else:
-            self._log.warning("zookeeper.request_failed", error=repr(error))
-        await asyncio.sleep(self._reconcile_interval_seconds)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
         task = self._loop.create_task(work, name=name)
@@ -329,55 +287,47 @@ class ZooKeeperElections:
     # Queues
 
     async def _contend(self, contender: Contender) -> None:
-        session = -1
         try:
             while True:
-                await self._in_contact.wait()
-                contender.wakeup.clear()
-                contender.joined = contender.joined and session == self._session
-                session = self._session
-                try:
-                    await self._reconcile_queue(contender)
-                except FAILURES as error:
-                    await self._pause_after(contender.folder, error)
-                    continue
-                self._set_problem(contender.folder, None)
-                contender.joined = True
+                await self._contact.complete(contender.folder, partial(self._reconcile_queue, contender))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._reconcile_interval_seconds):
                         await contender.wakeup.wait()
         finally:
-            self._set_problem(contender.folder, None)
+            self._contact.set_problem(contender.folder, None)
 
     async def _reconcile_queue(self, contender: Contender) -> None:
         """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
         session, shard, folder = self._session, contender.shard, contender.folder
+        contender.wakeup.clear()
+        contender.joined = contender.joined and contender.session == session
+        contender.session = session
         await self._nodes.ensure(folder)
         # Before the queue: a change after this wakes the contender.
         data, folder_stat = await self._connection.call("get", folder, watch=contender.watcher)
         order = read_order(data)
-        if contender.joined and order.first == contender.node and self._in_contact.is_set():
+        if contender.joined and order.first == contender.node and self._contact.exists.is_set():
             # Passed on. The shard has no leader until this is known, so it is reported before the rest is read.
-            self._set_holder(shard, self._instance)
-            self._set_acquired(shard, first=True)
-        queue = in_order(await self._contenders_in(shard, folder), order)
+            self._set_holder(contender, self._instance)
+            self._set_acquired(contender, first=True)
+        queue = in_order(await self._contenders_in(contender), order)
         mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             if contender.joined:
                 self._log.warning("contender.queue_node_lost", shard=shard)
-            self._set_acquired(shard, first=False)
+            self._set_acquired(contender, first=False)
             await self._connection.call("create", f"{folder}/{contender.prefix}", b"", ephemeral=True, sequence=True)
-            queue = in_order(await self._contenders_in(shard, folder), order)
+            queue = in_order(await self._contenders_in(contender), order)
             mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
-        contender.node = mine
+        contender.node, contender.joined = mine, True
         await self._nodes.close(f"{folder}/{mine}")
         rank = queue.index(mine)
         # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
         watched_stat = await self._connection.call("exists", f"{folder}/{watched}", watch=contender.watcher)
-        if session != self._session or not self._in_contact.is_set():
+        if session != self._session or not self._contact.exists.is_set():
             # kazoo's threads may deliver the response after a later loss.
             raise ConnectionLoss("out of contact")
         if watched_stat is None:
@@ -393,8 +343,8 @@ class ZooKeeperElections:
             fixed=order.fixed and queue[0] == order.first,
             next="".join(instances[1:2]),
         )
-        self._set_holder(shard, instances[0])
-        self._set_acquired(shard, first=rank == 0)
+        self._set_holder(contender, instances[0])
+        self._set_acquired(contender, first=rank == 0)
         if rank == 0:
             await self._succession.nominate(contender, mine, queue)
             return
@@ -403,51 +353,31 @@ class ZooKeeperElections:
         if order.successor == mine:
             await self._succession.be_nominated(contender, mine, folder_stat.version)
 
-    def _set_acquired(self, shard: int, *, first: bool) -> None:
-        if first and shard not in self._acquired:
-            self._acquired.add(shard)
-            self._on_event(LockEvent(shard, Event.LOCK_ACQUIRED))
-        elif not first and shard in self._acquired:
-            self._acquired.discard(shard)
-            self._on_event(LockEvent(shard, Event.LOCK_LOST))
+    def _set_acquired(self, contender: Contender, *, first: bool) -> None:
+        if first != contender.acquired:
+            contender.acquired = first
+            self._on_event(LockEvent(contender.shard, Event.LOCK_ACQUIRED if first else Event.LOCK_LOST))
 
-    def _set_holder(self, shard: int, instance: str) -> None:
-        if self._holders.get(shard) != instance:
-            self._holders[shard] = instance
-            self._on_event(HolderChanged(shard, instance))
+    def _set_holder(self, contender: Contender, instance: str) -> None:
+        if contender.holder != instance:
+            contender.holder = instance
+            self._on_event(HolderChanged(contender.shard, instance))
 
-    async def _contenders_in(self, shard: int, folder: str) -> list[str]:
+    async def _contenders_in(self, contender: Contender) -> list[str]:
         """Return the queue nodes of daemons. Another one at the front would leave the shard without a leader."""
-        queue = await self._queue(folder)
-        known = self._owned.get(shard, {})
-        owned = self._owned[shard] = {name: known[name] for name in queue if name in known}
+        queue = await self._queue(contender.folder)
+        known = contender.owned
+        owned = contender.owned = {name: known[name] for name in queue if name in known}
         for name in queue:
-            path = f"{folder}/{name}"
+            path = f"{contender.folder}/{name}"
             if name in owned or (stat := await self._connection.call("exists", path)) is None:
                 continue
             with suppress(NoNodeError):
                 strangeness = await self._nodes.strangeness(path, stat)
                 owned[name] = strangeness is None
                 if strangeness is not None:
-                    self._report_foreign("queue.foreign_node", path, strangeness)
+                    self._contact.report_foreign("queue.foreign_node", path, strangeness)
         return [name for name in queue if owned.get(name, True)]
-
-    def _report_foreign(self, event: str, path: str, strangeness: str) -> None:
-        self._log.warning(
-            event,
-            node=path,
-            reason=strangeness,
-            advice="no daemon of this cluster created it, and it is ignored; delete it",
-        )
-        self._on_event(ForeignNodeFound(path))
-
-    def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
-        def fired(_event: object) -> None:
-            # Runs on a kazoo thread.
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(wakeup.set)
-
-        return fired
 
     async def _queue(self, folder: str) -> list[str]:
         try:
@@ -460,21 +390,17 @@ class ZooKeeperElections:
     async def _delete_queue_nodes(self) -> None:
         while True:
             await self._leave_requested.wait()
-            await self._in_contact.wait()
             self._leave_requested.clear()
             for (folder, prefix), grant in list(self._leaving.items()):
-                try:
-                    if grant is not None and grant.session == self._session:
-                        await self._succession.write_grant(folder, grant)
-                    for name in await self._queue(folder):
-                        if name.startswith(prefix):
-                            with suppress(NoNodeError):
-                                await self._connection.call("delete", f"{folder}/{name}")
-                except FAILURES as error:
-                    self._leave_requested.set()
-                    await self._pause_after("leave", error)
-                    break
-                self._set_problem("leave", None)
+                await self._contact.complete("leave", partial(self._leave_queue, folder, prefix, grant))
                 self._leaving.pop((folder, prefix), None)
             if not any(self._leaving.values()):
                 self._granted.set()
+
+    async def _leave_queue(self, folder: str, prefix: str, grant: Grant | None) -> None:
+        if grant is not None and grant.session == self._session:
+            await self._succession.write_grant(folder, grant)
+        for name in await self._queue(folder):
+            if name.startswith(prefix):
+                with suppress(NoNodeError):
+                    await self._connection.call("delete", f"{folder}/{name}")

@@ -1,13 +1,9 @@
-"""The nodes of a cluster in ZooKeeper beside its queues: live instances, those in maintenance, and the config.
-
-The owner of the session says when there is contact, and how to pause after a failure.
-"""
+"""The nodes of a cluster in ZooKeeper beside its queues: live instances, those in maintenance, and the config."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +13,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from controller.leadership.election import ElectionsUnreachableError
 from controller.leadership.policy.instance_record import MaintenanceRecord, read_maintenance
 from controller.leadership.zookeeper.connection import FAILURES, RefusedError, ZooKeeperConnection
+from controller.leadership.zookeeper.contact import ZooKeeperContact
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from headgate.errors import ConfigError
 
@@ -27,22 +24,16 @@ MAX_REPORTED_NODES: Final = 100
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOwner:
-    in_contact: asyncio.Event
-    set_problem: Callable[[str, str | None], None]
-    pause_after: Callable[[str, BaseException], Awaitable[None]]
-    report_foreign: Callable[[str, str, str], None]
-
-
 class ZooKeeperRegistry:
     """The registry of one session; see `controller.leadership.election.Elections`."""
 
-    def __init__(self, connection: ZooKeeperConnection, nodes: ZooKeeperNodes, root: str, owner: SessionOwner) -> None:
+    def __init__(
+        self, connection: ZooKeeperConnection, nodes: ZooKeeperNodes, root: str, contact: ZooKeeperContact
+    ) -> None:
         self._connection = connection
         self._nodes = nodes
         self._root = root
-        self._owner = owner
+        self._contact = contact
         self._foreign: set[str] = set()
         """Nodes that were reported."""
         self._written: bytes | None = None
@@ -50,7 +41,7 @@ class ZooKeeperRegistry:
 
     async def instances(self) -> dict[str, bytes] | None:
         folder = f"{self._root}/instances"
-        if not self._owner.in_contact.is_set():
+        if not self._contact.exists.is_set():
             return None
         found: dict[str, bytes] = {}
         try:
@@ -66,7 +57,7 @@ class ZooKeeperRegistry:
         return found
 
     async def maintenance(self) -> frozenset[str] | None:
-        if not self._owner.in_contact.is_set():
+        if not self._contact.exists.is_set():
             return None
         try:
             folder = f"{self._root}/maintenance"
@@ -80,7 +71,7 @@ class ZooKeeperRegistry:
 
     async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         folder = f"{self._root}/maintenance"
-        if not self._owner.in_contact.is_set():
+        if not self._contact.exists.is_set():
             raise ElectionsUnreachableError("ZooKeeper cannot be reached; try again")
         try:
             await self._nodes.ensure(folder)
@@ -106,52 +97,34 @@ class ZooKeeperRegistry:
     async def keep_registered(self, name: str, data: bytes) -> None:
         """Register the instance again and again; cancel it to stop."""
         path = f"{self._root}/instances/{name}"
-        warned = False
+        reported = False
+
+        async def register() -> None:
+            nonlocal reported
+            if not await self._register(path, data) and not reported:
+                reported = await self._report_occupied(name, path)
+
         while True:
-            await self._owner.in_contact.wait()
-            try:
-                registered = await self._register(path, data)
-                if not registered and not warned:
-                    warned = await self._report_occupied(name, path)
-            except FAILURES as error:
-                await self._owner.pause_after(path, error)
-                continue
-            self._owner.set_problem(path, None)
+            await self._contact.complete(path, register)
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        return await self._config(lambda path: self._read_or_create(path, default))
+        path = f"{self._root}/config"
+        return await self._contact.complete(path, partial(self._read_or_create, path, default))
 
     async def claim_ledger(self, ledger_id: str) -> str:
-        return str((await self._config(lambda path: self._read_or_claim(path, ledger_id)))["ledger_id"])
-
-    async def _config(self, request: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Return what ``request`` returns for the node of the config, once it succeeds."""
         path = f"{self._root}/config"
-        while True:
-            await self._owner.in_contact.wait()
-            try:
-                config = await request(path)
-            except FAILURES as error:
-                await self._owner.pause_after(path, error)
-                continue
-            self._owner.set_problem(path, None)
-            return config
+        return str((await self._contact.complete(path, partial(self._read_or_claim, path, ledger_id)))["ledger_id"])
 
     async def close_nodes(self) -> None:
         """Give the nodes that no other activity looks at again to the present user."""
-        activity = "close nodes"
-        while True:
-            await self._owner.in_contact.wait()
-            try:
-                await self._nodes.ensure(f"{self._root}/instances")
-                await self._nodes.ensure(f"{self._root}/maintenance")
-                await self._nodes.close(f"{self._root}/config")
-            except FAILURES as error:
-                await self._owner.pause_after(activity, error)
-                continue
-            self._owner.set_problem(activity, None)
-            return
+
+        async def close() -> None:
+            await self._nodes.ensure(f"{self._root}/instances")
+            await self._nodes.ensure(f"{self._root}/maintenance")
+            await self._nodes.close(f"{self._root}/config")
+
+        await self._contact.complete("close nodes", close)
 
     async def _register(self, path: str, data: bytes) -> bool:
         """Return whether the instance is registered under this session, with ``data``."""
@@ -188,7 +161,7 @@ class ZooKeeperRegistry:
     def _report_foreign(self, path: str, strangeness: str) -> None:
         if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:
             self._foreign.add(path)
-            self._owner.report_foreign("instance.foreign_node", path, strangeness)
+            self._contact.report_foreign("instance.foreign_node", path, strangeness)
 
     async def _read_or_create(self, path: str, default: dict[str, Any]) -> dict[str, Any]:
         await self._nodes.ensure(self._root)

@@ -8,7 +8,7 @@ node, and deletes its own.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from kazoo.exceptions import BadVersionError, NoNodeError
@@ -31,7 +31,16 @@ class Contender:
     """Triggers a reconciliation."""
     watcher: Callable[[object], None]
     task: asyncio.Task[None] | None = None
+    session: int = -1
+    """In which the queue was seen last."""
     joined: bool = False
+    """Whether this daemon had a node in the queue then."""
+    acquired: bool = False
+    """Whether that node was the first one."""
+    holder: str = ""
+    """The instance that was the first one."""
+    owned: dict[str, bool] = field(default_factory=dict)
+    """Node in the queue → whether a session owns it. Asked once: names are not used again."""
     node: str = ""
     """Its queue node, as it was seen last."""
     seen: SeenQueue | None = None

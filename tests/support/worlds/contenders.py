@@ -21,7 +21,6 @@ from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
-from controller.leadership.election import ElectionEvent, Lost
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
@@ -63,8 +62,10 @@ class Contender:
         self.instruments = Instruments(self.registry)
         self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
-        self.election_events = ElectionEvents(lambda: self.controllers, ShardLeaders(name), patience_seconds=0)
-        self.elections = cluster.zookeeper.elections(name, self._on_election)
+        self.election_events = ElectionEvents(
+            lambda: self.controllers, ShardLeaders(name), 0, on_lost=self._session_lost, observer=self.instruments
+        )
+        self.elections = cluster.zookeeper.elections(name, self.election_events.handle)
         identity = LedgerIdentity(
             self.store, url="memory:", node="/headgate/test/config", known=LEDGER_ID, claim=self.elections.claim_ledger
         )
@@ -102,6 +103,9 @@ class Contender:
             observer=self.instruments,
         )
         self._spreads = spread is not None
+
+    def _session_lost(self) -> None:
+        self.spreader.session_lost()
 
     @property
     def leads(self) -> bool:
@@ -144,11 +148,6 @@ class Contender:
             new_producer_id=partial(random.Random(1).getrandbits, 63),
         )
         return ShardLeader(state, context, yields_to_contender)
-
-    def _on_election(self, event: ElectionEvent) -> None:
-        self.election_events.handle(event)
-        if isinstance(event, Lost):
-            self.spreader.session_lost()
 
     def _on_broker(self, connected: bool) -> None:
         self.spreader.broker_changed(connected)

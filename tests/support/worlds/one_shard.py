@@ -190,7 +190,7 @@ class OneShard:
             retention=self.retention,
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
-            drain_checker=self,
+            drained_source=self.drained,
             drain_problem=lambda: self.drain_problem,
             now_ms=self.now_ms,
             rng=random.Random(1),
