@@ -9,9 +9,10 @@
     with Consumer(config, topic="orders", subscription="billing", start="earliest") as consumer:
         consumer.run(handle, concurrency=8)
 
-Each object runs the asyncio client of the same name in an event loop in its own thread, or in a
-shared `EventLoopThread`, so heartbeats continue while the program computes. Methods may be called
-from any thread.
+Each object runs the asyncio client of the same name in an event loop in its own thread, or in that of
+`EventLoopThread.open`, so heartbeats continue while the program computes. Its constructor has the
+parameters of that client, and connects. Interceptors run in that thread. Methods may be called from
+any thread.
 
 An exception that leaves the ``with`` block discards what a producer has not sent. An object that is
 never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call. A forked child
@@ -27,31 +28,28 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from headgate.client import admin, consumer, producer
 from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
-from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.interceptors import Interceptor
-from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery as AsyncDelivery
 from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
-from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import SegmentId
-from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
-from headgate.settings.config import ClientConfig
 
 __all__ = ["Admin", "Consumer", "Delivery", "EventLoopThread", "Producer"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SHARED: Final[ContextVar[EventLoopThread | None]] = ContextVar("shared", default=None)
+"""The thread of the object that is being created; None: one of its own."""
 
 
 class EventLoopThread:
@@ -105,6 +103,14 @@ class EventLoopThread:
         finally:
             future.cancel()
 
+    def open(self, kind: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return a `Producer`, `Consumer` or `Admin` that runs in this thread, as in ``open(Producer, config)``."""
+        before = _SHARED.set(self)
+        try:
+            return kind(*args, **kwargs)
+        finally:
+            _SHARED.reset(before)
+
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call ``function`` in the thread, without waiting for it."""
         self._loop.call_soon_threadsafe(function)
@@ -135,11 +141,10 @@ ClientT = TypeVar("ClientT", bound=_AsyncClient)
 class _Facade(Generic[ClientT]):
     """One asyncio client, and the loop that it runs in."""
 
-    def __init__(
-        self, loop: EventLoopThread | None, create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        self._loop = loop or EventLoopThread()
-        self._owns_loop = loop is None
+    def _connect(self, create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs) -> None:
+        shared = _SHARED.get()
+        self._loop = shared or EventLoopThread()
+        self._owns_loop = shared is None
         self._closed = False
         try:
             self._client = self._loop.run(_open(create, *args, **kwargs))
@@ -151,22 +156,17 @@ class _Facade(Generic[ClientT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close, as the asyncio client does when its block ends in the same way."""
-        self._close(exc_type, exc, traceback)
-
     def _close_at_exit(self) -> None:
         if not self._loop.forked:
-            self._close()
+            self.__exit__()
 
-    def _close(
+    def __exit__(
         self,
         exc_type: type[BaseException] | None = None,
         exc: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
+        """Close, as the asyncio client does when its block ends in the same way."""
         self._loop.require_own_process()
         if self._closed:
             return
@@ -198,6 +198,21 @@ async def _open(create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs)
     client = create(*args, **kwargs)
     await client.__aenter__()
     return client
+
+
+def _connecting(
+    create: Callable[P, ClientT],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[_Facade[ClientT], P], None]]:
+    """Make a method the constructor of a facade, with the parameters of ``create``: it makes and opens that client."""
+
+    def constructor(_: Callable[..., None]) -> Callable[Concatenate[_Facade[ClientT], P], None]:
+        @functools.wraps(create.__init__)
+        def construct(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> None:
+            self._connect(create, *args, **kwargs)
+
+        return construct
+
+    return constructor
 
 
 def _blocking(
@@ -271,26 +286,8 @@ def _delivering(
 class Producer(_Facade[producer.Producer]):
     """Sends keyed records. See `headgate.Producer`."""
 
-    def __init__(
-        self,
-        config: ClientConfig | Client,
-        name: str | None = None,
-        settings: ProducerSettings | None = None,
-        *,
-        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        interceptors: Sequence[Interceptor] = (),
-        loop: EventLoopThread | None = None,
-    ) -> None:
-        """Connect. ``loop``: the thread to use; None: a new one. Interceptors run in this thread."""
-        super().__init__(
-            loop,
-            producer.Producer,
-            config,
-            name,
-            settings,
-            connect_timeout_seconds=connect_timeout_seconds,
-            interceptors=interceptors,
-        )
+    @_connecting(producer.Producer)
+    def __init__(self) -> None: ...
 
     send = _delivering(producer.Producer.send)
     send_and_wait = _blocking(producer.Producer.send_and_wait)
@@ -314,53 +311,15 @@ class Producer(_Facade[producer.Producer]):
             try:
                 self._run(self._client.close(timeout_seconds))
             finally:
-                self._close()
+                self.__exit__()
         return self.metrics()
 
 
 class Consumer(_Facade[consumer.Consumer]):
     """Receives the records of one subscription. See `headgate.Consumer`."""
 
-    def __init__(
-        self,
-        config: ClientConfig | Client,
-        *,
-        topic: str,
-        subscription: str,
-        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - as in headgate.Consumer
-        name: str | None = None,
-        start: m.Start = "latest",
-        order: Order | None = None,
-        positions: str | None = None,
-        behind: Literal["error", "continue"] = "error",
-        balance: Balance | None = None,
-        capacity: float = 1.0,
-        on_granted: OnGranted | None = None,
-        on_revoked: OnRevoked | None = None,
-        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        interceptors: Sequence[Interceptor] = (),
-        loop: EventLoopThread | None = None,
-    ) -> None:
-        """Connect and register; ``loop`` as for `Producer`, else as for `headgate.Consumer`."""
-        super().__init__(
-            loop,
-            consumer.Consumer,
-            config,
-            topic=topic,
-            subscription=subscription,
-            type=type,
-            name=name,
-            start=start,
-            order=order,
-            positions=positions,
-            behind=behind,
-            balance=balance,
-            capacity=capacity,
-            on_granted=on_granted,
-            on_revoked=on_revoked,
-            connect_timeout_seconds=connect_timeout_seconds,
-            interceptors=interceptors,
-        )
+    @_connecting(consumer.Consumer)
+    def __init__(self) -> None: ...
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Iterate over records as they arrive, until another thread closes the consumer."""
@@ -419,21 +378,14 @@ class Consumer(_Facade[consumer.Consumer]):
 
     def close(self) -> None:
         """Flush acknowledgements and leave; a few seconds at most. The error is that of `headgate.Consumer.close`."""
-        self._close()
+        self.__exit__()
 
 
 class Admin(_Facade[admin.Admin]):
     """Manages topics, named producers and subscriptions. See `headgate.Admin`."""
 
-    def __init__(
-        self,
-        config: ClientConfig | Client,
-        *,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        loop: EventLoopThread | None = None,
-    ) -> None:
-        """Connect. ``timeout_seconds`` bounds each command; ``loop`` as for `Producer`."""
-        super().__init__(loop, admin.Admin, config, timeout_seconds=timeout_seconds)
+    @_connecting(admin.Admin)
+    def __init__(self) -> None: ...
 
     ledger_url = _blocking(admin.Admin.ledger_url)
     create_topic = _blocking(admin.Admin.create_topic)
@@ -469,4 +421,4 @@ class Admin(_Facade[admin.Admin]):
 
     def close(self) -> None:
         """Disconnect. A second call does nothing."""
-        self._close()
+        self.__exit__()

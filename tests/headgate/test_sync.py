@@ -48,7 +48,7 @@ def threads() -> list[str]:
 
 def test_records_are_sent_received_and_acknowledged_without_asyncio():
     with running() as (loop, cluster, _):
-        with Producer(cluster.client("p"), loop=loop) as producer:
+        with loop.open(Producer, cluster.client("p")) as producer:
             assert RecordMetadata(0, 0, duplicate=False, topic_id=TOPIC_ID) == producer.send_and_wait(
                 "orders", b"key", b"0"
             )
@@ -58,7 +58,7 @@ def test_records_are_sent_received_and_acknowledged_without_asyncio():
             producer.flush()
         assert 2 == producer.metrics().committed_records == producer.close().committed_records
 
-        with Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing") as consumer:
+        with loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer:
             first = next(iter(consumer))
             rest = consumer.get_many(10, timeout_seconds=5)
             assert [b"0", b"1"] == [record.value for record in (first, *rest)]
@@ -87,9 +87,9 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
 
     with running() as (loop, cluster, _):
         cluster.store_records([m.Record(key, key + number, 1) for number in (b"0", b"1") for key in (b"a", b"b")])
-        consumer = Consumer(
+        consumer = loop.open(
+            Consumer,
             cluster.client("c"),
-            loop=loop,
             topic="orders",
             subscription="billing",
             on_granted=lambda segments: granted.append((segments, threading.current_thread().name[:7])),
@@ -115,7 +115,7 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
     with running() as (loop, cluster, _):
         cluster.store_records([m.Record(b"key", b"0", 1)])
         with (
-            Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing") as consumer,
+            loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
             pytest.raises(HandlerFailedError, match=text),
         ):
             consumer.run(handle, retry=RetryPolicy(attempts=1))
@@ -123,12 +123,12 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
 
 def test_errors_of_the_asyncio_client_arrive_as_they_are():
     with running() as (loop, cluster, leader):
-        with Admin(cluster.client("a"), loop=loop) as admin:
+        with loop.open(Admin, cluster.client("a")) as admin:
             assert "orders" == admin.create_topic("orders", segments=2).topic
             assert [] == admin.list_topics()
             with pytest.raises(ConfigError, match="exactly one"):
                 admin.seek("orders", "billing")
-        with Producer(cluster.client("p"), loop=loop) as producer:
+        with loop.open(Producer, cluster.client("p")) as producer:
             leader.script.append("invalid")
             with pytest.raises(RequestRejectedError, match="scripted invalid"):
                 producer.send("orders", b"key", b"0").result()
@@ -144,7 +144,7 @@ def test_errors_of_the_asyncio_client_arrive_as_they_are():
 async def test_a_thread_that_runs_an_event_loop_can_use_the_facade():
     """A notebook does; its own loop must neither break the clean-up nor be replaced."""
     own = asyncio.get_running_loop()
-    with running() as (loop, cluster, _), Producer(cluster.client("p"), loop=loop) as producer:
+    with running() as (loop, cluster, _), loop.open(Producer, cluster.client("p")) as producer:
         assert 0 == producer.send_and_wait("orders", b"key", b"0").offset
 
     assert own is asyncio.get_event_loop_policy().get_event_loop()
@@ -154,7 +154,7 @@ async def test_a_thread_that_runs_an_event_loop_can_use_the_facade():
 def test_an_exception_in_the_block_discards_what_is_pending_and_is_raised():
     with running() as (loop, cluster, leader):
         leader.script.append("drop")
-        with pytest.raises(ZeroDivisionError), Producer(cluster.client("p"), loop=loop) as producer:  # noqa: PT012
+        with pytest.raises(ZeroDivisionError), loop.open(Producer, cluster.client("p")) as producer:  # noqa: PT012
             producer.send("orders", b"key", b"0")
             1 / 0  # noqa: B018
         assert 0 == producer.metrics().committed_records
@@ -212,8 +212,8 @@ from headgate.sync import Admin, Consumer, EventLoopThread, Producer
 from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 cluster, loop = ScriptedCluster(), EventLoopThread()
 loop.run(ScriptedLeader(cluster, 0, 1).start())
-admin, producer = Admin(cluster.client("a"), loop=loop), Producer(cluster.client("p"), loop=loop)
-consumer = Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing")
+admin, producer = loop.open(Admin, cluster.client("a")), loop.open(Producer, cluster.client("p"))
+consumer = loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing")
 delivery = producer.send("orders", b"key", b"0")
 calls = (
     admin.list_topics, admin.close, lambda: producer.send("orders", b"key", b"1"), producer.flush, producer.metrics,
