@@ -53,7 +53,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
         settings = read_settings(path)
         check_files(settings)
     except ConfigError as error:
-        return [problem("settings", str(error), f"correct it; then: headgate check-config {path}")]
+        return [problem("settings", str(error), f"correct it; then: headgate check-config --config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]
     found += [warning("settings", each, "see docs/security.md") for each in security_warnings(settings)]
     found += [
@@ -142,8 +142,7 @@ async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
     broker = settings.broker
     address = host_port(broker.host, broker.port)
     try:
-        properties = await asyncio.to_thread(
-            read_broker_properties,
+        properties = await read_broker_properties(
             broker.host,
             broker.port,
             m.daemon_client_id(settings.cluster.name, f"doctor-{secrets.token_hex(4)}"),

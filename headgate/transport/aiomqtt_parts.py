@@ -152,10 +152,9 @@ async def close_socket(client: aiomqtt.Client) -> None:
         await asyncio.wait({misc})
 
 
-def broker_properties(properties: Properties | None, answer_seconds: float = 0.0) -> BrokerProperties:
-    found: dict[str, Any] = {} if properties is None else properties.json()  # type: ignore[no-untyped-call]
+def broker_properties(properties: Properties) -> BrokerProperties:
+    found: dict[str, Any] = properties.json()  # type: ignore[no-untyped-call]
     return BrokerProperties(
-        answer_seconds=answer_seconds,
         maximum_packet_bytes=found.get("MaximumPacketSize"),
         maximum_qos=found.get("MaximumQoS", 2),
         retains=bool(found.get("RetainAvailable", 1)),

@@ -1,72 +1,51 @@
-"""Connects to a broker once, with MQTT 5, and returns what it accepts.
+"""Connects to a broker once, as every program does, and returns what it accepts.
 
 Nothing is published or subscribed.
 """
 
-import ssl
-import time
-from typing import Any, Final, cast
-
-from paho.mqtt.client import Client, ConnectFlags, MQTTv5
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
+import asyncio
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from headgate.errors import TransportError
-from headgate.transport.aiomqtt_parts import ENDED_EARLY, broker_properties
-from headgate.transport.broker_tls import BrokerTls, TlsSockets, tls_problem
-from headgate.transport.connection_loss import UNSUPPORTED_VERSION
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import BrokerProperties
 
-STEP_SECONDS: Final = 0.1
+
+class _Probe(MqttTransport):
+    logs_outages: ClassVar[bool] = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.ended = asyncio.Event()
+        """The first attempt has connected or failed; one that only asked for another version does not count."""
+        self.on_connection(lambda _: self.ended.set())
+
+    def _detach(self) -> None:
+        super()._detach()
+        if self.unreachable_reason is not None:
+            self.ended.set()
 
 
-def read_broker_properties(
-    host: str,
-    port: int,
-    client_id: str,
-    *,
-    username: str | None,
-    password: str | None,
-    tls: BrokerTls | None,
-    timeout_seconds: float,
+async def read_broker_properties(
+    host: str, port: int, client_id: str, *, timeout_seconds: float, **options: Any
 ) -> BrokerProperties | None:
-    """Connect, read what the broker accepts, and disconnect. Blocks for at most ``timeout_seconds``, and TCP's.
+    """Connect, and disconnect. ``options``: user, password and TLS, as for `MqttTransport`.
 
-    None: it speaks no MQTT 5.
-
-    Raises TransportError or ConfigError.
+    None: it speaks no MQTT 5. Raises TransportError.
     """
-    answers: list[tuple[ReasonCode, Properties | None]] = []
-    client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5)
-    client.connect_timeout = timeout_seconds
-
-    def on_connect(_: Client, __: Any, ___: ConnectFlags, code: ReasonCode, properties: Properties | None) -> None:
-        answers.append((code, properties))
-
-    client.on_connect = on_connect
-    if username is not None:
-        client.username_pw_set(username, password)
-    sockets = None if tls is None else TlsSockets(tls)
-    if sockets is not None:
-        # paho only calls `wrap_socket` and reads `check_hostname`.
-        client.tls_set_context(cast("ssl.SSLContext", sockets))
-    began = time.monotonic()
-    try:
-        client.connect(host, port)
-        while not answers and time.monotonic() - began < timeout_seconds:
-            if client.loop(STEP_SECONDS) and not answers:
-                raise TransportError(ENDED_EARLY)
-        seconds = time.monotonic() - began
-        client.disconnect()
-    except OSError as error:
-        failure = None if sockets is None else sockets.failure(error)
-        raise TransportError(str(error) if failure is None or tls is None else tls_problem(failure, tls)) from error
-    if not answers:
-        raise TransportError(f"it did not answer within {timeout_seconds:g} s")
-    code, properties = answers[0]
-    if code.value == UNSUPPORTED_VERSION:
-        return None
-    if code.is_failure:
-        raise TransportError(f"it refuses the connection: {code}")
-    return broker_properties(properties, seconds)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    # The attempt may last longer, so that what follows says how long the broker was silent.
+    timing = MqttTiming(connect_timeout_seconds=timeout_seconds + 1)
+    async with _Probe(host, port, client_id, timing=timing, **options) as probe:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await probe.ended.wait()
+        except TimeoutError:
+            raise TransportError(f"it did not answer within {timeout_seconds:g} s") from None
+        if not probe.connected:
+            raise TransportError(str(probe.unreachable_reason))
+        seconds = loop.time() - began
+    return None if probe.broker is None else replace(probe.broker, answer_seconds=seconds)

@@ -63,8 +63,7 @@ def certificate_finding(setting: str, path: str) -> Finding:
 
 async def _broker(config: ClientConfig, context: CommandContext) -> list[Finding] | TransportError:
     try:
-        properties = await asyncio.to_thread(
-            read_broker_properties,
+        properties = await read_broker_properties(
             config.broker_host,
             config.broker_port,
             f"doctor-{time.monotonic_ns():x}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 import pytest
@@ -14,16 +13,7 @@ from tests.support.servers.scripted_broker import connack, scripted_broker
 
 
 async def probe(port: int, seconds: float = 60.0) -> BrokerProperties | None:
-    return await asyncio.to_thread(
-        read_broker_properties,
-        "127.0.0.1",
-        port,
-        "probe",
-        username=None,
-        password=None,
-        tls=None,
-        timeout_seconds=seconds,
-    )
+    return await read_broker_properties("127.0.0.1", port, "probe", timeout_seconds=seconds)
 
 
 async def test_what_is_absent_has_the_default_of_the_standard() -> None:
@@ -45,14 +35,14 @@ async def test_limits_are_read() -> None:
 
 
 async def test_a_broker_without_mqtt5_says_nothing() -> None:
-    async with scripted_broker(b"\x20\x02\x00\x01") as port:
+    async with scripted_broker(b"\x20\x02\x00\x01", later=b"\x20\x02\x00\x00") as port:
         assert await probe(port) is None
 
 
 @pytest.mark.parametrize(
     ("answer", "seconds", "message"),
     [
-        (connack(0x86), 60, "it refuses the connection: Bad user name or password"),
+        (connack(0x86), 60, "the broker refuses a client without user name: Bad user name or password"),
         (None, 60, "the broker closed the connection before it answered"),
         (b"", 0.3, r"did not answer within 0.3 s"),
     ],

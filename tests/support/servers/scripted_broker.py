@@ -14,10 +14,12 @@ def connack(code: int = 0, properties: bytes = b"") -> bytes:
 
 
 @asynccontextmanager
-async def scripted_broker(answer: bytes | None, contacted: asyncio.Event | None = None) -> AsyncIterator[int]:
+async def scripted_broker(
+    answer: bytes | None, contacted: asyncio.Event | None = None, *, later: bytes | None = None
+) -> AsyncIterator[int]:
     """Yield the port of a server that sends ``answer``; None: it closes the connection, empty: it says nothing.
 
-    ``contacted`` is set once a client has sent something.
+    ``contacted`` is set once a client has sent something. ``later``: the answer to further connections, if another one.
     """
     open_connections: list[asyncio.StreamWriter] = []
 
@@ -26,10 +28,11 @@ async def scripted_broker(answer: bytes | None, contacted: asyncio.Event | None 
         await reader.read(1)
         if contacted is not None:
             contacted.set()
-        if answer is None:
+        chosen = answer if len(open_connections) == 1 or later is None else later
+        if chosen is None:
             writer.close()
         else:
-            writer.write(answer)
+            writer.write(chosen)
             await writer.drain()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

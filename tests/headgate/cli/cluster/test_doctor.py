@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 
 import pytest
 
@@ -60,7 +61,7 @@ async def test_a_cluster_in_which_all_is_well(configured, context):
 async def test_a_broker_that_says_nothing_of_itself_is_a_warning_if_the_cluster_answers(
     configured, context, answer, text
 ):
-    async with scripted_broker(answer) as port:
+    async with scripted_broker(answer, later=b"\x20\x02\x00\x00") as port:
         configured(port)
         found = await client_findings(context)
 
@@ -148,7 +149,7 @@ def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
 
 def test_without_the_daemon_its_checks_say_what_to_install(invoke, configured, monkeypatch, tmp_path):
     configured(1)
-    monkeypatch.setattr("headgate.cli.cluster.doctor.daemon_checks", lambda: None)
+    monkeypatch.setitem(sys.modules, "controller", None)
     result = invoke("doctor", "--daemon-config", str(tmp_path / "headgate.toml"))
 
     assert (result.exit_code, result.stdout) == (1, "")
