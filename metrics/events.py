@@ -609,13 +609,23 @@ class ReloadFailed(Event, frozen=True):
     """Signals to read the settings again that changed nothing, because settings or a file were unusable."""
 
 
+@shown("certificate_expiry_timestamp_seconds", "expires_at_seconds", "use")
 class CertificateRead(Event, frozen=True):
-    """The daemon's certificate for this use was read; it expires at this time, in seconds since 1970."""
+    """When a certificate of the daemon expires, in seconds since 1970."""
 
     use: labels.CertificateUse
     expires_at_seconds: float
 
 
+@shown(
+    "file_system_free_bytes",
+    "free_bytes",
+    "use",
+    text="Bytes that the daemon may still write to the file system of the ledger, or of Spark's folder.",
+)
+@shown(
+    "file_system_size_bytes", "size_bytes", "use", text="Size of the file system of the ledger, or of Spark's folder."
+)
 class FileSystemMeasured(Event, frozen=True):
     use: labels.FileSystemUse
     free_bytes: int

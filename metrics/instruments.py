@@ -29,8 +29,7 @@ class Instruments:
         """Register every metric in ``registry``, which must not contain those of other `Instruments`.
 
         ``backlog_topics``: the topics whose subscriptions are exported by name however quiet they are.
-        ``max_subscriptions``: how many other subscriptions are, the busiest. Raises
-        UnhandledEventsError.
+        ``max_subscriptions``: how many other subscriptions are, the busiest.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.store_problems: dict[str, str] = {}
@@ -45,7 +44,6 @@ class Instruments:
         metrics.on(events.StoreOperationSucceeded, self._store_succeeded)
         metrics.on(events.StoreOperationFailed, self._store_failed)
         ProcessCollector(registry=registry)
-        metrics.require_handlers(events.EVENT_TYPES)
         self._handlers = metrics.handlers
         self.labels = metrics.labels
         """Metric → label → its values; None where the cluster or the settings bound them."""

@@ -1,13 +1,12 @@
 """Creates metrics with bounded labels, and registers the events that update them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from operator import attrgetter
 from typing import Final, Generic, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headgate.errors import HeadgateError
 from metrics.declared import Metric, Values
 from metrics.events import Event
 
@@ -18,19 +17,16 @@ Family = TypeVar("Family", Counter, Gauge, Histogram)
 E = TypeVar("E", bound=Event)
 
 
-class UnhandledEventsError(HeadgateError):
-    """Some types of events have no handler. A programming error, raised at start-up."""
-
-
 class LabeledMetric(Generic[Family]):
     """The label children of one metric. Each is looked up once, because the lookup takes a lock."""
 
-    def __init__(self, family: Family, *allowed: Values) -> None:
+    def __init__(self, family: Family, *allowed: Values, from_zero: bool = True) -> None:
+        """``from_zero``: series whose labels are known exist at once, so that a rate shows the first event."""
         self._family: Family = family
         self._allowed = allowed
         self._children: dict[tuple[str | int, ...], Family] = {}
-        for values in product(*(each or () for each in allowed)):
-            self.child(*values)  # From 0 on, so that a rate shows the first one.
+        for values in product(*(each or () for each in allowed)) if from_zero else ():
+            self.child(*values)
 
     def child(self, *labels: str | int) -> Family:
         """Return the child for ``labels``. Values that are not listed share one child, which bounds their number."""
@@ -90,19 +86,14 @@ class MetricFactory:
         # was registered for.
         self.handlers[event_type] = (*self.handlers.get(event_type, ()), cast("Callable[[Event], None]", handler))
 
-    def require_handlers(self, event_types: Iterable[type[Event]]) -> None:
-        """Raise UnhandledEventsError unless each of ``event_types`` has a handler."""
-        if unhandled := sorted(each.__name__ for each in set(event_types) - self.handlers.keys()):
-            raise UnhandledEventsError(f"no metric observes {', '.join(unhandled)}: register a handler for each")
-
     def counter(self, name: str, text: str, **labels: Values) -> LabeledMetric[Counter]:
         family = Counter(self._named(name, labels), text, tuple(labels), registry=self._registry)
         created = self._counters[name] = LabeledMetric(family, *labels.values())
         return created
 
-    def gauge(self, name: str, text: str, **labels: Values) -> LabeledMetric[Gauge]:
+    def gauge(self, name: str, text: str, *, from_zero: bool = True, **labels: Values) -> LabeledMetric[Gauge]:
         family = Gauge(self._named(name, labels), text, tuple(labels), registry=self._registry)
-        created = self._gauges[name] = LabeledMetric(family, *labels.values())
+        created = self._gauges[name] = LabeledMetric(family, *labels.values(), from_zero=from_zero)
         return created
 
     def created_gauge(self, name: str) -> LabeledMetric[Gauge]:
@@ -141,7 +132,7 @@ class MetricFactory:
                 counter = self.counter(declared.name, declared.text, **labels).of(*labels)
                 return lambda event: counter(event).inc(value(event))
             case "gauge":
-                gauge = self.gauge(declared.name, declared.text, **labels).of(*labels)
+                gauge = self.gauge(declared.name, declared.text, from_zero=False, **labels).of(*labels)
                 return lambda event: gauge(event).set(value(event))
             case "histogram":
                 histogram = self.histogram(declared.name, declared.text, declared.buckets, **labels).of(*labels)

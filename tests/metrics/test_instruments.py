@@ -12,7 +12,6 @@ from metrics import events
 from metrics.families.status import TERM_END_REASONS
 from metrics.instruments import Instruments
 from metrics.label_values import DrainState
-from metrics.metric_factory import MetricFactory, UnhandledEventsError
 from metrics.status import ShardCounts, ShardStatus
 from tests.support.samples.example_events import example_events
 
@@ -145,15 +144,6 @@ def test_every_event_changes_a_metric_or_the_readiness(event, registry, instrume
     instruments.observe(event)
 
     assert exported() != before
-
-
-def test_an_event_type_without_a_handler_is_an_error_at_start_up(registry):
-    metrics = MetricFactory(registry)
-    metrics.declare(events.SegmentGranted)
-    metrics.require_handlers([events.SegmentGranted])
-
-    with pytest.raises(UnhandledEventsError, match="SegmentRevoked"):
-        metrics.require_handlers([events.SegmentGranted, events.SegmentRevoked])
 
 
 def test_the_reasons_for_the_end_of_a_term_are_those_of_the_leadership_table():
