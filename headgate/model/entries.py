@@ -8,7 +8,7 @@ never reused on a shard, so nothing of a deleted topic applies to a later one of
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import msgspec
 
@@ -41,6 +41,12 @@ class SubscriptionType(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> SubscriptionType | None:
         return cls.__members__.get(value.upper()) if isinstance(value, str) else None
+
+
+def union_of(base: type) -> Any:
+    """Return the union of all structs below ``base`` that are stored or sent: those that have no subclasses."""
+    below: list[type] = base.__subclasses__()
+    return Union[tuple(union_of(each) if each.__subclasses__() else each for each in below)]  # noqa: UP007
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -509,45 +515,10 @@ class SegmentWeightsSet(SubscriptionEntry, frozen=True, tag="segment_weights_set
     weights: dict[int, int]
 
 
-AnyEntry = (
-    TermStarted
-    | ProducerOpened
-    | ProducersExpired
-    | ProducerDeleted
-    | RecordsStored
-    | RecordsAcknowledged
-    | TopicCreated
-    | TopicImported
-    | LayoutExtended
-    | TopicDeleted
-    | TopicPolicySet
-    | SegmentSplit
-    | SegmentRolled
-    | SegmentsMerged
-    | SegmentsPruned
-    | DataDeleted
-    | SubscriptionCreated
-    | SubscriptionConfigured
-    | DeliveryPolicySet
-    | DeliveriesBegun
-    | DeliveriesFailed
-    | KeyParked
-    | KeyResumed
-    | KeyUnparked
-    | ParkedRecordsStored
-    | SubscriptionDeleted
-    | SubscriptionSeek
-    | ConsumerRegistered
-    | ConsumerDisconnected
-    | ConsumerReconnected
-    | ConsumerRemoved
-    | SegmentGranted
-    | SegmentRevoked
-    | SegmentReleased
-    | SegmentsDrained
-    | LedgerTrimmed
-    | SegmentWeightsSet
-)
+if TYPE_CHECKING:
+    AnyEntry = Entry
+else:
+    AnyEntry = union_of(Entry)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyEntry] = msgspec.msgpack.Decoder(AnyEntry)

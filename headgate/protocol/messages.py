@@ -17,8 +17,7 @@ from headgate.protocol.mqtt_topics import *  # noqa: F403
 from headgate.protocol.parts import *  # noqa: F403
 from headgate.protocol.replies import *  # noqa: F403
 from headgate.protocol.request_fields import *  # noqa: F403
-from headgate.protocol.requests import *  # noqa: F403  # noqa: F403
-from headgate.protocol.subscription_requests import *  # noqa: F403
+from headgate.protocol.requests import *  # noqa: F403
 from headgate.views.backlogs import *  # noqa: F403
 from headgate.views.cluster import *  # noqa: F403
 from headgate.views.explanations import *  # noqa: F403

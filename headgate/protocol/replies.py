@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy
+from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy, union_of
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol.request_fields import PolicyField, union_of
+from headgate.protocol.request_fields import PolicyField
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan

@@ -5,7 +5,7 @@ Decoding enforces the limits of each field.
 
 import re
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -91,12 +91,6 @@ def require_name(kind: str, name: str) -> str:
 def shared_name(public: str, secret: str) -> str:
     """Return a producer's name that every user who knows ``secret``, of 128 random bits, can open."""
     return f"{public}-{blake2b(secret.encode(), digest_size=16).hexdigest()}"
-
-
-def union_of(base: type) -> Any:
-    """Return the union of all structs below ``base`` that are sent: those that have no subclasses."""
-    below: list[type] = base.__subclasses__()
-    return Union[tuple(union_of(each) if each.__subclasses__() else each for each in below)]  # noqa: UP007
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -40,17 +40,6 @@ class Attempts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Its number among the records of that key."""
 
 
-RedeliveryEntry = (
-    e.DeliveryPolicySet
-    | e.DeliveriesBegun
-    | e.DeliveriesFailed
-    | e.KeyParked
-    | e.KeyResumed
-    | e.KeyUnparked
-    | e.ParkedRecordsStored
-)
-
-
 @dataclass(slots=True)
 class Redelivery:
     """The records of one subscription that were begun or have failed, and the policy that they are subject to."""
@@ -79,7 +68,7 @@ class Redelivery:
         kept = (each for known in self.attempts.values() for each in known.values())
         return [each for each in kept if each.failures and not each.dead_letter]
 
-    def apply(self, entry: RedeliveryEntry, at_ms: int) -> None:
+    def apply(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
         match entry:
             case e.DeliveryPolicySet():
@@ -101,6 +90,8 @@ class Redelivery:
             case e.ParkedRecordsStored():
                 for number in entry.numbers:
                     self._remove(*self.dead[number])
+            case _:
+                raise AssertionError(f"an entry that nothing folds: {entry}")
 
     def park(self, segment: int, offset: int, key: bytes, at_ms: int) -> None:
         """Count an acknowledged record of a parked key as dead, unless it is that already: after a seek back."""

@@ -132,6 +132,7 @@ class ShardState:
             case e.SegmentsPruned():
                 self._segments_pruned(entry)
             case _:
+                assert isinstance(entry, e.SubscriptionEntry), f"an entry that nothing folds: {entry}"
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
         if not isinstance(entry, e.ProducerOpened):
             self._remember_command(getattr(entry, "token", ""))

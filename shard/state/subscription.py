@@ -24,28 +24,13 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import RecordCount, count_records
 from shard.state.acknowledged import AcknowledgementProgress
-from shard.state.redelivery import Redelivery, RedeliveryEntry
+from shard.state.redelivery import Redelivery
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
 MAX_REMOVED_CONSUMERS = 1000
 
 ValueT = TypeVar("ValueT")
-SubscriptionEntry = (
-    e.SubscriptionConfigured
-    | e.SubscriptionSeek
-    | e.RecordsAcknowledged
-    | e.ConsumerRegistered
-    | e.ConsumerDisconnected
-    | e.ConsumerReconnected
-    | e.ConsumerRemoved
-    | e.SegmentGranted
-    | e.SegmentRevoked
-    | e.SegmentReleased
-    | e.SegmentsDrained
-    | e.SegmentWeightsSet
-    | RedeliveryEntry
-)
 LOST = {
     "failed": "ended with an error",
     "evicted": "was lost",
@@ -252,7 +237,7 @@ class Subscription:
         segment_slice = self._slices_by_generation.get(generation)
         return None if segment_slice is None or segment_of(segment_slice) != segment else segment_slice
 
-    def apply(self, entry: SubscriptionEntry, at_ms: int) -> None:
+    def apply(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
         self._record_progress(entry, at_ms)
         match entry:
@@ -308,7 +293,7 @@ class Subscription:
             case _:
                 self.redelivery.apply(entry, at_ms)
 
-    def _record_progress(self, entry: SubscriptionEntry, at_ms: int) -> None:
+    def _record_progress(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
         """Let the time limits of the holders that make progress begin again. Without a limit it costs nothing."""
         slices: Iterable[SegmentSlice] = ()
         match entry:
