@@ -136,23 +136,18 @@ def run(context: DaemonContext, config: Path) -> None:
 
 @command(
     "headgate check-config --config headgate.toml",
-    "headgate check-config headgate.toml --json",
+    "headgate check-config --config headgate.toml --json",
     name="check-config",
     asks_cluster=False,
 )
-@click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Same as FILE.")
-def check_config(context: CommandContext, file: Path | None, config: Path | None) -> None:
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings file (TOML).")
+def check_config(context: CommandContext, config: Path) -> None:
     """Check the settings of a daemon in FILE and print them with all defaults. Starts nothing and prints no secret."""
-    if (file is None) == (config is None):
-        raise click.UsageError("give the settings file once: headgate check-config FILE")
-    path = file or config
-    assert path is not None, "exactly one of them"
-    settings = read_settings(path)
+    settings = read_settings(config)
     check_files(settings)
     for warning in security_warnings(settings):
-        click.echo(f"warning: {path}: {warning}", err=True)
+        click.echo(f"warning: {config}: {warning}", err=True)
     if context.printed_as_json(settings):
         return
     print_table(("setting", "value"), settings.rows())
-    click.echo(f"{path} is valid", err=True)
+    click.echo(f"{config} is valid", err=True)

@@ -1,18 +1,12 @@
 """The names of all commands, and the modules that define them. Imports none of those.
 
-1. The commands of this distribution are in `COMMANDS`.
-2. Another distribution registers commands with an entry point in the group `GROUP`. It names a table like `COMMANDS`,
-   in a module that imports nothing heavy, because ``headgate --help`` loads it.
-3. A command of this distribution wins over a registered one with the same name.
-4. The module of a registered table may name another one in ``CHECKS``. Its ``daemon_findings`` are the checks of
-   ``headgate doctor --daemon-config``.
-5. A command of the daemon that is not installed is known by name, so that the error can say what to install.
+Those of a daemon are in another distribution, which may be missing. They are known by name nevertheless, so that the
+error can say what to install.
 """
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Final
-
-from headgate.errors import HeadgateError
 
 CommandTable = Mapping[str, tuple[str, str]]
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
@@ -40,45 +34,24 @@ COMMANDS: Final[CommandTable] = {
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
 }
 
-GROUP: Final = "headgate.commands"
-DAEMON_COMMANDS: Final[Mapping[str, str]] = {
-    "up": "headgate-daemon[up]",
-    "run": "headgate-daemon",
-    "check-config": "headgate-daemon",
-    "access": "headgate-daemon",
-    "ledger": "headgate-daemon",
-    "http": "headgate-daemon",
-    "drain": "headgate-daemon[spark]",
-    "snapshot": "headgate-daemon",
-    "deploy-files": "headgate-daemon",
+DAEMON_COMMANDS: Final[CommandTable] = {
+    "up": ("controller.cli.up", "Start a complete node: ZooKeeper, an MQTT broker, Spark and a daemon."),
+    "run": ("controller.cli.run", "Run a daemon against existing servers."),
+    "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
+    "access": ("controller.cli.access", "Show, explain and export who may do what."),
+    "ledger": ("controller.cli.ledger", "Copy a ledger to another store, or check one."),
+    "http": ("controller.cli.http", "Make tokens for metrics and status over HTTP."),
+    "drain": ("controller.cli.programs", "Count backlogs and compact chunks with Spark."),
+    "snapshot": ("controller.cli.programs", "Write the snapshots of shards that are due, once."),
+    "deploy-files": ("controller.cli.deploy_files", "Write units, alerts, dashboards and examples."),
 }
-"""Command of a daemon → what to install for it."""
+_EXTRAS: Final = {"up": "[up]", "drain": "[spark]"}
 
 
-def registered_commands() -> dict[str, tuple[str, str]]:
-    """Return the commands that other distributions register. Raises HeadgateError if a table cannot be imported."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - no client command needs it
-
-    found: dict[str, tuple[str, str]] = {}
-    for point in entry_points(group=GROUP):
-        try:
-            found |= point.load()
-        except ImportError as error:
-            name = point.dist.name if point.dist is not None else point.value
-            raise HeadgateError(f"the commands of {name} cannot be imported ({error}); install {name} again") from error
-    return {name: entry for name, entry in found.items() if name not in COMMANDS}
+def daemon_is_installed() -> bool:
+    return find_spec("controller") is not None
 
 
-def daemon_checks() -> str | None:
-    """Return the name of the module with the checks of a daemon; None if it is not installed."""
-    from importlib import import_module  # noqa: PLC0415
-    from importlib.metadata import entry_points  # noqa: PLC0415
-
-    found = (getattr(import_module(point.module), "CHECKS", None) for point in entry_points(group=GROUP))
-    return next((name for name in found if name is not None), None)
-
-
-def installation_hint(name: str) -> str | None:
-    """Return what to install for the command ``name``, if it is one of the daemon's; else None."""
-    wanted = DAEMON_COMMANDS.get(name)
-    return None if wanted is None else f"'{name}' is a command of the daemon: python3 -m pip install '{wanted}'"
+def installation_hint(name: str) -> str:
+    """Return what to install for the command ``name`` of a daemon."""
+    return f"'{name}' is a command of the daemon: python3 -m pip install 'headgate-daemon{_EXTRAS.get(name, '')}'"

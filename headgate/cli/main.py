@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, installation_hint, registered_commands
+from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext
 from headgate.cli.exit_codes import ExitCode
 from headgate.cli.terminal.interrupted import InterruptedBySignalError
@@ -35,20 +35,19 @@ class HeadgateGroup(click.Group):
     """The ``headgate`` command: loads commands on demand, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return [*COMMANDS, *registered_commands()]
+        return [*COMMANDS, *DAEMON_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        entry = COMMANDS.get(cmd_name) or registered_commands().get(cmd_name)
+        entry = COMMANDS.get(cmd_name) or DAEMON_COMMANDS.get(cmd_name)
         if entry is None:
-            if (hint := installation_hint(cmd_name)) is not None:
-                raise HeadgateError(hint)
             return None
         try:
             module = importlib.import_module(entry[0])
         except ModuleNotFoundError as error:
-            if (hint := installation_hint(cmd_name)) is None:
+            if cmd_name in COMMANDS:
                 raise
-            raise HeadgateError(f"{error.name} is not installed; {hint}") from error
+            missing = f"{error.name} is not installed; " if daemon_is_installed() else ""
+            raise HeadgateError(f"{missing}{installation_hint(cmd_name)}") from error
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
@@ -61,21 +60,16 @@ class HeadgateGroup(click.Group):
         except click.NoSuchCommand as unknown:
             from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
 
-            names = sorted({*self.list_commands(ctx), *DAEMON_COMMANDS})
-            nearest = get_close_matches(unknown.command_name, names, n=1)
+            nearest = get_close_matches(unknown.command_name, self.list_commands(ctx), n=1)
             raise click.NoSuchCommand(unknown.command_name, possibilities=nearest, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing any."""
-        registered = registered_commands()
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-        if not registered:
-            formatter.write_paragraph()
-            formatter.write_text(f"{', '.join(DAEMON_COMMANDS)}: install the distribution headgate-daemon.")
-            return
-        with formatter.section("Commands of a daemon"):
-            formatter.write_dl([(name, text) for name, (_, text) in registered.items()])
+        missing = "" if daemon_is_installed() else " (install the distribution headgate-daemon)"
+        with formatter.section(f"Commands of a daemon{missing}"):
+            formatter.write_dl([(name, text) for name, (_, text) in DAEMON_COMMANDS.items()])
 
     def main(  # type: ignore[override]  # click's overloads differ only in parameters that are not used
         self,

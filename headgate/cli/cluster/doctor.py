@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.commands import daemon_checks
+from headgate.cli.commands import daemon_is_installed
 from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
 from headgate.errors import HeadgateError
@@ -55,10 +55,9 @@ def doctor(context: CommandContext, daemon_config: Path | None) -> None:
 
 
 def _daemon_checks() -> DaemonFindings:
-    name = daemon_checks()
-    if name is None:
+    if not daemon_is_installed():
         raise HeadgateError(
             "--daemon-config: the checks of a daemon are in headgate-daemon: python3 -m pip install headgate-daemon"
         )
-    checks: DaemonFindings = import_module(name).daemon_findings
+    checks: DaemonFindings = import_module("controller.cli.doctor").daemon_findings
     return checks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from headgate.cli.arguments import NO_SUBSCRIPTIONS, optional_subscription_argument, optional_topic_argument
-from headgate.cli.commands import installation_hint, registered_commands
+from headgate.cli.commands import daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
 from headgate.cli.terminal.output import print_table
@@ -113,7 +113,7 @@ def verify(
     For external topics, only the ledger's data is compared: segments, end offsets and acknowledgements to headgate.
     Their tables are not read: every count of a table is a full count.
     """
-    if "drain" not in registered_commands():
+    if not daemon_is_installed():
         raise HeadgateError(f"the count needs Spark; {installation_hint('drain')}")
     command = python_module("headgate", "drain", "verify", "--master", master, "--reader", reader)
     command += [part for pair in conf for part in ("--conf", pair)]

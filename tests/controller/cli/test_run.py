@@ -55,7 +55,7 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorde
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
     write_secret(tmp_path / "secret", b"hunter2")
 
-    table = invoke("check-config", str(path))
+    table = invoke("check-config", "--config", str(path))
     document = invoke("check-config", "--config", str(path), "--json")
 
     assert (table.exit_code, document.exit_code) == (0, 0)
@@ -95,7 +95,7 @@ def test_check_config_and_run_report_an_unusable_certificate(invoke: Invoke, rec
     path.write_text(LEDGER + '[broker]\ntls = true\nca_file = "ca.pem"\n')
     (tmp_path / "ca.pem").write_text("-----BEGIN")
 
-    for command in (("check-config", str(path)), ("run", "--config", str(path))):
+    for command in (("check-config", "--config", str(path)), ("run", "--config", str(path))):
         result = invoke(*command)
         assert result.exit_code == 1
         assert result.stderr == (
