@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
 import structlog
 
 from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_fields
 from headgate.protocol import messages as m
 from metrics import events
 from shard.balancing import handover
@@ -329,17 +330,15 @@ class AssignmentReconciler:
                 granted[name].append(self._build_grant(free))
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
             self._notify(consumers[name], granted[name], revoked[name])
-        counts = {
-            "reason": reason,
-            "released": len(moves.releases),
-            "revoked": len(moves.revocations),
-            "granted": len(moves.grants),
-            "blocked": len(self.gate.blocked),
-        }
-        if reason == CONFIRMED:  # a rebalance is one line, and each segment that moves has a confirmation
-            self._log.debug("assignment.changed", **counts)
-        else:
-            self._log.info("assignment.changed", **counts)
+        # A rebalance is one line, and each segment that moves has a confirmation.
+        (self._log.debug if reason == CONFIRMED else self._log.info)(
+            "assignment.changed",
+            reason=reason,
+            released=len(moves.releases),
+            revoked=len(moves.revocations),
+            granted=len(moves.grants),
+            blocked=len(self.gate.blocked),
+        )
 
     def _propose_moves(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings
@@ -358,10 +357,8 @@ class AssignmentReconciler:
         self._context.ledger.propose(*entries)
         self._held_by_consumer = None
 
-    def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, int]:
-        first_bucket, end_bucket = bucket_bounds(segment_slice)
-        bounds = {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}
-        return self._context.ids | bounds
+    def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, Any]:
+        return self._subscription.ids | slice_fields(segment_slice)
 
     def _record_moves(self, moves: handover.Moves) -> None:
         """Record the times of pending moves, and report events."""
@@ -406,14 +403,8 @@ class AssignmentReconciler:
         )
 
     def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
-        first_bucket, end_bucket = bucket_bounds(segment_slice)
-        return m.Revocation(
-            segment=segment_of(segment_slice),
-            generation=self._subscription.holdings[segment_slice].generation,
-            final=final,
-            first_bucket=first_bucket,
-            end_bucket=end_bucket,
-        )
+        generation = self._subscription.holdings[segment_slice].generation
+        return m.Revocation(**slice_fields(segment_slice), generation=generation, final=final)
 
     def _slices_held_by(self, name: str) -> list[SegmentSlice]:
         if self._held_by_consumer is None:

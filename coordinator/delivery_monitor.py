@@ -33,7 +33,7 @@ class DeliveryMonitor:
         self.progress = ProgressMonitor(context)
         self._context = context
         self._subscription, self._topic, self._ledger = context.subscription, context.topic, context.ledger
-        self._ids: dict[str, Any] = context.ids
+        self._ids = context.subscription.ids
         self._sender = "", 0, 0
         """(consumer, its incarnation, since when)."""
 

@@ -138,7 +138,7 @@ class DrainMonitor:
             self._end_reached_at.pop(segment, None)
         generation = self._subscription.seek_generation
         self._context.ledger.propose(
-            e.SegmentsDrained(**self._context.ids, segments=segments, seek_generation=generation)
+            e.SegmentsDrained(**self._subscription.ids, segments=segments, seek_generation=generation)
         )
 
     async def _check(self, segments: frozenset[int]) -> Mapping[int, DrainClaim]:

@@ -52,7 +52,7 @@ class LoadMonitor:
             before = subscription.weights.get(segment)
             change: WeightChange = "initial" if before is None else "increased" if weight > before else "decreased"
             self._context.observer.observe(events.SegmentWeightChanged(change=change))
-        self._context.ledger.propose(e.SegmentWeightsSet(**self._context.ids, weights=changed))
+        self._context.ledger.propose(e.SegmentWeightsSet(**self._subscription.ids, weights=changed))
         log.info(
             "segment.weights_changed", topic=self._topic.name, subscription=subscription.name, changed=len(changed)
         )

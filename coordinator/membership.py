@@ -41,7 +41,7 @@ class Membership:
         """Propose what the consumer says about itself."""
         self._context.ledger.propose(
             e.ConsumerRegistered(
-                **self._context.ids,
+                **self._subscription.ids,
                 consumer=request.consumer,
                 incarnation=request.incarnation,
                 client_id=client_id,
@@ -57,11 +57,8 @@ class Membership:
         for name in names:
             consumer = self._subscription.consumers[name]
             self._on_removed(name)
-            self._context.ledger.propose(
-                e.ConsumerRemoved(
-                    **self._context.ids, consumer=name, incarnation=consumer.incarnation, reason=reason, token=token
-                )
-            )
+            who = self._subscription.ids | {"consumer": name, "incarnation": consumer.incarnation}
+            self._context.ledger.propose(e.ConsumerRemoved(**who, reason=reason, token=token))
             if fenced is not None:
                 self._context.push(
                     consumer.client_id, fenced_push(self._subscription, consumer, self._context.leader_epoch, fenced)
@@ -87,7 +84,7 @@ class Membership:
         if consumer.disconnected_at_ms is None:
             return False
         self._context.ledger.propose(
-            e.ConsumerReconnected(**self._context.ids, consumer=name, incarnation=consumer.incarnation)
+            e.ConsumerReconnected(**self._subscription.ids, consumer=name, incarnation=consumer.incarnation)
         )
         self._log.info("consumer.reconnected", consumer=name)
         self._context.observer.observe(events.ConsumerReconnected())
@@ -133,7 +130,7 @@ class Membership:
         consumers = self._subscription.consumers
         self._context.ledger.propose(
             *(
-                e.ConsumerDisconnected(**self._context.ids, consumer=name, incarnation=consumers[name].incarnation)
+                e.ConsumerDisconnected(**self._subscription.ids, consumer=name, incarnation=consumers[name].incarnation)
                 for name in names
             )
         )

@@ -59,8 +59,3 @@ class SubscriptionContext:
     now_ms: Callable[[], int]
     rng: random.Random
     observer: events.Observer
-
-    @property
-    def ids(self) -> dict[str, int]:
-        """The fields by which entries name the subscription."""
-        return {"topic_id": self.topic.topic_id, "subscription_id": self.subscription.subscription_id}

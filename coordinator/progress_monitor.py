@@ -63,7 +63,7 @@ class ProgressMonitor:
         """Record that the program of a consumer asks for records again."""
         known = self._context.subscription.consumers[consumer]
         if known.stalled_at_ms is not None:
-            ids = self._context.ids
+            ids = self._context.subscription.ids
             self._context.ledger.propose(e.ConsumerReconnected(**ids, consumer=consumer, incarnation=known.incarnation))
 
     def _report(self, late: list[stalled.Unfinished], *, moved: bool, now_ms: int) -> None:

@@ -41,21 +41,36 @@ class OverRate:
         return exceeded_text(self.user, self.quota, self.limit)
 
 
-class RateLimits:
-    """What the users of one daemon have spent of their rates, at most one value per user of the access file."""
+class AccessControl:
+    """The rules, which may be replaced at any time, what became of them, and what users have spent of their rates."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: AccessRules, observer: events.Observer) -> None:
+        self._rules = rules
+        self._observer = observer
         self._spending: dict[str, Spending] = {}
+        """User of the rules → what it has spent. All users without rights are one."""
+        self._denials_logged = ReportLimit(math.inf, MAX_LOGGED_CLIENTS)
+        self._quotas_logged = ReportLimit(QUOTA_LOG_INTERVAL_SECONDS, MAX_LOGGED_CLIENTS)
 
-    def admit(self, rules: AccessRules, user: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
-        """Count a request of ``user``, or return why it is not to be read.
+    @property
+    def rules(self) -> AccessRules:
+        """The rules in force. What the users that they know have spent of their rates outlives a change."""
+        return self._rules
 
-        ``full``: no further reply to the user can be delayed.
+    @rules.setter
+    def rules(self, rules: AccessRules) -> None:
+        self._rules = rules
+        self._spending = {user: spent for user, spent in self._spending.items() if user in rules.users}
+
+    def admit(self, address: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
+        """Count a message from the client at ``address``, or return why it is not to be read.
+
+        ``now``: the loop's clock. ``full``: no further reply to its user can be delayed.
         """
-        if not rules.limits_rates:
+        if not self._rules.limits_rates:
             return None
-        limits = rules.limits_of(user)
-        key = self._key(rules, user)
+        user = m.user_of(address)
+        key, limits = self._key(user), self._rules.limits_of(user)
         spent = self._spending.get(key) or Spending()
         quota = "requests_per_second" if full else spent.exceeded(now)
         if quota is None:
@@ -64,55 +79,17 @@ class RateLimits:
         answered = not full and spent.may_answer_refusal(now)
         if answered:
             self._spending[key] = spent.refusal(now)
-        return OverRate(user, quota, limits.of(quota), answered)
-
-    def delay_seconds(self, rules: AccessRules, user: str, now: float) -> float:
-        """Return how long a reply to ``user`` is delayed now."""
-        spent = self._spending.get(self._key(rules, user)) if self._spending else None
-        return 0.0 if spent is None else min(max(spent.debt_seconds(now), 0.0), MAX_DELAY_SECONDS)
-
-    def retain(self, rules: AccessRules) -> None:
-        """Forget the users that ``rules`` does not know."""
-        self._spending = {user: spent for user, spent in self._spending.items() if user in rules.users}
-
-    @staticmethod
-    def _key(rules: AccessRules, user: str) -> str:
-        return user if user in rules.users else _UNKNOWN_USERS
-
-
-class AccessControl:
-    """The rules, which may be replaced at any time, and what became of them."""
-
-    def __init__(self, rules: AccessRules, observer: events.Observer) -> None:
-        self._rules = rules
-        self._observer = observer
-        self._rates = RateLimits()
-        self._denials_logged = ReportLimit(math.inf, MAX_LOGGED_CLIENTS)
-        self._quotas_logged = ReportLimit(QUOTA_LOG_INTERVAL_SECONDS, MAX_LOGGED_CLIENTS)
-
-    @property
-    def rules(self) -> AccessRules:
-        """The rules in force. What users have spent of their rates outlives a change."""
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: AccessRules) -> None:
-        self._rules = rules
-        self._rates.retain(rules)
-
-    def admit(self, address: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
-        """Count a message from the client at ``address``, or return why it is not to be read.
-
-        ``now``: the loop's clock. ``full``: no further reply to its user can be delayed.
-        """
-        over = self._rates.admit(self._rules, m.user_of(address), size_bytes, now, full=full)
-        if over is not None:
-            self._report_exceeded(address, over.quota, now, lambda: over.reason)
+        over = OverRate(user, quota, limits.of(quota), answered)
+        self._report_exceeded(address, quota, now, lambda: over.reason)
         return over
 
     def delay_seconds(self, user: str, now: float) -> float:
         """Return how long a reply to ``user`` is delayed, because it has spent its rates."""
-        return self._rates.delay_seconds(self._rules, user, now)
+        spent = self._spending.get(self._key(user)) if self._spending else None
+        return 0.0 if spent is None else min(max(spent.debt_seconds(now), 0.0), MAX_DELAY_SECONDS)
+
+    def _key(self, user: str) -> str:
+        return user if user in self._rules.users else _UNKNOWN_USERS
 
     def report_refused(self, address: str, request: str, refusal: Refusal, now: float) -> None:
         """Report that a request of the client at ``address`` was refused; ``request`` names its kind."""

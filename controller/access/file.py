@@ -41,12 +41,6 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\*?|\*")
 
 
-class _RightFields(msgspec.Struct, forbid_unknown_fields=True):
-    role: Role
-    topics: tuple[str, ...] = (ANY,)
-    subscriptions: tuple[str, ...] = (ANY,)
-
-
 _Unlimited = Literal["unlimited"]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] | _Unlimited | None
 
@@ -67,7 +61,7 @@ class _Quotas(_QuotaFields, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    users: dict[str, list[_RightFields]]
+    users: dict[str, list[Right]]
     quotas: _Quotas = msgspec.field(default_factory=_Quotas)
 
 
@@ -91,7 +85,7 @@ def read_access_file(path: Path) -> AccessRules:
             "[quotas], [quotas.roles.ROLE] and [quotas.users.NAME]"
         ) from None
     try:
-        rights = {user: tuple(map(_right, fields)) for user, fields in _named(found.users).items()}
+        rights = {user: tuple(rights) for user, rights in _named(found.users).items()}
         _check_quotas(found.quotas, rights)
         default = DEFAULT_LIMITS.changed(_limits(found.quotas))
         return AccessRules(rights, limits=_limits_by_user(found.quotas, rights, default), default_limits=default)
@@ -99,7 +93,7 @@ def read_access_file(path: Path) -> AccessRules:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _named(users: dict[str, list[_RightFields]]) -> dict[str, list[_RightFields]]:
+def _named(users: dict[str, list[Right]]) -> dict[str, list[Right]]:
     for user, rights in users.items():
         require_name("user", user)
         for right in rights:
@@ -107,7 +101,7 @@ def _named(users: dict[str, list[_RightFields]]) -> dict[str, list[_RightFields]
     return users
 
 
-def _check(user: str, right: _RightFields) -> None:
+def _check(user: str, right: Right) -> None:
     for kind, patterns in (("topics", right.topics), ("subscriptions", right.subscriptions)):
         if not patterns:
             raise ValueError(f'user {user}: {kind} = [] allows nothing; name some, or ["*"] for all')
@@ -151,7 +145,3 @@ def _limits(fields: _QuotaFields) -> dict[Quota, float]:
     return {
         quota: math.inf if value == "unlimited" else float(value) for quota, value in given.items() if value is not None
     }
-
-
-def _right(fields: _RightFields) -> Right:
-    return Right(fields.role, fields.topics, fields.subscriptions)

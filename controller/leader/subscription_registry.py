@@ -71,8 +71,7 @@ async def drained_as_counted(
     answer = await source(
         DrainQuery(
             shard=state.shard,
-            topic_id=subscription.topic_id,
-            subscription_id=subscription.subscription_id,
+            **subscription.ids,
             seek_generation=subscription.seek_generation,
             segments=segments,
             at_least_chunk=chunk,

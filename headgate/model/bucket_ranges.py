@@ -7,6 +7,7 @@ Entries and messages write a slice as (segment, first_bucket, end_bucket); 0, 0 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.model.hashing import KEY_BUCKETS
 
@@ -55,6 +56,12 @@ def segment_of(segment_slice: SegmentSlice) -> int:
 def bucket_bounds(segment_slice: SegmentSlice) -> tuple[int, int]:
     """Return (first_bucket, end_bucket) as entries and messages write it: 0, 0 for a whole segment."""
     return (segment_slice.first_bucket, segment_slice.end_bucket) if isinstance(segment_slice, BucketRange) else (0, 0)
+
+
+def slice_fields(segment_slice: SegmentSlice) -> dict[str, Any]:
+    """Return the fields by which entries and messages name a slice."""
+    first_bucket, end_bucket = bucket_bounds(segment_slice)
+    return {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}
 
 
 def buckets_of(segment_slice: SegmentSlice) -> range:

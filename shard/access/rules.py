@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from shard.access.quotas import DEFAULT_LIMITS, UNLIMITED, Limits
 
 ANY: Final = "*"
@@ -77,8 +79,7 @@ class Act:
         return f"{self.action} {subscription}topic {self.topic}"
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One role of a user, limited to topics and subscriptions."""
 
     role: Role

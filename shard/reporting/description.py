@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_fields
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol import messages as m
 from shard.reporting.idle_reasons import idle_reasons
@@ -31,9 +31,8 @@ def build_grant(
     starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
     start = min((part.start_offset for part in starts), default=subscription.position(segment))
     described, tail = topic.layout.segments[segment], topic.tails[segment]
-    first_bucket, end_bucket = bucket_bounds(segment_slice)
     return m.Grant(
-        segment=segment,
+        **slice_fields(segment_slice),
         generation=subscription.holdings[segment_slice].generation,
         first_hash=described.first_hash,
         last_hash=described.last_hash,
@@ -42,8 +41,6 @@ def build_grant(
         end_offset=described.end_offset,
         acknowledged=list(subscription.acknowledged_ranges.get(segment, [])),
         external=external_grant(subscription, topic, segment),
-        first_bucket=first_bucket,
-        end_bucket=end_bucket,
         starts=[part for part in starts if part.start_offset > start or part.acknowledged],
         failed=failed_in(subscription, topic, segment_slice, now_ms),
         parked=[

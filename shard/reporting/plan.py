@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headgate.errors import LayoutError
-from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, slice_fields
 from headgate.model.layout import Layout, SegmentState
 from headgate.protocol import messages as m
 from shard.balancing.balance import compute_target
@@ -105,13 +105,7 @@ def _listed(consumers: Collection[str]) -> str:
 
 def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.ProposedMove]:
     return [
-        m.ProposedMove(
-            segment=segment_of(segment_slice),
-            before=before.get(segment_slice),
-            after=after.get(segment_slice),
-            first_bucket=bucket_bounds(segment_slice)[0],
-            end_bucket=bucket_bounds(segment_slice)[1],
-        )
+        m.ProposedMove(**slice_fields(segment_slice), before=before.get(segment_slice), after=after.get(segment_slice))
         for segment_slice in sorted(before.keys() | after.keys())
         if before.get(segment_slice) != after.get(segment_slice)
     ]

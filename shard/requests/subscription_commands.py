@@ -108,18 +108,13 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
     """Delete a subscription. ``force`` is required while it has consumers."""
     if request.token in state.commands:
         return Decision((), done)
-    topic, subscription = find_subscription(request.topic, request.subscription, state)
+    _, subscription = find_subscription(request.topic, request.subscription, state)
     if subscription.consumers and not request.force:
         names = ", ".join(sorted(subscription.consumers))
         return Refusal(
             "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
         )
-    entry = e.SubscriptionDeleted(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
-        token=request.token,
-    )
-    return Decision((entry,), done)
+    return Decision((e.SubscriptionDeleted(**subscription.ids, token=request.token),), done)
 
 
 def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
@@ -151,8 +146,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
         return Decision((), _seek_answer(subscription.subscription_id, request, moves))
     entry = e.SubscriptionSeek(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
+        **subscription.ids,
         seek_generation=subscription.seek_generation + 1,
         positions=positions,
         token=request.token,
@@ -177,8 +171,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
         return refuse("invalid", reason)
     # The same order is written again: its token prevents a delayed copy of this command from undoing a later one.
     entry = e.SubscriptionConfigured(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
+        **subscription.ids,
         subscription_type=subscription.type,
         order=request.order,
         balance=subscription.balance,
@@ -218,10 +211,7 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
         return refuse(
             "invalid", f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back"
         )
-    entry = e.DeliveryPolicySet(
-        topic_id=topic.topic_id, subscription_id=subscription.subscription_id, policy=policy, token=request.token
-    )
-    return Decision((entry,), answer)
+    return Decision((e.DeliveryPolicySet(**subscription.ids, policy=policy, token=request.token),), answer)
 
 
 def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
@@ -235,13 +225,7 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
             f"subscription {subscription.name!r} has not parked key {request.key!r}; see: headgate subscription parked "
             f"{topic.name} {subscription.name}",
         )
-    entry = e.KeyResumed(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
-        key=request.key,
-        dropped=request.drop,
-        token=request.token,
-    )
+    entry = e.KeyResumed(**subscription.ids, key=request.key, dropped=request.drop, token=request.token)
     return Decision((entry,), done)
 
 

@@ -153,6 +153,11 @@ class Subscription:
         }
         self._held_ranges = {held for held in self.holdings if isinstance(held, BucketRange)}
 
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The fields by which entries name the subscription."""
+        return {"topic_id": self.topic_id, "subscription_id": self.subscription_id}
+
     @classmethod
     def created(cls, entry: e.SubscriptionCreated, topic: str, at_ms: int = 0) -> Subscription:
         """Return the subscription that ``entry``, in a chunk of ledger time ``at_ms``, creates."""

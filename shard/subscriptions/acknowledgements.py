@@ -110,8 +110,7 @@ def judge(
             ranges.append(accepted)
             generations[accepted.segment] = acknowledgement.generation
     entry = e.RecordsAcknowledged(
-        topic_id=subscription.topic_id,
-        subscription_id=subscription.subscription_id,
+        **subscription.ids,
         seek_generation=subscription.seek_generation,
         ranges=ranges,
         checkpoints=_newer_checkpoints(subscription, batch, generations),

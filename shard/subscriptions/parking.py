@@ -76,12 +76,7 @@ def judge_park(
         )
     if known is None and len(redelivery.parked.keys) >= limit:
         return f"{name} has {limit} parked keys, the most that are kept: resume or drop some of them"
-    return e.KeyParked(
-        topic_id=subscription.topic_id,
-        subscription_id=subscription.subscription_id,
-        key=request.key,
-        reason=request.reason,
-    )
+    return e.KeyParked(**subscription.ids, key=request.key, reason=request.reason)
 
 
 def judge_unpark(subscription: Subscription, topic: TopicView, request: m.UnparkKey) -> e.KeyUnparked | str | None:
@@ -96,7 +91,7 @@ def judge_unpark(subscription: Subscription, topic: TopicView, request: m.Unpark
     is_done = request.key in parked.resuming and known.resumed == known.last == request.last
     if not is_done or not has_key(topic, held, request.key):
         return f"key {request.key!r} of subscription {subscription.name!r} has parked records that were not processed"
-    return e.KeyUnparked(topic_id=subscription.topic_id, subscription_id=subscription.subscription_id, key=request.key)
+    return e.KeyUnparked(**subscription.ids, key=request.key)
 
 
 class ParkedInBatch:

@@ -167,8 +167,7 @@ def _changed_configuration(
     if (subscription.type, subscription.order, subscription.balance) == (request.subscription_type, order, balance):
         return None
     return e.SubscriptionConfigured(
-        topic_id=subscription.topic_id,
-        subscription_id=subscription.subscription_id,
+        **subscription.ids,
         subscription_type=request.subscription_type,
         order=order,
         balance=balance,

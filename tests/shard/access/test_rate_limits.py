@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller.access.control import RateLimits
+from controller.access.control import AccessControl
+from metrics.events import NoopObserver
 from shard.access.quotas import DEFAULT_LIMITS, Limits
 from shard.access.rules import OPEN, AccessRules, Right, Role
 
@@ -10,22 +11,26 @@ FOUR = Limits(requests_per_second=4)
 RULES = AccessRules({"shop": (Right(Role.PRODUCER),), "alice": (Right(Role.ADMINISTRATOR),)}, default_limits=FOUR)
 
 
-def admitted(rates: RateLimits, user: str, rules: AccessRules = RULES, now: float = 100.0) -> int:
+def limited(rules: AccessRules = RULES) -> AccessControl:
+    return AccessControl(rules, NoopObserver())
+
+
+def admitted(rates: AccessControl, user: str, now: float = 100.0) -> int:
     """Return how many of 50 requests at once are admitted."""
-    return sum(rates.admit(rules, user, 10, now, full=False) is None for _ in range(50))
+    return sum(rates.admit(f"{user}/program", 10, now, full=False) is None for _ in range(50))
 
 
 def test_users_spend_separately() -> None:
-    rates = RateLimits()
+    rates = limited()
 
     assert (9, 9) == (admitted(rates, "shop"), admitted(rates, "alice"))
-    assert 1.0 == rates.delay_seconds(RULES, "shop", 100.0)
-    assert 0.0 == rates.delay_seconds(RULES, "shop", 200.0)
+    assert 1.0 == rates.delay_seconds("shop", 100.0)
+    assert 0.0 == rates.delay_seconds("shop", 200.0)
 
 
 def test_unknown_users_spend_together() -> None:
     """Their number has no limit without the broker's list."""
-    rates = RateLimits()
+    rates = limited()
 
     assert 9 == sum(admitted(rates, f"made-up-{n}") for n in range(20))
     assert 1 == len(rates._spending)
@@ -33,37 +38,37 @@ def test_unknown_users_spend_together() -> None:
 
 
 def test_without_access_control_nothing_is_limited() -> None:
-    rates = RateLimits()
+    rates = limited(OPEN)
 
-    assert 50 == admitted(rates, "shop", OPEN)
-    assert 0.0 == rates.delay_seconds(OPEN, "shop", 100.0)
+    assert 50 == admitted(rates, "shop")
+    assert 0.0 == rates.delay_seconds("shop", 100.0)
 
 
 def test_a_user_may_have_another_rate_at_any_time_and_keeps_its_debt() -> None:
-    rates = RateLimits()
+    rates = limited()
     assert 9 == admitted(rates, "shop")
     generous = AccessRules(RULES.users, limits={"shop": DEFAULT_LIMITS}, default_limits=FOUR)
 
-    rates.retain(generous)
+    rates.rules = generous
 
-    assert 0 == admitted(rates, "shop", generous)
-    assert 50 == admitted(rates, "shop", generous, now=101.0)
+    assert 0 == admitted(rates, "shop")
+    assert 50 == admitted(rates, "shop", now=101.0)
 
 
 def test_users_that_are_removed_are_forgotten() -> None:
-    rates = RateLimits()
+    rates = limited()
     admitted(rates, "shop")
 
-    rates.retain(AccessRules({"alice": (Right(Role.ADMINISTRATOR),)}))
+    rates.rules = AccessRules({"alice": (Right(Role.ADMINISTRATOR),)})
 
     assert not rates._spending
 
 
 def test_a_refusal_names_the_rate_and_is_not_answered_while_no_reply_can_wait() -> None:
-    rates = RateLimits()
+    rates = limited()
     admitted(rates, "shop")
-    refused = rates.admit(RULES, "shop", 10, 100.0, full=False)
-    full = rates.admit(RULES, "alice", 10, 100.0, full=True)
+    refused = rates.admit("shop/program", 10, 100.0, full=False)
+    full = rates.admit("alice/program", 10, 100.0, full=True)
 
     assert refused is not None
     assert (refused.quota, refused.limit, refused.answered) == ("requests_per_second", 4, True)
