@@ -330,15 +330,17 @@ class AssignmentReconciler:
                 granted[name].append(self._build_grant(free))
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
             self._notify(consumers[name], granted[name], revoked[name])
-        # A rebalance is one line, and each segment that moves has a confirmation.
-        (self._log.debug if reason == CONFIRMED else self._log.info)(
-            "assignment.changed",
-            reason=reason,
-            released=len(moves.releases),
-            revoked=len(moves.revocations),
-            granted=len(moves.grants),
-            blocked=len(self.gate.blocked),
-        )
+        counts = {
+            "reason": reason,
+            "released": len(moves.releases),
+            "revoked": len(moves.revocations),
+            "granted": len(moves.grants),
+            "blocked": len(self.gate.blocked),
+        }
+        if reason == CONFIRMED:  # a rebalance is one line, and each segment that moves has a confirmation
+            self._log.debug("assignment.changed", **counts)
+        else:
+            self._log.info("assignment.changed", **counts)
 
     def _propose_moves(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings
