@@ -73,6 +73,7 @@ RUN_BY = {
     "topic list": "system/test_one_node.py",
     "topic list --json": "system/test_one_node.py",
     "subscription parked": "system/test_parked_keys.py",
+    "subscription set --ignored-by-retention": "system/test_one_node.py",
     "subscription set --max-processing": "headgate/cli/subscriptions/test_seek.py",
     "subscription set-order": "system/test_one_node.py",
     "topic export": "system/test_one_node.py",

@@ -273,11 +273,14 @@ class History(RandomLedger):
 
     def _fail_deliveries(self, known: Subscription, ids: dict[str, int]) -> None:
         """Set the policy, and begin and fail a delivery."""
+        max_deliveries, dead = self.rng.randrange(3), self.rng.choice(("", "dead"))
+        progress_ms = self.rng.randrange(2)
         policy = e.DeliveryPolicy(
-            max_deliveries=self.rng.randrange(3),
+            max_deliveries=max_deliveries,
             ack_timeout_ms=1,
-            dead_letter_topic=self.rng.choice(("", "dead")),
-            max_processing_ms=self.rng.randrange(2),
+            dead_letter_topic=dead,
+            max_processing_ms=progress_ms,
+            ignored_by_retention=not progress_ms,
         )
         segment = self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))
         generation = max((each.generation for each in known.holdings.values()), default=1)
