@@ -230,6 +230,11 @@ class GroupCommit:
             if self._yields_to_contender():
                 await asyncio.sleep(safety.YIELD_SECONDS)
 
+    @property
+    def is_contended(self) -> bool:
+        """Whether another daemon may be entitled to begin a term."""
+        return self._yields_to_contender()
+
     async def check_for_successor(self) -> None:
         """Raise TermEndedError if another leader has written the next number while this one was idle."""
         number = self.durable + 1

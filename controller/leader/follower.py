@@ -1,7 +1,8 @@
 """Follows the ledger of one shard while another daemon leads, or until it can be read again.
 
-It keeps reading, so that a new term only has to read the chunks of the last second. Of a shard whose state does not fit
-into the daemon's `StandbyMemory`, it follows the terms.
+It keeps reading, so that a new term only has to read the chunks of the last second; while there are none, it asks more
+seldom, up to every 30 s, because a store may charge for each request. Of a shard whose state does not fit into the
+daemon's `StandbyMemory`, it follows the terms.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
 again with pauses.
@@ -15,6 +16,7 @@ import structlog
 
 from controller.leader.shard_context import ShardContext
 from controller.leader.term_tail import TermTail
+from controller.leadership.policy.safety import LOOKS
 from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
@@ -25,8 +27,6 @@ from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
 from shard.steps import ResultT, Steps
 
-TAIL_INTERVAL_SECONDS = 1.0
-"""How often a follower reads new chunks."""
 LISTING_INTERVAL_SECONDS = 300.0
 """How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""
 UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
@@ -70,10 +70,15 @@ class Follower:
         observer, standby, shard = self._context.observer, self._context.standby, self.state.shard
         loop = asyncio.get_running_loop()
         listed_at = loop.time()
+        looks = 0
+        """How many reads in a row have found nothing."""
         while True:
             failures = self._failures
-            await asyncio.sleep(UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else TAIL_INTERVAL_SECONDS)
+            await asyncio.sleep(
+                UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else LOOKS.bound_seconds(looks)
+            )
             if not self._follows():
+                looks = 0
                 continue
             keeps = standby.keeps(shard, estimated_bytes(self.state))
             async with AsyncExitStack() as held:
@@ -86,11 +91,13 @@ class Follower:
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
                     found = 0 if self.fault is not None else await self._follow(keeps=keeps)
+                    looks = 0 if found else looks + 1
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
                         if self.terms is None or self.fault is not None or await self.terms.lost(self._context.ledger):
-                            await self.catch_up()
+                            looks = 0 if await self.catch_up() else looks
                 except (StoreUnavailableError, LedgerError) as error:
+                    looks = 0
                     self.report(error, "read")
                 else:
                     observer.observe(events.StoreOperationSucceeded(operation="read"))

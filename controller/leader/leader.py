@@ -50,7 +50,6 @@ from shard.state.ledger_time import IDLE_CHUNK_MS
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
-SUCCESSOR_CHECK_SECONDS = 1.0 - TICK_INTERVAL_SECONDS / 2
 """Age of the last check for a chunk of another leader after which an idle leader checks again: with the next tick."""
 MAX_DELAYED_REFUSALS = 1000
 """Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
@@ -382,7 +381,8 @@ class ShardLeader:
 
     async def _run_timers(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""
-        loop, checked_at = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        looked_at, looks, durable = loop.time(), 0, self.commit.durable
         durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
         pause_seconds = TICK_INTERVAL_SECONDS
         while True:
@@ -397,8 +397,11 @@ class ShardLeader:
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
             pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
-            if loop.time() - checked_at > SUCCESSOR_CHECK_SECONDS:
-                checked_at = loop.time()
+            if self.commit.durable != durable:
+                looks, durable = 0, self.commit.durable
+            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.is_contended)
+            if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
+                looked_at, looks = loop.time(), looks + 1
                 await self.commit.check_for_successor()
 
     def _age_ms(self, at_ms: int) -> int:

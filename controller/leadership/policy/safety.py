@@ -15,7 +15,8 @@ these rules; `controller.leadership.policy.transitions` says what it does after 
 5. **A hole or the end.** A missing number is the end if no later chunk exists. Otherwise the chunk was trimmed, and a
    snapshot includes it; or it is a hole, and no daemon writes: a chunk in a hole forks the ledger.
 6. **A successor of an idle leader.** An idle leader writes nothing that could find its number taken, so it looks for
-   the next chunk. The one that it finds is another's if it has written none during the look.
+   the next chunk: each second while a contender may begin a term, and otherwise with pauses that grow while it is
+   idle. The one that it finds is another's if it has written none during the look.
 7. **Unreachable.** Without the broker, or a store that accepts writes, for longer than ``ingest.unreachable_seconds``
    (15 s), a term ends: another daemon may reach them.
 8. **Yield to a contender.** Losing ZooKeeper or the lock ends no term. But a contender may be entitled to begin one, so
@@ -26,10 +27,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from controller.leadership.policy.transitions import Event, Leadership, Role
+from headgate.backoff import Backoff
 from headgate.errors import LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 
 YIELD_SECONDS: Final = 0.5
 """Pause between commits of rule 8: long enough for a contender to read the last chunks and create the next one."""
+LOOKS: Final = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0)
+"""Pauses between looks for the next chunk, by how many have found none (rule 6); a store may charge for each."""
 FAILURES: Final = (ObjectExistsError, OutcomeUnknownError, TimeoutError, StoreUnavailableError, LedgerError)
 """How a commit, or an attempt to start a term, may fail; anything else is a bug."""
 
@@ -74,6 +78,11 @@ def is_hole(read_to: int, snapshot: int) -> bool:
 def is_successors(number: int, *, durable: int, idle: bool) -> bool:
     """Return whether a chunk that a leader found is another's (rule 6), by what it has written when it knows."""
     return number == durable + 1 and idle
+
+
+def look_pause_seconds(looks: int, *, contended: bool) -> float:
+    """Return when an idle leader looks again that has looked ``looks`` times since its last commit (rule 6)."""
+    return LOOKS.bound_seconds(0 if contended else looks)
 
 
 def yields_to_contender(leadership: Leadership) -> bool:

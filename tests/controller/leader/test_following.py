@@ -34,6 +34,21 @@ async def test_a_snapshot_that_cannot_be_used_is_counted() -> None:
             assert 1 == b.registry.get_sample_value("headgate_snapshots_unusable_total", {"shard": "0"})
 
 
+async def test_leader_and_follower_of_an_idle_shard_ask_the_store_seldom_until_a_chunk_comes() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await asyncio.sleep(60)
+            asked = [sum(each.store.calls.values()) for each in (a, b)]
+            await asyncio.sleep(600)
+            asked = [sum(each.store.calls.values()) - before for each, before in zip((a, b), asked, strict=True)]
+            assert all(19 <= each <= 30 for each in asked), asked
+            for seconds in (31, *[2] * 5):
+                await commit(a)
+                await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
+
+
 async def test_a_term_chunk_whose_write_hangs_is_given_up_in_time_and_logged() -> None:
     cluster = Cluster()
     a = Contender(cluster, "a")
