@@ -17,7 +17,6 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +120,7 @@ class GeneratedClients:
                 request = m.OpenProducer(token=client.new_token())
                 began = asyncio.get_running_loop().time()
                 try:
-                    await client.request(shard, partial(_unchanged, request), TIMEOUT_SECONDS)
+                    await client.request(shard, request, TIMEOUT_SECONDS)
                 except HeadgateError as error:
                     failures.append(error)
                     if len(failures) > MAX_FAILED * count:
@@ -153,10 +152,6 @@ class GeneratedClients:
         for shard in self._shards:
             for each in share(self._sizes.producers, self._sizes.shards, shard):
                 yield self._clients[each % len(self._clients)], shard
-
-
-def _unchanged(request: m.OpenProducer) -> m.AnyRequestBody:
-    return request
 
 
 async def _at_once(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

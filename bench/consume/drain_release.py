@@ -24,7 +24,7 @@ from bench.harness.cluster import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
 from headgate import Admin, SegmentId, SubscriptionType
 from headgate.backoff import Backoff
-from headgate.client.connection import Client, MakeRequest
+from headgate.client.connection import Client
 from headgate.protocol import messages as m
 
 SUBSCRIPTIONS = (1, 10, 100)
@@ -105,19 +105,17 @@ class _Drain:
         """Store ``count`` records, and return once they are durable."""
         records = [m.Record(b"key-%d" % number, b"value", 0) for number in range(count)]
 
-        def make() -> m.AnyRequestBody:
-            return m.ProduceBatch(
+        await self._ask(
+            m.ProduceBatch(
                 topic=self._topic,
                 records=records,
             )
-
-        await self._ask(make)
+        )
 
     async def _join(self, name: str) -> int:
         """Register the one consumer of a subscription; return the generation of its grant."""
-
-        def make() -> m.AnyRequestBody:
-            return m.RegisterConsumer(
+        reply = await self._ask(
+            m.RegisterConsumer(
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
@@ -125,8 +123,7 @@ class _Drain:
                 subscription_type=SubscriptionType.STREAM,
                 start="earliest",
             )
-
-        reply = await self._ask(make)
+        )
         assert isinstance(reply, m.Registered), reply
         (grant,) = reply.grants
         return grant.generation
@@ -146,19 +143,18 @@ class _Drain:
         return released
 
     async def _acknowledge(self, name: str, generation: int) -> None:
-        def make() -> m.AnyRequestBody:
-            return m.AcknowledgeBatch(
+        await self._ask(
+            m.AcknowledgeBatch(
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
                 incarnation=1,
                 acknowledgements=[m.Acknowledgement(0, generation, 0, RECORDS)],
             )
+        )
 
-        await self._ask(make)
-
-    async def _ask(self, make: MakeRequest) -> m.AnyReplyBody:
-        return (await self._client.request(SHARD, make, ANSWER_SECONDS)).body
+    async def _ask(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
+        return (await self._client.request(SHARD, body, ANSWER_SECONDS)).body
 
 
 def polling_waits(drains_seconds: Sequence[float]) -> list[float]:

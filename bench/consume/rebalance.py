@@ -141,11 +141,8 @@ class Reader:
         self.changed.set()
 
     async def _ask(self, kind: type[m.RegisterConsumer | m.LeaveConsumer | m.ConfirmRevoked], **fields: Any) -> m.Reply:
-        def make() -> m.AnyRequestBody:
-            address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
-            return kind(**address)
-
-        return await self._client.request(SHARD, make, SETTLE_SECONDS)
+        address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
+        return await self._client.request(SHARD, kind(**address), SETTLE_SECONDS)
 
 
 def measure(effort: Effort) -> Measurement:

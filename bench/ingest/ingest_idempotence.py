@@ -91,10 +91,7 @@ async def _measure(effort: Effort) -> Measurement:
         cluster = await stack.enter_async_context(BenchCluster())
         client = await cluster.watcher(stack)
         token = client.new_token()
-        reply = await client.request(
-            SHARD,
-            lambda: m.OpenProducer(token=token),
-        )
+        reply = await client.request(SHARD, m.OpenProducer(token=token))
         identity = reply.body
         assert isinstance(identity, m.ProducerIdentity), identity
         sender = _Sender(client, identity)

@@ -592,10 +592,7 @@ class Admin:
             if (name := getattr(request, named, None)) is not None:
                 m.require_name(named, name)
         try:
-            if m.is_command(request):
-                reply = await self._client.command(shard, request, self._timeout_seconds)
-            else:
-                reply = await self._client.request(shard, lambda: request, self._timeout_seconds)
+            reply = await self._client.request(shard, request, self._timeout_seconds)
         except RequestRejectedError as error:
             raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")

@@ -55,7 +55,7 @@ async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline
             changed.clear()
             leader = _not_asked(client, shards, asked)
             if leader is not None and (not asked or loop.time() >= next_at):
-                question = client.request(leader.shard, lambda: request, remaining)
+                question = client.request(leader.shard, request, remaining)
                 asked[leader.instance] = loop.create_task(question)
                 next_at = loop.time() + NEXT_DAEMON_SECONDS
                 leader = _not_asked(client, shards, asked)

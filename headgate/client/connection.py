@@ -59,9 +59,6 @@ log = get_logger(__name__)
 _REPEATED: Final = ("not_leader", "unavailable", "expired")
 """Verdicts after which a request is sent again."""
 
-MakeRequest = Callable[[], m.AnyRequestBody]
-"""Builds the body for each attempt, so that it reports the state of that moment."""
-
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -350,43 +347,23 @@ class Client:
     async def request(
         self,
         shard: int,
-        make: MakeRequest,
+        body: m.AnyRequestBody,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> m.Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 
+        No leader begins to execute a command once ``timeout_seconds`` have passed. That costs one more round trip,
+        which learns the leader's clock.
+
         Raises:
-            NoLeaderError: no leader replied in time.
+            NoLeaderError: no leader replied in time. A command was not executed and never will be.
+            CommandUnknownError: no leader replied in time, and the command may have been executed.
             FencedError: a newer incarnation has replaced this one.
             RequestRejectedError: the leader refuses the request for good.
         """
-        return await self._repeat(shard, make, timeout_seconds, None)
-
-    async def command(self, shard: int, body: m.AnyRequestBody, timeout_seconds: float) -> m.Reply:
-        """Like `request`, for a change. No leader begins to execute it once ``timeout_seconds`` have passed.
-
-        Costs one more round trip than a request, which learns the leader's clock.
-
-        Raises, besides FencedError and RequestRejectedError:
-            CommandUnknownError: no leader replied in time, and the command may have been executed.
-            NoLeaderError: no leader replied in time. The command was not executed and never will be.
-        """
-        limit = CommandDeadline(asyncio.get_running_loop().time() + timeout_seconds)
-        try:
-            return await self._repeat(shard, lambda: body, timeout_seconds, limit)
-        except NoLeaderError as error:
-            if limit.may_be_executed:
-                raise CommandUnknownError(
-                    f"{error}; unknown outcome: the command may have been executed. It will not be begun later: "
-                    "look what is there, and repeat it if necessary"
-                ) from None
-            raise NoLeaderError(f"{error}; the command was not executed, and will not be later") from None
-
-    async def _repeat(
-        self, shard: int, make: MakeRequest, timeout_seconds: float, limit: CommandDeadline | None
-    ) -> m.Reply:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
+        limit = CommandDeadline(deadline) if m.is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = ""
         await self.watch_leader(shard)
@@ -395,7 +372,7 @@ class Client:
                 try:
                     async with asyncio.timeout_at(deadline):
                         leader_epoch = await self._leader_epoch(shard)
-                        reply = await self._try_request(shard, attempts, make, leader_epoch, limit)
+                        reply = await self._try_request(shard, attempts, body, leader_epoch, limit)
                 except TimeoutError:
                     break
                 if reply is None:
@@ -419,7 +396,15 @@ class Client:
                 await asyncio.sleep(pause)
         if not self.transport.connected or not reason:
             reason = self.unanswered(shard)
-        raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
+        text = f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)"
+        if limit is None:
+            raise NoLeaderError(text)
+        if limit.may_be_executed:
+            raise CommandUnknownError(
+                f"{text}; unknown outcome: the command may have been executed. It will not be begun later: "
+                "look what is there, and repeat it if necessary"
+            )
+        raise NoLeaderError(f"{text}; the command was not executed, and will not be later")
 
     async def _leader_epoch(self, shard: int) -> int:
         """Wait until a leader is known and the broker is connected; return its epoch."""
@@ -442,7 +427,7 @@ class Client:
         self,
         shard: int,
         attempts: RequestAttempts,
-        make: MakeRequest,
+        body: m.AnyRequestBody,
         leader_epoch: int,
         limit: CommandDeadline | None,
     ) -> m.Reply | None:
@@ -453,7 +438,7 @@ class Client:
         remove_handler = self.on_leader(shard, attempts.leader_changed)
         try:
             max_term_age_ms = None if limit is None else limit.max_term_age_ms(leader_epoch)
-            if not self.send(shard, attempts.newest_id, leader_epoch, make(), max_term_age_ms):
+            if not self.send(shard, attempts.newest_id, leader_epoch, body, max_term_age_ms):
                 return None
             if limit is not None:
                 limit.sent(leader_epoch)

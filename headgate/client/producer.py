@@ -235,7 +235,7 @@ class Producer:
         if self._program is not None:
             question = m.DescribePosition(producer=self._program.name, topic=topic)
             try:
-                reply = await self._client.request(batches.shard, lambda: question, timeout_seconds)
+                reply = await self._client.request(batches.shard, question, timeout_seconds)
             except RequestRejectedError as error:
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")

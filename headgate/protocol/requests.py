@@ -619,8 +619,11 @@ else:
 
 
 def is_command(body: RequestBody) -> bool:
-    """Return whether ``body`` asks for a change, which its token identifies. A client sends it with a deadline."""
-    return "token" in body.__struct_fields__
+    """Return whether a client sends ``body`` with a deadline: it asks for a change, which its token identifies.
+
+    A producer is opened without one: what an opening leaves behind is forgotten.
+    """
+    return "token" in body.__struct_fields__ and not isinstance(body, OpenProducer)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -75,7 +75,7 @@ async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tm
                         incarnation=1,
                         subscription_type=SubscriptionType.QUEUE,
                     )
-                    await client.request(0, lambda register=register: register)
+                    await client.request(0, register)
                 transport.on_connection(states.append)
                 listed = await admin.list_subscriptions()
                 assert states == []

@@ -67,5 +67,5 @@ class ImportProgram:
             while True:
                 opening = m.OpenProducer(token=client.new_token())
                 with suppress(NoLeaderError):
-                    await client.request(self._shard, lambda opening=opening: opening, timeout_seconds=5)
+                    await client.request(self._shard, opening, timeout_seconds=5)
                 await self._pause(self._rng, 0.1, 0.5)

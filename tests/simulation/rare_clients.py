@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.client.connection import Client, MakeRequest
+from headgate.client.connection import Client
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
@@ -38,16 +38,11 @@ LARGE_BYTES = 20_000
 class FirstVersionClient(Client):
     """A client of the first version, whose consumers read whole segments."""
 
-    async def request(self, shard: int, make: MakeRequest, *args: Any, **options: Any) -> m.Reply:
+    async def request(self, shard: int, body: m.AnyRequestBody, *args: Any, **options: Any) -> m.Reply:
         """Send a request; a registration does not say that the consumer reads bucket ranges."""
-
-        def first_version() -> m.AnyRequestBody:
-            present = make()
-            if isinstance(present, m.RegisterConsumer):
-                return msgspec.structs.replace(present, supports_bucket_ranges=False)
-            return present
-
-        return await super().request(shard, first_version, *args, **options)
+        if isinstance(body, m.RegisterConsumer):
+            body = msgspec.structs.replace(body, supports_bucket_ranges=False)
+        return await super().request(shard, body, *args, **options)
 
 
 def client_kind(plan: Plan, consumer: str) -> type[Client]:

@@ -82,7 +82,7 @@ class Program:
     async def ask(self, kind: type[m.RequestBody], **fields: Any) -> Any:
         """Return the leader's reply to one request of this consumer."""
         body = kind(topic=self.topic, subscription="s", consumer=self.name, incarnation=self.incarnation, **fields)
-        return (await self.client.request(self.shard, lambda: body, 20 * TIMEOUT_FACTOR)).body
+        return (await self.client.request(self.shard, body, 20 * TIMEOUT_FACTOR)).body
 
     async def register(self) -> dict[int, int]:
         """Register; return segment → generation of the grants."""

@@ -283,5 +283,5 @@ class ConsumerRequests:
         self, request: m.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> tuple[BodyT, int]:
         """Return the reply, which has to be of type ``kind``, and the epoch of the leader that sent it."""
-        reply = await self._client.request(self._shard, lambda: request, timeout_seconds)
+        reply = await self._client.request(self._shard, request, timeout_seconds)
         return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch

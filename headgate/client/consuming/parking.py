@@ -199,7 +199,7 @@ class Parking:
         the history that was lost.
         """
         shard = shard_of(named.topic, await self._client.shards())
-        reply = await self._client.request(shard, lambda: m.DescribeTopic(topic=named.topic))
+        reply = await self._client.request(shard, m.DescribeTopic(topic=named.topic))
         topic = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
         key_hash = segment_hash(named.key)
         starts = {each.segment: 0 for each in topic.segments if each.first_hash <= key_hash <= each.last_hash}

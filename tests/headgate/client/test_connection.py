@@ -24,6 +24,8 @@ from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, Script
 
 pytestmark = pytest.mark.looptime
 
+DESCRIBE = m.DescribeTopic(topic="orders")
+
 
 def presences(cluster: ScriptedCluster) -> list[m.Presence]:
     """Return a list that gets what the client or its will announces."""
@@ -36,10 +38,6 @@ def presences(cluster: ScriptedCluster) -> list[m.Presence]:
         )
     )
     return found
-
-
-def describe() -> m.DescribeTopic:
-    return m.DescribeTopic(topic="orders")
 
 
 async def test_presence_follows_the_connection(cluster):
@@ -67,9 +65,9 @@ async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
 
 async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
     async with cluster.leader() as old, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         old.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
+        asking = asyncio.create_task(client.request(0, DESCRIBE))
         await asyncio.sleep(0.5)
         async with cluster.leader(2):
             began = asyncio.get_running_loop().time()
@@ -79,13 +77,13 @@ async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
 
 async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(cluster):
     async with cluster.leader(1) as old, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         old.answers = False
         new = ScriptedLeader(cluster, 0, 3)
         new.announce = lambda: None
         await new.start()
         began = asyncio.get_running_loop().time()
-        assert isinstance((await client.request(0, describe)).body, m.TopicReply)
+        assert isinstance((await client.request(0, DESCRIBE)).body, m.TopicReply)
         assert 0.2 > asyncio.get_running_loop().time() - began
         assert 3 == client.leader(0).leader_epoch
         await new.transport.__aexit__(None, None, None)
@@ -102,11 +100,11 @@ def forge(leader: ScriptedLeader, **changes: object) -> None:
 )
 async def test_a_forged_announcement_never_silences_a_client(cluster, changes):
     async with cluster.leader(5) as leader, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         forge(leader, **changes)
         await asyncio.sleep(1)
         began = asyncio.get_running_loop().time()
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         assert 0.1 > asyncio.get_running_loop().time() - began
         assert (5, 64) == (client.leader(0).leader_epoch, client.leader(0).window)
         assert client.leader(1) is None
@@ -116,16 +114,16 @@ async def test_waiting_for_a_leader_is_bounded(cluster):
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError, match=r"shard 0 of cluster 'test': it has no leader \(waited 3 s\)"):
-            await client.request(0, describe, timeout_seconds=3)
+            await client.request(0, DESCRIBE, timeout_seconds=3)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
 
 
 async def test_the_error_names_an_unreachable_broker(cluster):
     async with cluster.leader(), cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         cluster.broker.stop()
         with pytest.raises(NoLeaderError, match="cannot reach the broker: the broker is down"):
-            await client.request(0, describe, timeout_seconds=3)
+            await client.request(0, DESCRIBE, timeout_seconds=3)
 
 
 async def test_a_refused_first_connection_ends_the_wait_at_once(cluster):
@@ -146,10 +144,10 @@ async def test_a_refused_first_connection_ends_the_wait_at_once(cluster):
 async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
     """Its password is changed at the broker before it is changed here: it waits, and connects again."""
     async with cluster.leader(), cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         cluster.broker.refusal = "the broker refuses user shop: Not authorized"
         cluster.broker.drop("client")
-        asking = asyncio.create_task(client.request(0, describe, timeout_seconds=30))
+        asking = asyncio.create_task(client.request(0, DESCRIBE, timeout_seconds=30))
         await asyncio.sleep(5)
         assert not asking.done()
         assert (await client.description()).shards
@@ -236,5 +234,5 @@ async def test_a_request_that_no_leader_accepts_is_refused_before_it_is_sent(clu
     segments = [m.SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
     async with cluster.leader() as leader, cluster.client() as client:
         with pytest.raises(RequestRejectedError, match="bytes; the limit of a message is 4194304: send less at a time"):
-            await client.request(0, lambda: m.ImportTopic(topic="orders", token="t", segments=segments))
+            await client.request(0, m.ImportTopic(topic="orders", token="t", segments=segments))
         assert leader.requests == []

@@ -16,12 +16,9 @@ from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
 
+DESCRIBE = m.DescribeTopic(topic="orders")
 RETRY_SECONDS = 1.0
 """Longest pause between two attempts, besides the wait for a reply."""
-
-
-def describe() -> m.DescribeTopic:
-    return m.DescribeTopic(topic="orders")
 
 
 def times_of_requests(cluster: ScriptedCluster) -> list[float]:
@@ -45,9 +42,9 @@ def answer(leader: ScriptedLeader, request: m.Request) -> None:
 
 async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
+        asking = asyncio.create_task(client.request(0, DESCRIBE))
         await asyncio.sleep(3.5)
         attempts = leader.requests[1:]
         assert 2 == len(attempts)
@@ -60,9 +57,9 @@ async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
 
 async def test_a_reply_between_two_attempts_counts(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
+        asking = asyncio.create_task(client.request(0, DESCRIBE))
         await asyncio.sleep(2.001)
         assert 2 == len(leader.requests), "the first wait is over, and the second attempt is to come"
         answer(leader, leader.requests[1])
@@ -73,9 +70,9 @@ async def test_a_reply_between_two_attempts_counts(cluster):
 
 async def test_a_late_refusal_of_an_earlier_attempt_does_not_count(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe))
+        asking = asyncio.create_task(client.request(0, DESCRIBE))
         await asyncio.sleep(3.5)
         leader.refuse(leader.requests[1], "invalid")
         await asyncio.sleep(0.1)
@@ -105,11 +102,11 @@ async def test_a_reply_of_an_earlier_term_does_not_count_in_the_next_one():
 async def test_from_the_second_wait_in_vain_on_each_doubles_the_next_one_up_to_a_limit(cluster):
     sent = times_of_requests(cluster)
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe)
+        await client.request(0, DESCRIBE)
         sent.clear()
         leader.answers = False
         with pytest.raises(NoLeaderError):
-            await client.request(0, describe, timeout_seconds=70)
+            await client.request(0, DESCRIBE, timeout_seconds=70)
     waits = [later - earlier for earlier, later in pairwise(sent)]
     for wait, expected in zip(waits, (2, 2, 4, 8, 16, 16, 16), strict=True):
         assert expected <= wait <= expected + RETRY_SECONDS
