@@ -19,32 +19,10 @@ from web.api.documents import (
     TopicDocument,
     TopicPage,
 )
+from web.api.query import PARAMETERS
 
 ROOT: Final = "/api/v1"
-MAX_LIMIT: Final = 1000
-DEFAULT_LIMIT: Final = 100
 _REF: Final = "#/components/schemas/{name}"
-
-PARAMETERS: Final[dict[str, dict[str, Any]]] = {
-    "scope": {
-        "description": "cluster: all daemons; daemon: only what the daemon that answers leads.",
-        "schema": {"type": "string", "enum": ["cluster", "daemon"], "default": "cluster"},
-    },
-    "limit": {
-        "description": "Rows of a page.",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
-    },
-    "after": {
-        "description": "The `next` of the page before; topics in the order of activity have one page only.",
-        "schema": {"type": "string"},
-    },
-    "contains": {"description": "Only topics whose names contain this text.", "schema": {"type": "string"}},
-    "order": {
-        "description": "name, or activity: blocked topics first, then the highest rate.",
-        "schema": {"type": "string", "enum": ["name", "activity"], "default": "name"},
-    },
-    "topic": {"description": "Only subscriptions of this topic.", "schema": {"type": "string"}},
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +116,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "summary": operation.summary,
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path),
-            *({"name": name, "in": "query", **PARAMETERS[name]} for name in operation.query),
+            *({"name": name, "in": "query", "schema": PARAMETERS[name]} for name in operation.query),
         ],
         "responses": {
             "200": {"description": operation.summary, "content": {"application/json": {"schema": schema}}},

@@ -1,16 +1,16 @@
 """Reads the query of a request to the HTTP API, and cuts pages. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from headgate.errors import HeadgateError
 from headgate.views.cluster import SubscriptionSummary
 from web.api.documents import SubscriptionPage, TopicPage, TopicSummary
-from web.api.openapi import DEFAULT_LIMIT, MAX_LIMIT
 from web.api.overview import TopicOrder, ordered_topics
 
-Scope = Literal["cluster", "daemon"]
 RowT = TypeVar("RowT", TopicSummary, SubscriptionSummary)
 
 
@@ -18,42 +18,41 @@ class InvalidQueryError(HeadgateError):
     """A parameter is unknown, or its value is not valid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """What a request asked for; see `web.api.openapi.PARAMETERS`."""
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asked for. The descriptions tell a user what a parameter may be."""
 
-    scope: Scope = "cluster"
-    limit: int = DEFAULT_LIMIT
-    after: str = ""
-    contains: str = ""
-    order: TopicOrder = "name"
-    topic: str | None = None
+    scope: Annotated[
+        Literal["cluster", "daemon"],
+        Meta(description="cluster, for all daemons, or daemon, for only what the daemon that answers leads"),
+    ] = "cluster"
+    limit: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000: rows of a page")] = 100
+    after: Annotated[
+        str, Meta(description="The `next` of the page before; topics in the order of activity have one page only.")
+    ] = ""
+    contains: Annotated[str, Meta(description="Only topics whose names contain this text.")] = ""
+    order: Annotated[TopicOrder, Meta(description="name, or activity: blocked topics first, then the highest rate")] = (
+        "name"
+    )
+    topic: Annotated[str | None, Meta(description="Only subscriptions of this topic.")] = None
 
     @property
     def own(self) -> bool:
         return self.scope == "daemon"
 
 
+PARAMETERS: Final = msgspec.json.schema_components([Query])[1]["Query"]["properties"]
+"""The JSON schema of each parameter."""
+
+
 def read_query(values: Mapping[str, str], allowed: Sequence[str]) -> Query:
     for name in values:
         if name not in allowed:
             raise InvalidQueryError(f"there is no parameter {name!r} here; parameters: {', '.join(allowed) or 'none'}")
-    limit = values.get("limit", str(DEFAULT_LIMIT))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_LIMIT):
-        raise InvalidQueryError(f"limit is {limit!r}; give a number from 1 to {MAX_LIMIT}")
-    scope, order = values.get("scope", "cluster"), values.get("order", "name")
-    if scope not in get_args(Scope):
-        raise InvalidQueryError(f"scope is {scope!r}; give one of: {', '.join(get_args(Scope))}")
-    if order not in get_args(TopicOrder):
-        raise InvalidQueryError(f"order is {order!r}; give one of: {', '.join(get_args(TopicOrder))}")
-    return Query(
-        scope="daemon" if scope == "daemon" else "cluster",
-        limit=int(limit),
-        after=values.get("after", ""),
-        contains=values.get("contains", ""),
-        order="activity" if order == "activity" else "name",
-        topic=values.get("topic"),
-    )
+    try:
+        return msgspec.convert(dict(values), Query, strict=False)
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].rstrip("`")
+        raise InvalidQueryError(f"{name} is {values[name]!r}; give {PARAMETERS[name]['description']}") from None
 
 
 def topic_page(topics: Iterable[TopicSummary], query: Query, as_of_ms: int) -> TopicPage:

@@ -17,14 +17,14 @@ ALL = ("scope", "limit", "after", "contains", "order", "topic")
         ({"limit": "1001"}, "from 1 to 1000"),
         ({"limit": "٣"}, "from 1 to 1000"),
         ({"limit": "9" * 5000}, "from 1 to 1000"),
-        ({"scope": "all"}, "scope is 'all'; give one of: cluster, daemon"),
-        ({"order": "size"}, "order is 'size'; give one of: name, activity"),
+        ({"scope": "all"}, "scope is 'all'; give cluster, for all daemons, or daemon"),
+        ({"order": "size"}, "order is 'size'; give name, or activity: blocked topics first"),
         ({"page": "2"}, "there is no parameter 'page' here; parameters: scope, limit"),
     ],
     ids=lambda each: str(each)[:40],
 )
 def test_a_query_that_is_not_valid_is_named_with_the_valid_choices(values, message):
-    with pytest.raises(InvalidQueryError, match=message[:60].replace("(", r"\(")):
+    with pytest.raises(InvalidQueryError, match=message):
         read_query(values, ALL)
 
 
