@@ -65,7 +65,6 @@ class AssignmentReconciler:
         """Slice between two holders → when its revocation started, and why it was released."""
         self._gate: Gate | None = None
         self._blocked_since_ms: int | None = None
-        self._reported_blocked = 0
         self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
         """Consumer → the slices it holds, revoked ones included; None after a change."""
 
@@ -76,7 +75,6 @@ class AssignmentReconciler:
         if self._gate is None:
             subscription, layout = self._subscription, self._topic.layout
             self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
-            self._report_blocked(len(self._gate.blocked))
             self._blocked_since_ms = blocked_since_ms(layout, self._gate.blocked, subscription.gated_since_ms)
         return self._gate
 
@@ -278,9 +276,8 @@ class AssignmentReconciler:
             self._notify(self._subscription.consumers[name], granted, revoked)
 
     def close(self) -> None:
-        """Make no further moves, and remove this subscription's blocked segments from the total."""
+        """Make no further moves."""
         self._closed = True
-        self._report_blocked(0)
 
     def _release(self, slices: Iterable[SegmentSlice], how: e.ReleaseReason, reason: str) -> None:
         self._apply_moves(handover.Moves(releases=tuple((held, how) for held in slices)), reason, None)
@@ -416,8 +413,3 @@ class AssignmentReconciler:
                     segment_slice
                 )
         return self._held_by_consumer.get(name, [])
-
-    def _report_blocked(self, count: int) -> None:
-        if count != self._reported_blocked:
-            self._context.observer.observe(events.BlockedSegmentsChanged(change=count - self._reported_blocked))
-            self._reported_blocked = count

@@ -78,13 +78,6 @@ class BarrierDelayed(ShardEvent, frozen=True):
     """Refusals that waited, at most a second, to share an empty chunk."""
 
 
-@shown("ingest_queue_bytes", "size_bytes", "shard")
-class IngestQueueResized(ShardEvent, frozen=True):
-    """Accepted bytes waiting for the object store."""
-
-    size_bytes: int
-
-
 @shown("named_producers_limit", "producers")
 class NamedProducerLimitSet(Event, frozen=True):
     """Named producers that are allowed, per shard."""
@@ -194,15 +187,9 @@ class DeviceSessionsCounted(ShardEvent, frozen=True):
 # Leadership
 
 
-@counted("leader_terms_started", "shard", text="Terms that this daemon started.")
-@shown(
-    "shard_leader_epoch",
-    "leader_epoch",
-    "shard",
-    text="Leader epoch of the newest term that this daemon knows of.",
-)
+@counted("leader_terms_started", "shard")
 class TermStarted(ShardEvent, frozen=True):
-    leader_epoch: int
+    """Terms that this daemon started."""
 
 
 class TermEnded(ShardEvent, frozen=True):
@@ -243,13 +230,6 @@ class LedgerRestored(ShardEvent, frozen=True):
 
     seconds: float
     chunks: int
-
-
-@shown("ledger_head_chunk", "chunk", "shard")
-class HeadAdvanced(ShardEvent, frozen=True):
-    """Number of the newest durable chunk that this daemon knows of."""
-
-    chunk: int
 
 
 class ZooKeeperStateChanged(Event, frozen=True):
@@ -364,12 +344,6 @@ class DrainPollCompleted(Event, frozen=True):
     """Drain polls, by outcome."""
 
     outcome: labels.PollOutcome
-
-
-class BlockedSegmentsChanged(Event, frozen=True):
-    """The number of blocked segments over all subscriptions rose or fell by ``change``."""
-
-    change: int
 
 
 # Layouts

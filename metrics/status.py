@@ -9,6 +9,8 @@ class ShardCounts:
 
     active_segments: int = 0
     sealed_segments: int = 0
+    blocked_segments: int = 0
+    """Summed over subscriptions."""
     connected_consumers: int = 0
     consumers_in_grace: int = 0
     longest_blocked_seconds: float = 0.0

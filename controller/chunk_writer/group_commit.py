@@ -140,7 +140,6 @@ class GroupCommit:
             self._state.apply(entry)
             topic = self._state.topic_of(entry)
             pending.builder.add(entry, None if topic is None else topic.layout)
-        self._report_queue(pending)
 
     def propose_records(self, entry: e.RecordsStored, records: RecordColumns) -> None:
         """Apply the ``entry`` of a batch now, and add it to the next commit together with its ``records``."""
@@ -150,7 +149,6 @@ class GroupCommit:
         pending.builder.records.extend(records)
         pending.size_bytes += entry.size_bytes
         pending.batches += 1
-        self._report_queue(pending)
 
     def barrier(self) -> int:
         """Return the number of a chunk that will be created after this moment; it may be empty.
@@ -297,11 +295,6 @@ class GroupCommit:
                 break
         self.durable = number
         return len(data)
-
-    def _report_queue(self, pending: _PendingChunk) -> None:
-        self._context.observer.observe(
-            events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes)
-        )
 
     def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
         shard, records = self._state.shard, len(written.builder.records)

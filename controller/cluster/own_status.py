@@ -17,13 +17,7 @@ from shard.state.subscription import Subscription
 from shard.state.topic import Topic, TopicSnapshot
 from shard.steps import Steps, parts
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
-from web.api.documents import (
-    DrainingSegment,
-    GracePeriod,
-    SubscriptionDocument,
-    TopicDocument,
-    TopicSummary,
-)
+from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument, TopicSummary
 from web.api.overview import UnknownNameError, total_backlog
 
 RATE_WINDOW_MS = 30_000
@@ -211,11 +205,6 @@ async def subscription_document(
         backlog=backlog,
         layout=topic_commands.describe(topic, leader.state.shard).segments,
         draining=_draining(coordinator, backlog),
-        grace_periods=tuple(
-            GracePeriod(consumer=each.consumer, disconnected_at_ms=each.disconnected_at_ms)
-            for each in found.consumers.values()
-            if each.disconnected_at_ms is not None
-        ),
         next_drain_check_seconds=context.next_poll_seconds,
         drain_problem=context.drain_problem,
     )
@@ -255,6 +244,7 @@ def _counts(leader: ShardLeader) -> ShardCounts:
         **deliveries,
         active_segments=active,
         sealed_segments=sum(len(each.segments) for each in layouts) - active,
+        blocked_segments=sum(len(c.reconciler.gate.blocked) for c in coordinators),
         connected_consumers=connected,
         consumers_in_grace=sum(c.consumers for c in coordinators) - connected,
         longest_blocked_seconds=max((c.longest_blocked_seconds for c in coordinators), default=0.0),

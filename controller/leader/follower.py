@@ -153,7 +153,6 @@ class Follower:
         self._read_to_end_at = asyncio.get_running_loop().time()
         if read:
             self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)
-            self._context.observer.observe(events.HeadAdvanced(shard=self.state.shard, chunk=end.chunk))
         return read
 
     async def _follow(self, *, keeps: bool) -> int:

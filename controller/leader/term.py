@@ -145,7 +145,7 @@ class Term:
         self.leader = self._context.new_leader(state, self._yields_to_contender)
         self.attempts = 0
         observer.observe(events.LedgerRestored(shard=self._shard, seconds=restore_seconds, chunks=chunks))
-        observer.observe(events.TermStarted(shard=self._shard, leader_epoch=state.leader_epoch))
+        observer.observe(events.TermStarted(shard=self._shard))
         self._log.info(
             "term.started",
             leader_epoch=state.leader_epoch,

@@ -17,6 +17,15 @@ _Value = Callable[[ShardStatus], float]
 
 _FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
     "shard_is_leader": ("1 if this daemon leads the shard.", lambda each: each.role == "leading"),
+    "shard_leader_epoch": (
+        "Leader epoch of the newest term that this daemon knows of.",
+        lambda each: each.leader_epoch,
+    ),
+    "ledger_head_chunk": (
+        "Number of the newest durable chunk that this daemon knows of.",
+        lambda each: each.head_chunk,
+    ),
+    "ingest_queue_bytes": ("Accepted bytes waiting for the object store.", lambda each: each.queue_bytes),
     "shard_ledger_unreadable": (
         "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
         lambda each: bool(each.fault),
@@ -43,25 +52,14 @@ _FROM_STATUS: Final[dict[str, tuple[str, _Value]]] = {
     "named_producers": ("Named producers, which are kept until they are deleted.", lambda each: each.named_producers),
 }
 """Gauge of each shard → its text and value. A status is collected every few seconds."""
-_FROM_EVENTS_TOO: Final[dict[str, _Value]] = {
-    "shard_leader_epoch": lambda each: each.leader_epoch,
-    "ledger_head_chunk": lambda each: each.head_chunk,
-    "ingest_queue_bytes": lambda each: each.queue_bytes,
-}
-"""Gauges that an event declares. The status corrects them, so that they cannot drift."""
 _ENDS_WITH_TERM: Final = (
-    "shard_is_leader",
     "shard_load_bytes_per_second",
-    "ingest_queue_bytes",
-    "batches_in_flight",
-    "requests_waiting",
-    "parked_keys",
     "replies_waiting",
     "device_records_pending",
     "segment_deletions_pending",
     "deletion_overdue_seconds",
 )
-"""Gauges of what only a leader has."""
+"""Gauges that an event sets, of what only a leader has."""
 
 
 def add_shard_metrics(metrics: MetricFactory) -> None:
@@ -73,13 +71,10 @@ def add_shard_metrics(metrics: MetricFactory) -> None:
             gauge.child(event.shard).set(0)
 
     metrics.on(events.TermEnded, reset)
-    blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
-    metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
 
 
 def _add_status_gauges(metrics: MetricFactory) -> None:
     gauges = [(metrics.gauge(name, text, shard=None), value) for name, (text, value) in _FROM_STATUS.items()]
-    gauges += [(metrics.created_gauge(name), value) for name, value in _FROM_EVENTS_TOO.items()]
     consumers = metrics.gauge(
         "consumers", "Consumers, connected or in their grace period.", shard=None, state=("connected", "in_grace")
     )
@@ -91,12 +86,14 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
         shard=None,
         state=("kept", "dead", "unsent"),
     )
+    blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
     longest = metrics.gauge(
         "segments_blocked_longest_seconds", "How long the longest blocked segment has been blocked."
     ).child()
     started = metrics.created_counter("leader_terms_started")
 
     def read(event: events.StatusCollected) -> None:
+        blocked.set(sum(each.counts.blocked_segments for each in event.shards))
         longest.set(max((each.counts.longest_blocked_seconds for each in event.shards), default=0.0))
         for each in event.shards:
             for gauge, value in gauges:
@@ -127,8 +124,6 @@ HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
-    is_leader = metrics.created_gauge("shard_is_leader")
-    metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
     ended = metrics.counter(
         "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
     )

@@ -5,16 +5,11 @@ from structlog.testing import capture_logs
 
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
 from headgate.protocol import messages as m
-from metrics.events import BlockedSegmentsChanged
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
-
-
-def blocked_segments(harness: CoordinatorHarness) -> int:
-    return sum(event.change for event in harness.observer.of(BlockedSegmentsChanged))
 
 
 @pytest.fixture
@@ -113,4 +108,3 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     assert (0,) == described.segments[4].blocked_by
     assert {4: (0,), 5: (0,)} == dict(harness.coordinator.reconciler.gate.blocked)
     assert 2 == harness.heartbeat("ada").blocked
-    assert 2 == blocked_segments(harness)

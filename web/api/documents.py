@@ -116,13 +116,6 @@ class DrainingSegment(msgspec.Struct, frozen=True, kw_only=True):
     expected_seconds: float | None
 
 
-class GracePeriod(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer that is disconnected, and since when."""
-
-    consumer: str
-    disconnected_at_ms: int
-
-
 class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription with its segments and consumers, by the leader of its shard."""
 
@@ -133,7 +126,6 @@ class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     backlog: BacklogInfo
     layout: tuple[SegmentInfo, ...]
     draining: tuple[DrainingSegment, ...]
-    grace_periods: tuple[GracePeriod, ...]
     next_drain_check_seconds: float | None
     drain_problem: str | None
     """Why drain checks are not answered at present."""

@@ -360,11 +360,10 @@ def _consumers(document: SubscriptionDocument) -> Html:
     consumers = document.subscription.consumers
     if not consumers:
         return element("p", "No consumer is registered.")
-    gone = {each.consumer: each.disconnected_at_ms for each in document.grace_periods}
     now_ms = document.as_of_ms
     columns: tuple[Column[ConsumerInfo], ...] = (
         Column("consumer", lambda each: each.consumer),
-        Column("state", lambda each: _state(gone.get(each.consumer), now_ms)),
+        Column("state", lambda each: _state(each.disconnected_at_ms, now_ms)),
         Column("segments", _held),
         Column("last heard", lambda each: _ago(each.last_heard_age_ms), number=True),
         # The incarnation is the time at which the program started, by its own clock.

@@ -45,7 +45,7 @@ async def test_counts_cover_all_topics():
 
     assert counted.counts.longest_blocked_seconds > 0
     assert replace(counted.counts, longest_blocked_seconds=0) == ShardCounts(
-        active_segments=5, sealed_segments=1, consumers_in_grace=3
+        active_segments=5, sealed_segments=1, blocked_segments=2, consumers_in_grace=3
     )
 
 
@@ -64,18 +64,6 @@ async def test_documents_are_what_describe_and_backlog_answer():
     assert found.backlog.records == found.summary.backlog_records
     (draining,) = found.draining
     assert (draining.segment, draining.backlog_records) == (0, topic.topic.segments[0].next_offset)
-    assert found.grace_periods == ()
-
-
-async def test_a_grace_period_has_its_beginning():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await prepare(leader, client)
-        leader.on_presence(m.Presence(client_id=client.address, online=False))
-        found = await subscription_document("one", leader, "b", "s")
-
-    assert [each.consumer for each in found.grace_periods] == ["ada", "bob"]
-    assert all(0 < each.disconnected_at_ms <= found.as_of_ms for each in found.grace_periods)
 
 
 async def test_unknown_names_are_errors():

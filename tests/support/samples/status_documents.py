@@ -18,7 +18,6 @@ from metrics.status import ShardStatus
 from web.api.documents import (
     DaemonDocument,
     DrainingSegment,
-    GracePeriod,
     HistorySample,
     SubscriptionDocument,
     TopicDocument,
@@ -219,7 +218,6 @@ def subscription_document(assignments=None, **fields):
         "draining": (
             DrainingSegment(segment=0, backlog_records=100, acknowledged_per_second=10.0, expected_seconds=10.0),
         ),
-        "grace_periods": (GracePeriod(consumer="bob", disconnected_at_ms=NOW_MS - 12_000),),
         "next_drain_check_seconds": 2.0,
         "drain_problem": None,
         "history": HISTORY,
