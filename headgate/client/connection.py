@@ -397,14 +397,7 @@ class Client:
         if not self.transport.connected or not reason:
             reason = self.unanswered(shard)
         text = f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)"
-        if limit is None:
-            raise NoLeaderError(text)
-        if limit.may_be_executed:
-            raise CommandUnknownError(
-                f"{text}; unknown outcome: the command may have been executed. It will not be begun later: "
-                "look what is there, and repeat it if necessary"
-            )
-        raise NoLeaderError(f"{text}; the command was not executed, and will not be later")
+        raise NoLeaderError(text) if limit is None else _not_answered(text, limit)
 
     async def _leader_epoch(self, shard: int) -> int:
         """Wait until a leader is known and the broker is connected; return its epoch."""
@@ -481,3 +474,12 @@ class Client:
         self.undecodable_messages += 1
         if self.undecodable_messages == 1:
             self._log.warning("message.undecodable", kind=kind, reason=str(error))
+
+
+def _not_answered(text: str, limit: CommandDeadline) -> NoLeaderError:
+    if limit.may_be_executed:
+        return CommandUnknownError(
+            f"{text}; unknown outcome: the command may have been executed. It will not be begun later: "
+            "look what is there, and repeat it if necessary"
+        )
+    return NoLeaderError(f"{text}; the command was not executed, and will not be later")
