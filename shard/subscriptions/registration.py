@@ -46,11 +46,11 @@ class AcceptedRegistration:
     """Whether a returning consumer has another capacity than the recorded one."""
 
 
-def subscriptions_error(topic: str, subscriptions: int, max_subscriptions: int = MAX_SUBSCRIPTIONS) -> str | None:
+def subscriptions_error(topic: str, subscriptions: int) -> str | None:
     """Return why a topic with that many subscriptions gets no other one, if that is so."""
-    if subscriptions < max_subscriptions:
+    if subscriptions < MAX_SUBSCRIPTIONS:
         return None
-    return f"topic {topic!r} has {subscriptions} subscriptions; the limit is {max_subscriptions}: delete one of them"
+    return f"topic {topic!r} has {subscriptions} subscriptions; the limit is {MAX_SUBSCRIPTIONS}: delete one of them"
 
 
 def judge_deleted_subscription(
@@ -99,7 +99,7 @@ def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | N
 
 
 def judge_registration(
-    subscription: Subscription, request: m.RegisterConsumer, client_id: str, *, max_consumers: int = MAX_CONSUMERS
+    subscription: Subscription, request: m.RegisterConsumer, client_id: str
 ) -> AcceptedRegistration | Refusal:
     name, known = request.consumer, subscription.consumers.get(request.consumer)
     if (foreign := refuse_other_user(known, name, client_id)) is not None:
@@ -128,11 +128,11 @@ def judge_registration(
         )
     if (problem := order_error(request.subscription_type, request.order)) is not None:
         return Refusal("invalid", problem, after_proposed=True)
-    if claim is Claim.FRESH and len(subscription.consumers) >= max_consumers:
+    if claim is Claim.FRESH and len(subscription.consumers) >= MAX_CONSUMERS:
         return Refusal(
             "invalid",
             f"subscription {subscription.name!r} has {len(subscription.consumers)} consumers; the limit is "
-            f"{max_consumers}: stop one of them, or use another subscription",
+            f"{MAX_CONSUMERS}: stop one of them, or use another subscription",
             after_proposed=True,
         )
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity

@@ -175,18 +175,6 @@ def test_ancestors_are_pruned_first() -> None:
     assert held.retained[4] == "its ancestors 1 are retained"
 
 
-def test_an_undrained_ancestor_retains_all_its_descendants() -> None:
-    assert pruning(DEEP, subscription(drained={1, 2, 4})).segments == ()
-
-
-def test_segments_are_pruned_in_an_order_that_the_layout_allows() -> None:
-    layout = DEEP
-    for segment in pruning(DEEP).segments:
-        layout = layout.prune([segment])
-
-    assert sorted(layout.segments) == [3, 5]
-
-
 @pytest.mark.parametrize(
     ("unused_since_ms", "now_ms", "expiry_ms", "expires"),
     [

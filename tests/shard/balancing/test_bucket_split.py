@@ -64,7 +64,6 @@ def test_rule_3_there_are_as_many_slices_as_consumers_up_to_the_number_of_bucket
 
 def test_rule_4_the_largest_slice_is_halved_a_free_one_first() -> None:
     assert [*halves(0), *halves(1)] == divide(2, 4, {**dict.fromkeys(halves(0), "x"), 1: "y"})
-    assert [0, *halves(1)] == divide(2, 3, {0: "c000"})
     assert [0, *halves(1)] == divide(2, 3, {0: "c000"}), "the held one stays whole"
 
 

@@ -151,10 +151,6 @@ def test_two_samples_at_one_instant_count_as_a_millisecond_apart() -> None:
     assert {0: 1000} == changes[-1]
 
 
-def test_samples_are_ten_seconds_apart() -> None:
-    assert w.SAMPLE_INTERVAL_SECONDS == 10
-
-
 @given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
 @settings(max_examples=50)
 def test_rule_4_nearly_idle_segments_have_the_minimum_weight(loads: list[int]) -> None:

@@ -147,12 +147,15 @@ def test_a_token_that_has_opened_one_name_does_not_open_another(shard: Shard) ->
     assert (1, 0) == shard.open("a", name="loader")
 
 
-def test_a_stale_producer_that_requests_the_next_epoch_is_fenced(shard: Shard) -> None:
-    """Its epoch is no longer the current one."""
+@pytest.mark.parametrize("epoch", [0, 7])
+def test_a_producer_that_requests_the_next_epoch_of_another_than_the_current_one_is_fenced(
+    shard: Shard, epoch: int
+) -> None:
+    """It is stale, or has chosen an epoch itself."""
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
 
-    assert "fenced" == shard.rejected("c", producer_id=1, producer_epoch=0)
+    assert "fenced" == shard.rejected("c", producer_id=1, producer_epoch=epoch)
 
 
 def test_opening_a_name_again_fences_the_previous_incarnation(shard: Shard) -> None:
@@ -311,13 +314,6 @@ def test_a_position_of_another_user_or_of_an_unknown_name_is_refused(
     refused = shard.position(name, user=user)
     assert isinstance(refused, Refusal)
     assert (verdict, True) == (refused.verdict, refused.after_barrier)
-
-
-def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
-    """Leaders assign epochs, so a client cannot choose one."""
-    shard.open("a")
-
-    assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=7)
 
 
 # What an opening proves

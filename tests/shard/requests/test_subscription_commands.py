@@ -161,13 +161,6 @@ def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -
     assert reason in refusal.reason
 
 
-def test_a_change_of_the_order_of_no_subscription_is_refused() -> None:
-    refusal = judged(set_order, ask(m.SetSubscriptionOrder, token="o1", order="none", subscription="x"), Shard().state)
-
-    assert isinstance(refusal, Refusal)
-    assert "has no subscription 'x'" in refusal.reason
-
-
 def test_a_change_of_order_keeps_the_balance() -> None:
     shard = Shard()
     shard.state.apply_all(

@@ -119,13 +119,6 @@ def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
     assert 0 == split.state.topics["orders"].layout.layout_epoch
 
 
-def test_a_repeated_import_gets_its_reply_and_is_not_executed_twice(split: Shard) -> None:
-    answer = split.imported(A, seg("b", 0, 7, "a"), C, token="t1")
-
-    assert () == answer.created
-    assert {"a", "b", "c"} == ids(split).keys()
-
-
 def test_a_late_copy_of_an_import_is_answered_though_it_contradicts_a_later_one(split: Shard) -> None:
     split.imported(A, B_SEALED, C_SEALED, D)
 

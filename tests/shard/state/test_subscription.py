@@ -72,14 +72,6 @@ def test_a_snapshot_follows_acknowledgements_up_to_a_seek_and_nothing_else() -> 
     assert shot.consumers["ada"].disconnected_at_ms is None
 
 
-def test_stream_acknowledgements_are_cumulative_and_never_go_back() -> None:
-    known = subscription()
-    known.apply(acknowledged((0, 0, 5), (1, 0, 2)), 0)
-    known.apply(acknowledged((0, 0, 3)), 0)
-
-    assert {0: 5, 1: 2} == known.positions
-
-
 def test_entries_of_an_older_seek_generation_are_ignored() -> None:
     known = subscription()
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
@@ -126,11 +118,6 @@ def test_a_consumer_disconnects_and_reconnects() -> None:
     known.apply(e.ConsumerReconnected(**IDS, consumer="ada", incarnation=1), 6)
 
     assert known.consumers["ada"].disconnected_at_ms is None
-
-
-@pytest.mark.parametrize("positions", [{}, {0: 4, 3: 1}])
-def test_a_subscription_starts_at_the_created_positions(positions: dict[int, int]) -> None:
-    assert [positions.get(n, 0) for n in range(5)] == [subscription(positions=positions).position(n) for n in range(5)]
 
 
 def test_a_pruned_segment_leaves_no_state_behind() -> None:
@@ -273,10 +260,6 @@ def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
         known.apply(e.ConsumerRemoved(**IDS, consumer=f"c{n}", incarnation=1, reason="left"), 0)
 
     assert [f"c{n}" for n in range(1, 1001)] == [each.consumer for each in known.removed_consumers]
-
-
-def test_generations_and_seek_generations_begin_at_one_and_zero() -> None:
-    assert (1, 0) == (subscription().next_generation, subscription().seek_generation)
 
 
 def test_the_backlog_of_a_queue_is_exact_for_a_segment_and_estimated_for_a_part_of_it() -> None:

@@ -56,32 +56,12 @@ def test_rule_1_an_active_segment_is_never_retired() -> None:
     assert (0,) == compute_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
 
 
-def test_rule_1_neither_a_retired_nor_a_grantable_segment_has_blockers() -> None:
-    blocked = compute_gate(split_twice(), {0}, "STREAM", "strict").blocked
-
-    assert [None, None, (1,)] == [blocked.get(segment) for segment in (0, 1, 3)]
-
-
-def test_rule_2_sealed_and_active_children_wait_alike() -> None:
-    gate = compute_gate(split_twice(), set(), "STREAM", "strict")
-
-    assert (0,) == gate.grantable
-    assert {1, 2, 3, 4} == set(gate.blocked)
-
-
 def test_rule_2_an_empty_segment_does_not_hide_its_undrained_parent() -> None:
     """Segment 1 is drained, but its parent is not: the children of 1 still wait."""
     gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
 
     assert (0,) == gate.grantable
     assert {2: (0,), 3: (0,), 4: (0,)} == gate.blocked
-
-
-def test_rule_2_a_merged_child_waits_for_both_parents() -> None:
-    layout = Layout.initial(2, 0).merge(0, 1, {0: 1, 1: 1}, 0)
-
-    assert {2: (1,)} == compute_gate(layout, {0}, "STREAM", "strict").blocked
-    assert (2,) == compute_gate(layout, {0, 1}, "STREAM", "strict").grantable
 
 
 def test_rule_3_a_pruned_ancestor_counts_as_drained() -> None:
