@@ -38,7 +38,7 @@ MORE_ATTRIBUTES = {
     "ZooKeeperElections": 20,
     "Daemon": 26,
     "ShardLeader": 24,
-    "ShardSpreader": 24,
+    "ShardSpreader": 22,
     "LocalCluster": 18,
     "Client": 19,
     "ShardSession": 16,

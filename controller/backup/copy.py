@@ -31,7 +31,7 @@ from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_path, snapshot_path
+from headgate.ledger.paths import chunk_folder, chunk_path, snapshot_path
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
@@ -56,13 +56,6 @@ class CopiedShard:
     ranges: int
     """Compacted ranges that this run copied."""
     snapshots: int
-
-
-async def shard_folders(store: Store) -> list[int]:
-    """Return the shards of which the store has chunks, rising; raises StoreUnavailableError."""
-    names = await store.folders(CHUNKS_FOLDER)
-    numbers = [name.removeprefix("shard=") for name in names if name.startswith("shard=")]
-    return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
 
 
 async def copy_shard(source: Store, destination: Store, shard: int, on_progress: OnProgress) -> CopiedShard:

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from controller.backup.check import CheckedShard, check_shard
-from controller.backup.copy import CopiedShard, copy_shard, shard_folders
+from controller.backup.copy import CopiedShard, copy_shard
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
+from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
 
 PROGRESS_INTERVAL_SECONDS = 5.0

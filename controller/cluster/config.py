@@ -7,14 +7,13 @@ from typing import Any
 
 import structlog
 
-from controller.backup.copy import shard_folders
 from controller.leadership.election import Elections
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
-from headgate.ledger.ledger import Ledger
+from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store

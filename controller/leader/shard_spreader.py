@@ -30,7 +30,7 @@ from controller.leadership.election import Elections, ElectionsUnreachableError
 from controller.leadership.policy.cold_start import left_to_others
 from controller.leadership.policy.instance_record import InstanceRecord, encode_record, read_record
 from controller.leadership.policy.queue_order import SeenQueue
-from controller.leadership.policy.readiness import LACKS, Contact, Readiness, Servers, readiness
+from controller.leadership.policy.readiness import LACKS, Contact, Servers, readiness
 from controller.leadership.policy.shard_load import Arrivals, ShardLoads, shard_loads
 from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.policy.successors import Successors, successors
@@ -94,12 +94,9 @@ class ShardSpreader:
         self._replicas = replicas
         self._instances: dict[str, bytes] = {}
         """From what the view was made: a quiet cluster shows the same for hours."""
-        self._planned: tuple[View, dict[int, SeenQueue], Readiness, bool, object] | None = None
-        """From what the plan was made."""
+        self._planned: object = None
+        """From what the plan was made, and the successors were decided."""
         self._daemons: list[LiveDaemon] = []
-        self._queues: list[ShardQueue] = []
-        self._decided: tuple[list[LiveDaemon], list[ShardQueue], int] | None = None
-        """From what the successors were decided."""
         self._record = record
         self._observer = observer
         self._loads = ShardLoads()
@@ -275,14 +272,21 @@ class ShardSpreader:
         """Start what the plan wants of this daemon now."""
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
-        planned = self.view, self._seen_queues(), self._record.readiness, self._leaving, self._abandoned.copy()
-        if self._planned != planned:
+        enabled, replicas = self._settings().enabled, self._replicas()
+        seen_here = self._record.readiness, self._leaving, self._abandoned.copy()
+        if self._planned != (planned := (self.view, self._seen_queues(), seen_here, enabled, replicas)):
             self._planned = planned
-            self._daemons, self._queues = self._live_daemons(), self._shard_queues()
-            self.plan = plan(self._daemons, map(self._with_abandoned, self._queues))
+            self._daemons, queues = self._live_daemons(), self._shard_queues()
+            self.plan = plan(self._daemons, map(self._with_abandoned, queues))
+            self.successors = successors(
+                self._daemons, [replace(q, fixed=q.fixed or not enabled) for q in queues], replicas
+            )
+            self._standby.assign(self.successors)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
-        self._choose_successors(self._daemons, self._queues, led)
-        moves = [each for each in self.plan.moves if self._settings().enabled or each.reason != "spread"]
+        for controller in led:
+            for first in self.successors.get(controller.shard, ())[:1]:
+                self._elections.place_next(controller.shard, first)
+        moves = [each for each in self.plan.moves if enabled or each.reason != "spread"]
         if not moves:
             return
         history = History(
@@ -312,19 +316,6 @@ class ShardSpreader:
         for shard in left_to_others(self._instance, in_line, self._seen_queues(), self._daemons):
             log.info("term.left", shard=shard)
             self._controllers[shard].post(Event.TERM_LEFT)
-
-    def _choose_successors(
-        self, daemons: list[LiveDaemon], queues: list[ShardQueue], led: Sequence[ShardController]
-    ) -> None:
-        if not self._settings().enabled:
-            queues = [replace(each, fixed=True) for each in queues]
-        if self._decided != (daemons, queues, self._replicas()):
-            self._decided = daemons, queues, self._replicas()
-            self.successors = successors(*self._decided)
-            self._standby.assign(self.successors)
-        for controller in led:
-            for first in self.successors.get(controller.shard, ())[:1]:
-                self._elections.place_next(controller.shard, first)
 
     def _start(self, move: Move, now: float, timeout_seconds: float) -> None:
         log.info("transfer.started", shard=move.shard, successor=move.target, reason=move.reason)

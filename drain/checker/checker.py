@@ -81,16 +81,14 @@ class SparkDrainChecker(BackgroundService):
         self._require_ledger = require_ledger
         self._open_requests = 0
         self._connection: Connection | None = None
-        self._connection_waiters: list[asyncio.Future[Connection]] = []
+        self._connected = asyncio.Event()
         self._connection_wanted = asyncio.Event()
         self._failed_attempts = 0
         self._state: DrainState | None = None
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()
-        for waiter in self._connection_waiters:
-            if not waiter.done():
-                waiter.set_exception(DrainCheckError("the drain checker was closed"))
+        self._connected.set()
         if self._connection is not None:
             self._connection.close()
 
@@ -134,7 +132,7 @@ class SparkDrainChecker(BackgroundService):
         connection: Connection | None = None
         self._open_requests += 1
         try:
-            connection = await self._connected(deadline)
+            connection = await self._connect(deadline)
             sent_at = loop.time()
             response = await connection.request(request, response_type, deadline - sent_at)
             self._require_ledger(response.ledger)
@@ -151,22 +149,21 @@ class SparkDrainChecker(BackgroundService):
         self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=response.watermark))
         return response
 
-    async def _connected(self, deadline: float) -> Connection:
+    async def _connect(self, deadline: float) -> Connection:
         """Return the connection, once there is one; raises DrainCheckError at the loop time ``deadline``."""
-        if self._connection is not None and not self._connection.broken:
-            return self._connection
-        waiter: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._connection_waiters.append(waiter)
-        self._connection_wanted.set()
         try:
             async with asyncio.timeout_at(deadline):
-                return await waiter
+                while self._connection is None or self._connection.broken:
+                    self._connection_wanted.set()
+                    self._connected.clear()
+                    await self._connected.wait()
+                    if self._task is None:
+                        raise DrainCheckError("the drain checker was closed")
+                return self._connection
         except TimeoutError as error:
             raise DrainCheckError(
                 f"no answer from {self._path} within {self._timeout_seconds:g} s", "timed_out"
             ) from error
-        finally:
-            self._connection_waiters.remove(waiter)
 
     async def _run(self) -> None:
         while True:
@@ -180,9 +177,7 @@ class SparkDrainChecker(BackgroundService):
                 self._on_failure(error)
                 continue
             self._connection_wanted.clear()
-            for waiter in self._connection_waiters:
-                if not waiter.done():
-                    waiter.set_result(connection)
+            self._connected.set()
             if self._state == "degraded":
                 await self._ping(connection)
 

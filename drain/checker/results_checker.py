@@ -147,19 +147,17 @@ class ResultsChecker(BackgroundService):
 
     async def _poll(self, number: int, shard: _ShardState) -> bool:
         """Read the newest result of one shard; return whether it is newer than the last one."""
+        newer = False
         try:
             result = await newest_result(self._store, number)
             if result.watermark:
                 self._require_ledger(CountedLedger(result.ledger_id, self._url))
         except (StoreError, ResultError, DrainCheckError) as error:
             shard.fault = str(error)
-            result = None
         else:
             shard.fault = None
-        newer = result is not None and result.watermark > shard.watermark
-        if newer:
-            assert result is not None, "a newer result exists"
-            shard.result, shard.rows = result, outstanding(result.rows)
+            if newer := result.watermark > shard.watermark:
+                shard.result, shard.rows = result, outstanding(result.rows)
         now = asyncio.get_running_loop().time()
         if shard.watermark >= shard.wanted_chunk:
             shard.stale_since = None

@@ -6,7 +6,6 @@ because Spark checks no checksums, and fills the missing columns of a foreign fi
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -18,8 +17,8 @@ from drain.spark.fact_source import SMALL_READ_MAX_ROWS, FactSource, Reader, fac
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import decode_header
 from headgate.ledger.identity import read_ledger_id
-from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import CHUNKS_FOLDER, IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
+from headgate.ledger.ledger import Ledger, shard_folders
+from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT: Final = 16
@@ -27,7 +26,6 @@ CONCURRENT: Final = 16
 seconds for 64 shards, one after the other."""
 MAX_READS: Final = 64
 """Of all shards together."""
-_SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 
 
 ItemT = TypeVar("ItemT")
@@ -93,9 +91,7 @@ class LedgerChunks:
             ConfigError: there is none.
             StoreUnavailableError: the store is unreachable.
         """
-        names = await self.store.folders(CHUNKS_FOLDER)
-        found = [int(match.group(1)) for name in names if (match := _SHARD_FOLDER.fullmatch(name))]
-        if not found:
+        if not (found := await shard_folders(self.store)):
             raise ConfigError(f"no shard found in {self.source.base}: check the ledger's URL, or name the shards")
         return found
 

@@ -24,6 +24,7 @@ from headgate.ledger import chunk
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.ledger.paths import (
+    CHUNKS_FOLDER,
     chunk_folder,
     chunk_name,
     chunk_number,
@@ -52,6 +53,13 @@ async def if_exists(read: Callable[[int], Awaitable[T]], number: int) -> T | Non
         return await read(number)
     except ObjectMissingError:
         return None
+
+
+async def shard_folders(store: Store) -> list[int]:
+    """Return the shards of which the store has chunks, rising; raises StoreUnavailableError."""
+    names = await store.folders(CHUNKS_FOLDER)
+    numbers = [name.removeprefix("shard=") for name in names if name.startswith("shard=")]
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
 
 
 class Ledger:
