@@ -23,8 +23,14 @@ from headgate.model.entries import SubscriptionType
 if TYPE_CHECKING:
     from headgate import Admin
 
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask. Needed where no terminal can be asked.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would go.")
+
+
+def _both(first: _Decorator, second: _Decorator) -> _Decorator:
+    return lambda function: first(second(function))
 
 
 def require_consent(context: CommandContext, *, yes: bool, dry_run: bool) -> None:
@@ -74,9 +80,12 @@ subscription_argument = click.argument("name", metavar="SUBSCRIPTION", shell_com
 consumer_argument = click.argument("consumer", shell_complete=complete_consumer)
 NO_SUBSCRIPTIONS = "no subscriptions; a consumer creates its own, or: headgate subscription create --help"
 optional_topic_argument = click.argument("topic", required=False, shell_complete=complete_topic)
-optional_subscription_argument = click.argument(
+_any_subscription = click.argument(
     "name", metavar="[SUBSCRIPTION]", required=False, shell_complete=complete_subscription
 )
+of_subscription = _both(topic_argument, subscription_argument)
+of_any_subscription = _both(optional_topic_argument, _any_subscription)
+consent_options = _both(dry_run_option, yes_option)
 subscription_type_option = click.option(
     "--type",
     "kind",

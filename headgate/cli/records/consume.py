@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import subscription_argument, subscription_type_option, topic_argument
+from headgate.cli.arguments import of_subscription, subscription_type_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.exported import json_headers, put_text
@@ -64,8 +64,7 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
     "headgate consume orders billing --balance load --capacity 2",
     prints_json=False,
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @subscription_type_option
 @click.option(
     "--from",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from headgate.protocol.messages import TopicInfo
 
 MAX_POSITION_BYTES: Final = 1024
-
-
-class CopyTarget(Protocol):
-    @property
-    def topic(self) -> str: ...
-    @property
-    def topic_id(self) -> int: ...
-    @property
-    def shard(self) -> int: ...
 
 
 class CopyPositionError(ValueError):
@@ -62,7 +53,7 @@ class CopyProgress:
         self,
         ledger_id: str,
         topic: TopicInfo,
-        target: CopyTarget,
+        target: TopicInfo,
         stored: bytes | None,
         starts: Mapping[int, int] | None = None,
     ) -> None:
@@ -101,7 +92,7 @@ class CopyProgress:
         offsets = list(unfinished.values())
         return _ENCODER.encode(_Position(_KIND, self._ledger_id, self._topics, self._newest, differences, offsets))
 
-    def _position_in(self, topic: TopicInfo, target: CopyTarget, stored: bytes | None) -> _Position | None:
+    def _position_in(self, topic: TopicInfo, target: TopicInfo, stored: bytes | None) -> _Position | None:
         """Return the position in ``stored``; None to begin. Raises CopyPositionError if it is of something else."""
         if stored is None:
             return None

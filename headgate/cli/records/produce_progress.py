@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TextIO
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
+from typing import Self, TextIO
 
 REFRESH_INTERVAL_SECONDS = 0.2
 
@@ -49,35 +46,28 @@ class ProgressLine:
 
     def __init__(self, text: Callable[[], str], total: int | None, stream: TextIO) -> None:
         """``total``: size of the input in bytes or records, as `advance_to` counts them; None: unknown."""
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
         self._text = text
-        self._total = total
-        self._stream = stream
-        self._bar: RichProgress | None = None
+        self._bar = Progress(
+            *(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()),
+            console=Console(file=stream),
+            auto_refresh=False,
+            transient=True,
+            disable=not stream.isatty(),
+        )
+        self._task = self._bar.add_task("", total=total)
         self._before = 0
         self._offset = 0
         self._drawn_at = 0.0
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
-            from rich.console import Console  # noqa: PLC0415
-            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-            from rich.progress import Progress as Bar  # noqa: PLC0415
-
-            self._bar = Bar(
-                BarColumn(),
-                TextColumn("{task.description}"),
-                TimeElapsedColumn(),
-                console=Console(file=self._stream),
-                auto_refresh=False,
-                transient=True,
-            )
-            self._bar.start()
-            self._bar.add_task("", total=self._total)
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def advance_to(self, offset: int) -> None:
         """Record how far the current source has been read; a lower offset than before starts the next source."""
@@ -87,16 +77,11 @@ class ProgressLine:
         self.refresh()
 
     def refresh(self) -> None:
-        if self._bar is None:
-            return
         now = asyncio.get_running_loop().time()
-        if now - self._drawn_at >= REFRESH_INTERVAL_SECONDS:
+        if not self._bar.disable and now - self._drawn_at >= REFRESH_INTERVAL_SECONDS:
             self._drawn_at = now
-            self._bar.update(self._bar.task_ids[0], completed=self._before + self._offset, description=self._text())
+            self._bar.update(self._task, completed=self._before + self._offset, description=self._text())
             self._bar.refresh()
 
     def print_line(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=self._stream)
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)

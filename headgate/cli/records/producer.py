@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import destroy, dry_run_option, yes_option
+from headgate.cli.arguments import consent_options, destroy
 from headgate.cli.completion import complete_producer
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import unfinished_segments
@@ -83,8 +83,7 @@ def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     name="delete",
 )
 @click.argument("name", shell_complete=complete_producer)
-@dry_run_option
-@yes_option
+@consent_options
 def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
     """Delete the producer NAME with its positions on all shards. This cannot be undone.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headgate.cli.arguments import NO_SUBSCRIPTIONS, optional_subscription_argument, optional_topic_argument
+from headgate.cli.arguments import NO_SUBSCRIPTIONS, of_any_subscription, optional_topic_argument
 from headgate.cli.commands import daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
@@ -46,8 +46,7 @@ def backlog() -> None:
 
 
 @command("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json", group=backlog)
-@optional_topic_argument
-@optional_subscription_argument
+@of_any_subscription
 @click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
 @click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
 def show(context: CommandContext, topic: str | None, name: str | None, by_segment: bool, watch: bool) -> None:

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import (
-    consumer_argument,
-    destroy,
-    dry_run_option,
-    optional_subscription_argument,
-    optional_topic_argument,
-    subscription_argument,
-    topic_argument,
-    yes_option,
-)
+from headgate.cli.arguments import consent_options, consumer_argument, destroy, of_any_subscription, of_subscription
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
 from headgate.cli.terminal.output import print_table
@@ -43,8 +34,7 @@ def consumer() -> None:
     group=consumer,
     name="list",
 )
-@optional_topic_argument
-@optional_subscription_argument
+@of_any_subscription
 @click.option("--verbose", "-v", is_flag=True, help="Add where each runs, since when, and when it was heard last.")
 def list_(context: CommandContext, topic: str | None, name: str | None, verbose: bool) -> None:
     """List the consumers of SUBSCRIPTION of TOPIC, of all its subscriptions, or of all topics.
@@ -110,11 +100,9 @@ def _holdings(member: ConsumerInfo) -> str:
     "headgate consumer evict orders billing reader-1 --yes --json",
     group=consumer,
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @consumer_argument
-@dry_run_option
-@yes_option
+@consent_options
 def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool) -> None:
     """Remove CONSUMER from SUBSCRIPTION of TOPIC; the other consumers get its segments.
 

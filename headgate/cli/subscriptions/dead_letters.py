@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import (
-    ask_first,
-    dry_run_option,
-    require_consent,
-    subscription_argument,
-    topic_argument,
-    yes_option,
-)
+from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.exported import put_text
 from headgate.cli.records.record_format import printable
@@ -47,12 +40,10 @@ if TYPE_CHECKING:
     "headgate subscription dead-letters orders jobs --drop --dry-run",
     name="dead-letters",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option("--replay", is_flag=True, help="Send them back to TOPIC, each once.")
 @click.option("--drop", is_flag=True, help="Close them: they are not listed or sent back any more.")
-@dry_run_option
-@yes_option
+@consent_options
 def dead_letters(
     context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool, dry_run: bool, yes: bool
 ) -> None:

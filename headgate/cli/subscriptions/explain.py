@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import subscription_argument, topic_argument
+from headgate.cli.arguments import of_subscription
 from headgate.cli.completion import complete_consumer
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     "headgate explain orders billing --segment 3",
     "headgate explain orders billing --consumer c1 --json",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
 @click.option("--consumer", metavar="NAME", shell_complete=complete_consumer, help="Explain only this consumer.")
 def explain(
@@ -59,8 +58,7 @@ def _print_explanation(explained: Explanation) -> None:
     "headgate plan orders billing --merge 4,5 --add-consumer c9",
     "headgate plan orders billing --remove-consumer c1 --json",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option(
     "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import destroy, dry_run_option, subscription_argument, topic_argument, yes_option
+from headgate.cli.arguments import consent_options, destroy, of_subscription
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.exported import put_text
 from headgate.cli.records.record_format import printable
@@ -41,8 +41,7 @@ def _given(key: str, *, is_base64: bool) -> bytes:
 
 
 @command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
-@topic_argument
-@subscription_argument
+@of_subscription
 def parked(context: CommandContext, topic: str, name: str) -> None:
     """List the parked keys of SUBSCRIPTION of TOPIC, the oldest first.
 
@@ -69,8 +68,7 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
 
 
 @command("headgate subscription resume orders billing customer-7")
-@topic_argument
-@subscription_argument
+@of_subscription
 @_key_argument
 @_base64_option
 def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
@@ -87,12 +85,10 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
     "headgate subscription drop orders billing customer-7 --dry-run",
     "headgate subscription drop orders billing customer-7 --yes",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @_key_argument
 @_base64_option
-@dry_run_option
-@yes_option
+@consent_options
 def drop(
     context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool, dry_run: bool, yes: bool
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from headgate.cli.arguments import ask_first, require_consent, subscription_argument, topic_argument, yes_option
+from headgate.cli.arguments import ask_first, of_subscription, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.subscriptions.position_file import (
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     "headgate subscription seek orders billing --to 2026-01-31T18:00:00Z --dry-run",
     "headgate subscription seek orders billing --position 3=1200 --position 4=0 --yes",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option("--to", type=Place(), help=f"Where to move every segment. {PLACE_HELP}")
 @click.option(
     "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
@@ -124,8 +123,7 @@ def describe_move(move: SegmentSeek) -> str:
     "headgate subscription set-order orders billing strict",
     name="set-order",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.argument("order", type=click.Choice(["strict", "none"]))
 def set_order(context: CommandContext, topic: str, name: str, order: Order) -> None:
     """Set whether the children of a split wait for their ancestors in SUBSCRIPTION of TOPIC.
@@ -145,8 +143,7 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
 
 
 @command("headgate subscription export orders billing > billing.json", prints_json=False)
-@topic_argument
-@subscription_argument
+@of_subscription
 def export(context: CommandContext, topic: str, name: str) -> None:
     """Print the positions of SUBSCRIPTION of TOPIC.
 
@@ -167,8 +164,7 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     "headgate subscription import orders audit billing.json",
     name="import",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @yes_option

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from headgate.cli.arguments import (
     NO_SUBSCRIPTIONS,
+    consent_options,
     destroy,
-    dry_run_option,
+    of_subscription,
     optional_topic_argument,
-    subscription_argument,
     subscription_type_option,
     topic_argument,
-    yes_option,
 )
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
@@ -124,8 +123,7 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
     "headgate subscription describe orders billing --json",
     group=subscription,
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 def describe(context: CommandContext, topic: str, name: str) -> None:
     """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
 
@@ -193,11 +191,9 @@ def _print_subscription(described: SubscriptionInfo) -> None:
     "headgate subscription delete orders billing --force --yes",
     group=subscription,
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@dry_run_option
-@yes_option
+@consent_options
 def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
 
@@ -286,8 +282,7 @@ def create(
     group=subscription,
     name="set",
 )
-@topic_argument
-@subscription_argument
+@of_subscription
 @click.option("--max-deliveries", type=int, metavar="N", help="Failed deliveries until a record is dead; 0: no limit.")
 @click.option(
     "--ack-timeout", "ack_timeout_seconds", type=Seconds(0.0), help="Seconds until a delivery has failed; 0: no limit."
