@@ -17,14 +17,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip's cache would hold Spark twice more, as it was downloaded and as it was built. CI runs again, and profits from it.
 INSTALL := $(PIP) install --progress-bar off --no-compile $(if $(CI),,--no-cache-dir) --no-build-isolation --require-hashes
 # What `make setup` installs, without a Java runtime.
-SETUP_MEGABYTES := 545
+SETUP_MEGABYTES := 562
 # Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive, the Scala compiler, and
 # libraries for other systems. CI runs all tests without them.
 UNUSED_JARS := rocksdbjni-* breeze* spire* cats-kernel* algebra* lapack-* blas-* arpack* JTransforms* spark-mllib_* \
   kubernetes-* spark-kubernetes* volcano-* vertx* scala-compiler* hive-[!s]* hive-se* hive-shims* spark-hive* derby* \
   datanucleus* libthrift* libfb303* jline* netty-tcnative-*-osx-* netty-tcnative-*-windows-*
-# Parts of pyarrow that headgate never imports: a network protocol, S3 (Spark and obstore read it), headers and tests.
-UNUSED_PYARROW := include src tests *flight* libarrow_s3* _s3fs*
+# Parts of pyarrow that headgate never imports: a network protocol, headers and tests (pyiceberg imports S3).
+UNUSED_PYARROW := include src tests *flight*
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
@@ -38,7 +38,7 @@ NEWEST_PYTHON := 3.13
 SIMULATION_TESTS := tests/controller/leader tests/controller/scaling tests/coordinator tests/exploration \
   tests/headgate/client tests/simulation
 CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/connections/test_broker.py tests/deploy \
-  tests/headgate/transport
+  tests/headgate/lakehouse tests/headgate/transport
 # Tests start Spark some thirty times; with this archive of its classes, each start takes 4 s less of a processor.
 SPARK_CLASSES := build/spark-classes.jsa
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system

@@ -21,6 +21,7 @@ COMMANDS: Final[CommandTable] = {
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),
     "read": ("headgate.cli.records.read", "Print stored records without a subscription."),
+    "export": ("headgate.cli.records.export", "Add the records of a topic to a Delta, Iceberg or Parquet table."),
     "backlog": (
         "headgate.cli.subscriptions.backlog",
         "Show unacknowledged records, their age, and the estimated time to drain.",

@@ -143,6 +143,16 @@ class Ledger:
         snapshot = max(await self.snapshots(), default=0)
         return snapshot, await self.numbers(after=max(snapshot - 1, 0))
 
+    async def term_id_at(self, number: int) -> int | None:
+        """Return the id of the term that wrote chunk ``number``, which may be trimmed; None: it never existed.
+
+        The first chunk of each term is kept, and each chunk names the term of the one before. Raises like `header`.
+        """
+        if (found := await if_exists(self.header, number)) is not None:
+            return found.term_id
+        later = await self.numbers(after=number)
+        return (await self.header(later[0])).previous_term_id if later else None
+
     async def numbers(self, after: int = 0) -> list[int]:
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
         numbers: list[int] = []

@@ -20,6 +20,7 @@ from web.listener import HttpLimits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
+EXPORT = "headgate-export@.service"
 TIMER = "headgate-backlog-once.timer"
 HIGHEST_EXPOSURE = 1.5
 LONGEST_SILENCE_SECONDS = 86.0
@@ -44,7 +45,7 @@ def directives(unit):
 @pytest.fixture
 def installed(tmp_path):
     """Copy the units with another program, because headgate is not installed in /opt."""
-    for unit in UNITS:
+    for unit in (*UNITS, EXPORT):
         text = (DEPLOY / unit).read_text()
         text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+", "/bin/true", text)
         assert count, "the unit does not start headgate"
@@ -62,13 +63,13 @@ def analyze(folder, *arguments):
 @needs_systemd_analyze
 def test_systemd_accepts_the_units_without_warnings(installed):
     """systemd only warns about a misspelled directive, and ignores it."""
-    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, TIMER)))
+    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, EXPORT, TIMER)))
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [*UNITS, EXPORT])
 def test_the_units_are_hardened(installed, unit):
     """systemd's exposure score, from 0 (best) to 10."""
     result = analyze(installed, "security", "--offline=yes", "--no-pager", f"./{unit}")
@@ -125,9 +126,10 @@ def test_the_password_files_of_the_example_are_the_credentials(tmp_path):
     assert made == [*loaded.values(), "/etc/headgate/http-tokens"], "neither starts without its file"
 
 
-def test_the_drain_service_has_the_options_that_its_unit_uses():
-    used = re.findall(r"--[a-z-]+", directives(UNITS[1])["ExecStart"][0])
-    help_text = help_of(("-m", "headgate"), ("drain", "serve"))
+@pytest.mark.parametrize(("unit", "command"), [(UNITS[1], ("drain", "serve")), (EXPORT, ("export",))])
+def test_a_command_has_the_options_that_its_unit_uses(unit, command):
+    used = re.findall(r"--[a-z-]+", directives(unit)["ExecStart"][0])
+    help_text = help_of(("-m", "headgate"), command)
 
     assert used
     assert [option for option in used if f"{option} " not in help_text] == []

@@ -76,7 +76,7 @@ RUN_BY = {
     "subscription set --ignored-by-retention": "system/test_one_node.py",
     "subscription set --max-processing": "headgate/cli/subscriptions/test_seek.py",
     "subscription set-order": "system/test_one_node.py",
-    "topic export": "system/test_one_node.py",
+    "topic export-records": "system/test_one_node.py",
     "topic import-records": "system/test_one_node.py",
     "topic prune": "system/test_one_node.py",
     "topic set --auto-merge": "system/test_one_node.py",

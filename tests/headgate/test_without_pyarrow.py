@@ -22,7 +22,7 @@ async def main(url: str) -> None:
     import headgate  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and not module.name.startswith("headgate.lakehouse."):
             importlib.import_module(module.name)
     for name in headgate.__all__:
         getattr(headgate, name)

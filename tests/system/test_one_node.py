@@ -145,7 +145,7 @@ async def test_records_are_copied_exported_imported_and_drained_segments_pruned(
     copied = await node.commands.succeed("topic", "copy", "original", "copied")
     again = await node.commands.succeed("topic", "copy", "original", "copied")
     exported = node.folder / "exported.ndjson"
-    exported.write_text((await node.commands.succeed("topic", "export", "original")).out)
+    exported.write_text((await node.commands.succeed("topic", "export-records", "original")).out)
     imported = await node.commands.succeed("topic", "import-records", "imported", str(exported), "--json")
     read = {
         topic: (await node.commands.succeed("read", topic)).records() for topic in ("original", "copied", "imported")

@@ -4,19 +4,19 @@ Rules:
 
 1. A position names the ledger, and source and target by shard and id of their topics: a topic that was created
    again has other records, and an id is used once per shard.
-2. It lists the segments that are not copied to their final end, with the offset to continue at. Other segments up to
-   the newest one are complete: they were sealed, or have been pruned since. So its size depends on the active segments,
-   and not on the age of the topic.
-3. A segment that was pruned before it was copied to its end is an error: its last records may be gone.
+2. It lists the segments that are not copied to their final end, with the offset to continue at, and the newest one.
+3. A segment that was pruned before it was copied to its end is an error (headgate.reading.continued_read).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+from headgate.reading.continued_read import CannotContinueError, continued, unfinished
 
 if TYPE_CHECKING:
     from headgate.protocol.messages import TopicInfo
@@ -64,19 +64,18 @@ class CopyProgress:
         self._ledger_id = bytes.fromhex(ledger_id)
         self._topics = topic.shard, topic.topic_id, target.shard, target.topic_id
         ends = {each.segment: each.next_offset for each in topic.segments}
-        self.starts = _starts(topic, ends, self._position_in(topic, target, stored), starts)
+        self.starts = _starts(topic, self._position_in(topic, target, stored), starts)
         """Segment → the first offset to copy; complete segments are left out."""
         self.records = sum(ends[segment] - offset for segment, offset in self.starts.items())
         self._newest = max(ends, default=-1)
         self._final = {each.segment: each.next_offset for each in topic.segments if each.state == "sealed"}
-        self._unfinished = {
-            segment: offset for segment, offset in self.starts.items() if offset != self._final.get(segment)
-        }
+        self._unfinished = unfinished(topic, self.starts)
         largest = self._encoded({segment: ends[segment] for segment in self._unfinished})
         if len(largest) > MAX_POSITION_BYTES:
             raise CopyPositionError(
                 f"topic {topic.topic!r} has {len(self._unfinished)} segments to copy, and their positions take "
-                f"{len(largest)} bytes, of at most {MAX_POSITION_BYTES}: use headgate topic export and import-records"
+                f"{len(largest)} bytes, of at most {MAX_POSITION_BYTES}: use headgate topic export-records, and then "
+                "import-records"
             )
 
     def after(self, segment: int, offset: int) -> bytes:
@@ -87,9 +86,9 @@ class CopyProgress:
             self._unfinished[segment] = offset + 1
         return self._encoded(self._unfinished)
 
-    def _encoded(self, unfinished: Mapping[int, int]) -> bytes:
-        differences = [later - earlier for earlier, later in pairwise([0, *unfinished])]
-        offsets = list(unfinished.values())
+    def _encoded(self, offsets_left: Mapping[int, int]) -> bytes:
+        differences = [later - earlier for earlier, later in pairwise([0, *offsets_left])]
+        offsets = list(offsets_left.values())
         return _ENCODER.encode(_Position(_KIND, self._ledger_id, self._topics, self._newest, differences, offsets))
 
     def _position_in(self, topic: TopicInfo, target: TopicInfo, stored: bytes | None) -> _Position | None:
@@ -117,30 +116,16 @@ def unfinished_segments(stored: bytes) -> int | None:
     return None if position is None else len(position.segments)
 
 
-def _starts(
-    topic: TopicInfo, ends: Mapping[int, int], position: _Position | None, least: Mapping[int, int] | None
-) -> dict[int, int]:
+def _starts(topic: TopicInfo, position: _Position | None, least: Mapping[int, int] | None) -> dict[int, int]:
     """Return the first offset to copy of each segment that is not complete, by segment."""
-    if position is None:
-        return {segment: (least or {}).get(segment, 0) for segment in sorted(ends)}
-    starts = {segment: 0 for segment in ends if segment > position.newest}
-    segment = 0
-    for difference, offset in zip(position.segments, position.offsets, strict=True):
-        segment += difference
-        if segment not in ends and least is not None:
-            continue
-        if segment not in ends:
-            raise CopyPositionError(
-                f"segment {segment} of topic {topic.topic!r} was copied up to offset {offset}, and pruned since: "
-                "records after it may be gone; copy to a new topic with another --name"
-            )
-        if offset > ends[segment]:
-            raise CopyPositionError(
-                f"segment {segment} of topic {topic.topic!r} ends at {ends[segment]}, and its first {offset} records "
-                "were copied: was the ledger restored from an older copy?"
-            )
-        starts[segment] = offset
-    return {segment: max(offset, (least or {}).get(segment, 0)) for segment, offset in sorted(starts.items())}
+    newest, known = -1, {}
+    if position is not None:
+        newest, known = position.newest, dict(zip(accumulate(position.segments), position.offsets, strict=True))
+    try:
+        starts = continued(topic, newest, known, skip_pruned=least is not None)
+    except CannotContinueError as error:
+        raise CopyPositionError(f"{error}; copy to a new topic with another --name") from None
+    return {segment: max(offset, (least or {}).get(segment, 0)) for segment, offset in starts.items()}
 
 
 def _decoded(stored: bytes) -> _Position | None:

@@ -1,4 +1,4 @@
-"""The lines of `headgate topic export`: one record each, byte for byte. Pure.
+"""The lines of `headgate topic export-records`: one record each, byte for byte. Pure.
 
 A line is a JSON object with key, value, timestamp and, if the record has any, headers. Key and value are strings,
 or base64 if they are not UTF-8; then ``key_encoding`` or ``value_encoding`` says so. A header has a name and such a
@@ -69,7 +69,7 @@ def parse_exported(line: Line) -> KeyedRecord | None:
         key, value = _data(found.key, found.key_encoding), _data(found.value, found.value_encoding)
         headers = tuple((each.name, _data(each.value, each.value_encoding)) for each in found.headers)
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
-        raise BadLineError(f"is not a line of 'headgate topic export': {error}") from None
+        raise BadLineError(f"is not a line of 'headgate topic export-records': {error}") from None
     if (wrong := wrong_headers(headers, reserved=True)) is not None:
         raise BadLineError(f"has {wrong}")
     if len(key) + len(value) + header_bytes(headers) > MAX_RECORD_BYTES:

@@ -15,7 +15,7 @@ from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, option_values, switch
 from headgate.cli.topics.segment_tree import draw_topic, import_lines
-from headgate.cli.topics.transfer import copy, export, import_records
+from headgate.cli.topics.transfer import copy, export_records, import_records
 from headgate.model.entries import TopicPolicy
 from headgate.protocol.request_fields import PolicyField
 
@@ -29,7 +29,7 @@ def topic() -> None:
 
 
 topic.add_command(copy)
-topic.add_command(export)
+topic.add_command(export_records)
 topic.add_command(files)
 topic.add_command(import_records)
 

@@ -1,4 +1,4 @@
-"""`headgate topic copy`, `export` and `import-records`: whole records of a topic.
+"""`headgate topic copy`, `export-records` and `import-records`: whole records of a topic.
 
 Rules:
 
@@ -171,12 +171,13 @@ async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> boo
 
 
 @command(
-    "headgate topic export orders > orders.ndjson",
-    "headgate topic export orders | gzip > orders.ndjson.gz",
+    "headgate topic export-records orders > orders.ndjson",
+    "headgate topic export-records orders | gzip > orders.ndjson.gz",
+    name="export-records",
     prints_json=False,
 )
 @topic_argument
-def export(context: CommandContext, topic: str) -> None:
+def export_records(context: CommandContext, topic: str) -> None:
     """Print the records of TOPIC for import-records.
 
     Each line is a JSON object with key, value, timestamp and headers, byte for byte, in base64 if they are no text.
@@ -228,9 +229,9 @@ def _progress_stream() -> TextIO:
 def import_records(context: CommandContext, topic: str, file: Path, append: bool, name: str | None) -> None:
     """Write exported records to TOPIC.
 
-    FILE (standard input by default) is the output of `headgate topic export`. Keys, values, headers and timestamps are
-    those of the export, and each key stays in order. TOPIC must exist, and may have other segments; with other records
-    it needs --append. `headgate topic import` is for topics whose records are stored elsewhere.
+    FILE (standard input by default) is the output of `headgate topic export-records`. Keys, values, headers and
+    timestamps are those of the export, and each key stays in order. TOPIC must exist, and may have other segments; with
+    other records it needs --append. `headgate topic import` is for topics whose records are stored elsewhere.
     """
     if name is not None:
         require_one_regular_file([file])

@@ -113,8 +113,8 @@ def test_a_segment_that_was_sealed_at_the_position_is_complete() -> None:
 @pytest.mark.parametrize(
     ("later", "reason"),
     [
-        (described((1, 9, False)), "segment 0 of topic 'orders' was copied up to offset 3, and pruned since"),
-        (described((0, 2, False)), "ends at 2, and its first 3 records were copied"),
+        (described((1, 9, False)), "segment 0 of topic 'orders' was read up to offset 3, and pruned since"),
+        (described((0, 2, False)), "ends at 2, and its first 3 records were read"),
     ],
     ids=["pruned", "an older ledger"],
 )

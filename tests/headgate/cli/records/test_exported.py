@@ -38,7 +38,7 @@ def test_the_largest_record_has_a_line_that_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"junk", "is not a line of 'headgate topic export': JSON is malformed"),
+        (b"junk", "is not a line of 'headgate topic export-records': JSON is malformed"),
         (b'{"key": "a", "value": {"n": 1}, "timestamp": 5}', "Expected `str`, got `object`"),
         (b'{"key": "a", "value": "b"}', "missing required field `timestamp`"),
         (b'{"key": "a", "value": "b", "timestamp": -1}', "Expected `int` >= 0"),

@@ -57,7 +57,7 @@ def with_form(form: LineFormat) -> Parse:
 @settings(max_examples=40)
 @given(RECORDS, st.integers(0, 40), st.booleans())
 def test_an_export_is_imported_unchanged(records: list[tuple[bytes, bytes]], cut: int, last_end: bool) -> None:
-    """`topic export` and `topic import-records`: any key and value."""
+    """`topic export-records` and `topic import-records`: any key and value."""
     text = written(records, lambda record: exported_line(record.key, record.value, record.timestamp_ms, ()))
 
     assert records == read(text, parse_exported, cut=cut, last_end=last_end)

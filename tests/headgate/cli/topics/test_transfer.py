@@ -117,7 +117,7 @@ def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, clus
 
 
 def test_an_export_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
-    exported = invoke("topic", "export", "orders")
+    exported = invoke("topic", "export-records", "orders")
     assert json.loads(exported.stdout.splitlines()[0]) == {"key": "k0", "value": "0.0", "timestamp": 0}
 
     file = tmp_path / "orders.ndjson"
@@ -138,7 +138,7 @@ def test_records_are_imported_from_standard_input(
     invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
 ) -> None:
     file = tmp_path / "orders.ndjson"
-    file.write_text(invoke("topic", "export", "orders").stdout)
+    file.write_text(invoke("topic", "export-records", "orders").stdout)
     with file.open("rb") as opened:
         context.input_file = opened.fileno()
         result = invoke("topic", "import-records", "copies")
@@ -153,7 +153,7 @@ def test_a_line_that_is_no_record_ends_an_import(invoke: Invoke, cluster: FakeCl
     result = invoke("topic", "import-records", "copies", str(file))
 
     assert (result.exit_code, values(cluster)) == (1, [b"b"])
-    assert "orders.ndjson:2 is not a line of 'headgate topic export'" in result.stderr
+    assert "orders.ndjson:2 is not a line of 'headgate topic export-records'" in result.stderr
     assert "correct the line, or export again" in result.stderr
 
 
@@ -162,7 +162,7 @@ def test_an_import_into_a_topic_with_records_needs_consent(
 ) -> None:
     cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=7))
     file = tmp_path / "orders.ndjson"
-    file.write_text(invoke("topic", "export", "orders").stdout)
+    file.write_text(invoke("topic", "export-records", "orders").stdout)
 
     assert invoke("topic", "import-records", "copies", str(file)).exit_code == 1
     assert cluster.sent == []

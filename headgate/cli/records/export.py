@@ -1,0 +1,189 @@
+"""`headgate export`: a topic in a Delta, Iceberg or Parquet table, each record once.
+
+Rules:
+
+1. The table says where to continue, so the command keeps no state, and any run may be killed.
+2. What can be refused is refused before the first record is read: the schema, a missing library, the table.
+3. A subscription is moved after the commit, so it never passes what the table has. It is of type QUEUE: CHECKPOINT
+   keeps no positions, and in STREAM a child would wait for a drain that only acknowledgements allow.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headgate.cli.arguments import topic_argument
+from headgate.cli.context import CommandContext, command
+from headgate.cli.records.produce_progress import ProgressLine
+from headgate.cli.terminal.seconds_type import Seconds
+from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from headgate import Admin
+    from headgate.lakehouse.exporter import Exporter
+    from headgate.lakehouse.table_rows import TableRows
+    from headgate.lakehouse.tables import OpenTable
+
+KINDS: Final = {"delta": "DeltaExport", "iceberg": "IcebergExport", "parquet": "ParquetExport"}
+DEFAULT_COMMIT_BYTES: Final = 128_000_000
+DEFAULT_INTERVAL_SECONDS: Final = 60.0
+
+
+@command(
+    "headgate export orders /srv/lake/orders --to delta",
+    "headgate export orders s3://lake/orders --to delta --schema orders.json --partition-by day",
+    "headgate export orders prod.sales.orders --to iceberg --follow --subscription orders-lake",
+)
+@topic_argument
+@click.argument("table")
+@click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="Kind of the table.")
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help='Fields of JSON values that become columns: a JSON object such as {"id": "string", "total": "double"}. '
+    "Types: string, long, double, boolean, timestamp.",
+)
+@click.option("--partition-by", type=click.Choice(["day"]), help="Partition by the date of the timestamp, in UTC.")
+@click.option(
+    "--commit-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=DEFAULT_COMMIT_BYTES,
+    show_default=True,
+    help="Bytes of records that fill a commit, hence a file.",
+)
+@click.option("--follow", is_flag=True, help="Then export new records, until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=Seconds(),
+    metavar="SECONDS",
+    default=DEFAULT_INTERVAL_SECONDS,
+    show_default=True,
+    help="With --follow: time from one export to the next, hence the age of the table.",
+)
+@click.option(
+    "--subscription",
+    metavar="NAME",
+    help="Move this subscription with the table: retention keeps what is not exported, and backlog shows it.",
+)
+@click.option("--skip-pruned", is_flag=True, help="Continue behind records that were pruned before they were exported.")
+def export(context: CommandContext, topic: str, table: str, **given: Any) -> None:
+    """Add the records of TOPIC to TABLE, each record once.
+
+    TABLE is a folder or the URL of one in a bucket for delta and parquet, and CATALOG.NAMESPACE.TABLE for iceberg, of a
+    catalog that pyiceberg is configured for. It is created if it does not exist. Each commit contains the position
+    behind its records, so the next run continues there. The command ends after the last record that was stored when it
+    began.
+    """
+    open_table, rows = _prepared(given.pop("kind"), given.pop("schema"), by_day=given.pop("partition_by") is not None)
+    run = TableExport(context, topic, table, rows, open_table, **given)
+    try:
+        context.run(run.run())
+    finally:
+        if run.exporter is not None:
+            run.report(run.exporter)
+
+
+@dataclass
+class TableExport:
+    """One run of the command."""
+
+    context: CommandContext
+    topic: str
+    table: str
+    rows: TableRows
+    open_table: OpenTable
+    commit_bytes: int
+    follow: bool
+    interval: float
+    subscription: str | None
+    skip_pruned: bool
+    exporter: Exporter | None = None
+    """Set when nothing is left to refuse."""
+
+    async def run(self) -> None:
+        """Export once, or until cancelled."""
+        import asyncio  # noqa: PLC0415 - not needed to print help
+
+        from headgate.lakehouse.exporter import Exporter, origin_of  # noqa: PLC0415
+
+        async with AsyncExitStack() as opened:
+            source = await opened.enter_async_context(self.context.open_topic(self.topic))
+            origin = origin_of(source.description, source.ledger_id)
+            table = await asyncio.to_thread(self.open_table, self.table, origin, self.rows)
+            exporter = Exporter(source, table, self.rows, commit_bytes=self.commit_bytes, skip_pruned=self.skip_pruned)
+            await exporter.plan()
+            admin = None
+            if self.subscription is not None:
+                admin = await opened.enter_async_context(self.context.open_admin())
+                await admin.create_subscription(
+                    self.topic, self.subscription, type="queue", start="earliest", if_absent=True
+                )
+            self.exporter = exporter
+            await self._export(exporter, admin)
+            while self.follow:
+                await self.context.pause(self.interval)
+                try:
+                    await self._export(exporter, admin)
+                except (NoLeaderError, StoreUnavailableError) as error:
+                    click.echo(f"headgate: waiting {self.interval:g} s: {error}", err=True)
+
+    async def _export(self, exporter: Exporter, admin: Admin | None) -> None:
+        """Export what is stored now, and move the subscription behind it."""
+        topic, starts = await exporter.plan()
+        before = exporter.records
+        total = before + sum(each.next_offset - starts.get(each.segment, each.next_offset) for each in topic.segments)
+        with ProgressLine(lambda: f"{exporter.records} of {total} records", total, sys.stderr) as progress:
+            await exporter.run(topic, starts, lambda: progress.advance_to(exporter.records))
+        if admin is not None and self.subscription is not None:
+            await admin.seek(self.topic, self.subscription, positions=exporter.reached)
+        if self.follow and exporter.records > before:
+            click.echo(f"headgate: exported {exporter.records - before} records", err=True)
+
+    def report(self, exporter: Exporter) -> None:
+        """Print what was exported."""
+        found = {
+            "topic": self.topic,
+            "table": self.table,
+            "records": exporter.records,
+            "commits": exporter.commits,
+            "unfit": self.rows.unfit,
+            "first_unfit": self.rows.first_unfit,
+            "without_timestamp": self.rows.without_timestamp,
+            "next_offsets": exporter.reached,
+        }
+        self.context.printed_as_json(found)
+        text = "exported {records} records in {commits} commits"
+        if self.rows.unfit:
+            text += "; {unfit} values do not fit the schema and are only in column value, first {first_unfit}"
+        if self.rows.without_timestamp:
+            text += "; {without_timestamp} timestamps are behind the year 9999 and null"
+        click.echo(text.format(**found), err=True)
+
+
+def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTable, TableRows]:
+    """Return what opens a table, and its columns. Raises HeadgateError: no library, or a wrong schema."""
+    import msgspec  # noqa: PLC0415 - not needed to print help
+
+    try:
+        open_table: OpenTable = getattr(import_module(f"headgate.lakehouse.{kind}"), KINDS[kind])
+        from headgate.lakehouse.table_rows import TableRows  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise HeadgateError(
+            f"export --to {kind} needs {error.name}: python3 -m pip install 'headgate[lakehouse]'"
+        ) from error
+    try:
+        types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])
+        return open_table, TableRows(types, by_day=by_day)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{schema} is not a JSON object of names and types: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{schema}: {error}") from None

@@ -1,0 +1,5 @@
+"""Topics in Delta, Iceberg and Parquet tables: the extra ``headgate[lakehouse]``."""
+
+import os
+
+os.environ.setdefault("RUST_LOG", "off")  # delta-rs reads it when imported. Its warnings repeat what errors say.

@@ -1,0 +1,94 @@
+"""Copies what is stored of a topic into a table, each record once.
+
+The table says where to continue, and each commit adds records together with the position behind them. So a crash at any
+point, and any number of runs, leave each record in the table once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pyarrow as pa
+
+from headgate.client.topic_source import TopicSource
+from headgate.errors import HeadgateError
+from headgate.lakehouse.position import Origin, position_after, starts_of
+from headgate.lakehouse.table_rows import TableRows
+from headgate.lakehouse.tables import ExportTable
+from headgate.reading.topic_reader import TopicReader
+from headgate.views.topics import TopicInfo
+
+
+def origin_of(topic: TopicInfo, ledger_id: str) -> Origin:
+    return Origin(topic=topic.topic, topic_id=topic.topic_id, shard=topic.shard, ledger_id=ledger_id)
+
+
+class Exporter:
+    def __init__(
+        self, source: TopicSource, table: ExportTable, rows: TableRows, *, commit_bytes: int, skip_pruned: bool
+    ) -> None:
+        """``commit_bytes``: how many bytes of records make a commit full."""
+        self._source = source
+        self._table = table
+        self._rows = rows
+        self._commit_bytes = commit_bytes
+        self._skip_pruned = skip_pruned
+        self._origin = origin_of(source.description, source.ledger_id)
+        self.records = 0
+        """Records in the commits so far."""
+        self.commits = 0
+        self.reached: dict[int, int] = {}
+        """Segment → what the table has of it: before the first commit, what it had."""
+
+    async def plan(self) -> tuple[TopicInfo, dict[int, int]]:
+        """Return the topic as it is now, and segment → first offset to export.
+
+        Raises HeadgateError: the table has records of another topic, or of a history that the ledger does not have.
+        """
+        topic = await self._source.describe()
+        origin, position = origin_of(topic, self._origin.ledger_id), self._table.position
+        if origin != self._origin:
+            raise HeadgateError(f"topic {topic.topic!r} was deleted and created again: export it to another table")
+        starts = starts_of(position, origin, topic, self._table.name, skip_pruned=self._skip_pruned)
+        if position is not None and await self._source.ledger.term_id_at(position.chunk) != position.term_id:
+            raise HeadgateError(
+                f"{self._table.name} has records that the ledger does not have: an older ledger was put back, without "
+                f"chunk {position.chunk} as it was; export to another table"
+            )
+        return topic, starts
+
+    async def run(self, topic: TopicInfo, starts: dict[int, int], progress: Callable[[], None]) -> None:
+        """Export the records that ``topic`` counts, from ``starts`` on. Call ``progress`` after each commit.
+
+        Raises HeadgateError, see headgate.reading.topic_reader and headgate.lakehouse.tables.
+        """
+        self.reached = {each.segment: each.next_offset for each in topic.segments} | starts
+        unread = dict(starts)
+        reader = TopicReader(self._source.ledger, topic, starts=starts, describe=self._source.describe)
+        pending: list[pa.RecordBatch] = []
+        pending_bytes = 0
+        async with aclosing(reader.stored_rows()) as found:
+            async for rows in found:
+                pending.append(pa.record_batch(rows.arrow()))
+                pending_bytes += pending[-1].nbytes
+                if pending_bytes >= self._commit_bytes:
+                    await self._commit(pending, topic, unread)
+                    progress()
+                    pending, pending_bytes = [], 0
+        if pending:
+            await self._commit(pending, topic, unread)
+            progress()
+
+    async def _commit(self, batches: list[pa.RecordBatch], topic: TopicInfo, unread: dict[int, int]) -> None:
+        """Add ``batches`` to the table, and move ``unread`` behind them."""
+        rows = await asyncio.to_thread(self._rows.table, batches)
+        ends = rows.group_by("segment").aggregate([("offset", "max")])
+        unread |= {
+            segment: last + 1 for segment, last in zip(*(column.to_pylist() for column in ends.columns), strict=True)
+        }
+        chunk = await self._source.ledger.newest()
+        term_id = (await self._source.ledger.header(chunk)).term_id
+        position = position_after(self._origin, topic, unread, chunk, term_id)
+        await asyncio.to_thread(self._table.append, rows, position)
+        self.reached |= unread
+        self.records, self.commits = self.records + len(rows), self.commits + 1

@@ -1,0 +1,73 @@
+"""Iceberg tables, with pyiceberg and the catalogs that it is configured for.
+
+A position is a property of the snapshot that added the rows. So a table that is rolled back has the position of its
+rows. It is a property of the table as well, because old snapshots expire. pyiceberg repeats a commit that came too late
+on the new state of the table, where it would add the rows of another export again: a property forbids that.
+"""
+
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
+
+from headgate.errors import ConfigError
+from headgate.lakehouse.position import PROPERTY, Origin, TablePosition
+from headgate.lakehouse.table_rows import DAY, TableRows
+from headgate.lakehouse.tables import foreign_rows, table_errors
+
+NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+NAME_PARTS: Final = 3
+
+
+class IcebergExport:
+    def __init__(self, name: str, _: Origin, rows: TableRows) -> None:
+        """``name``: CATALOG.NAMESPACE.TABLE."""
+        self.name = f"Iceberg table {name}"
+        parts = name.split(".")
+        if len(parts) < NAME_PARTS or not all(parts):
+            raise ConfigError(f"{name!r} is not CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for")
+        with table_errors(self.name, CommitFailedException):
+            self._table = _opened(parts[0], tuple(parts[1:]), rows)
+            if rows.lacks_columns(self._table.schema().as_arrow(), self.name):
+                with self._table.update_schema() as update:
+                    update.union_by_name(rows.schema)
+            self.position = self._position()
+
+    def append(self, rows: pa.Table, position: TablePosition) -> None:
+        stated = {PROPERTY: position.encode()}
+        with table_errors(self.name, CommitFailedException), self._table.transaction() as transaction:
+            transaction.append(rows, snapshot_properties=stated)
+            transaction.set_properties(stated)
+        self.position = position
+
+    def _position(self) -> TablePosition | None:
+        if not NO_RETRIES.items() <= self._table.properties.items():
+            with self._table.transaction() as transaction:
+                transaction.set_properties(NO_RETRIES)
+        newest = self._table.current_snapshot()
+        stated = (
+            snapshot.summary.get(PROPERTY)
+            for snapshot in ancestors_of(newest, self._table.metadata)
+            if snapshot.summary
+        )
+        text = next(filter(None, chain(stated, [self._table.properties.get(PROPERTY)])), None)
+        if text is None and newest is not None:
+            raise foreign_rows(self.name)
+        return None if text is None else TablePosition.decode(text, self.name)
+
+
+def _opened(catalog_name: str, identifier: tuple[str, ...], rows: TableRows) -> Table:
+    catalog = load_catalog(catalog_name)
+    try:
+        return catalog.load_table(identifier)
+    except NoSuchTableError:
+        catalog.create_namespace_if_not_exists(identifier[:-1])
+    with catalog.create_table_transaction(identifier, rows.schema, properties=NO_RETRIES) as transaction:
+        if rows.by_day:
+            with transaction.update_spec() as spec:
+                spec.add_identity(DAY)
+    return catalog.load_table(identifier)

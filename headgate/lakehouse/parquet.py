@@ -1,0 +1,63 @@
+"""A folder of Parquet files: ``data/000000000001.parquet`` and so on, each of which is one commit.
+
+A file is created with put-if-absent under the next number, and has its position in its metadata. So two exports never
+add the same rows, and every file of the folder counts. Readers need nothing but the files. All files but the newest may
+be moved or deleted.
+"""
+
+import asyncio
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.errors import ConfigError, ObjectExistsError
+from headgate.lakehouse.position import PROPERTY, Origin, TablePosition
+from headgate.lakehouse.table_rows import TableRows
+from headgate.lakehouse.tables import TableConflictError, foreign_rows
+from headgate.ledger.paths import chunk_name, chunk_numbers
+from headgate.storage.object_store import open_store
+
+FOLDER: Final = "data"
+
+
+class ParquetExport:
+    def __init__(self, url: str, _: Origin, rows: TableRows) -> None:
+        self.name = f"Parquet folder {url}"
+        if rows.by_day:
+            raise ConfigError("--partition-by day needs a Delta or Iceberg table: a Parquet file is one commit")
+        self._store = open_store(url if "://" in url else Path(url).absolute().as_uri())
+        numbers = chunk_numbers(asyncio.run(self._store.names(FOLDER)))
+        self._number = max(numbers, default=0)
+        self.position: TablePosition | None = None
+        if self._number:
+            file = pq.ParquetFile(BytesIO(asyncio.run(self._store.read(self._path(self._number)))))
+            rows.lacks_columns(file.schema_arrow, self.name)
+            metadata = file.schema_arrow.metadata or {}
+            if PROPERTY.encode() not in metadata:
+                raise foreign_rows(self.name)
+            self.position = TablePosition.decode(metadata[PROPERTY.encode()], self.name)
+
+    def append(self, rows: pa.Table, position: TablePosition) -> None:
+        out = BytesIO()
+        pq.write_table(rows.replace_schema_metadata({PROPERTY: position.encode()}), out, compression="zstd")
+        number = self._number + 1
+        try:
+            asyncio.run(self._create(self._path(number), out.getvalue()))
+        except ObjectExistsError as error:
+            raise TableConflictError(self.name) from error
+        self._number, self.position = number, position
+
+    async def _create(self, path: str, data: bytes) -> None:
+        """Create the file. A bucket may have repeated the request, and found what the first attempt created."""
+        try:
+            await self._store.create(path, data)
+        except ObjectExistsError:
+            if await self._store.read(path) != data:
+                raise
+
+    @staticmethod
+    def _path(number: int) -> str:
+        return f"{FOLDER}/{chunk_name(number)}"

@@ -1,0 +1,95 @@
+"""The columns of a table, made of records as Arrow data."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headgate.errors import ConfigError, HeadgateError
+from headgate.lakehouse.json_fields import FieldReader
+
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+COLUMNS: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    "timestamp": _INSTANT,
+    "segment": pa.int64(),
+    "offset": pa.int64(),
+}
+DAY: Final = "day"
+"""The column of tables that are partitioned by day: the date of the timestamp in UTC."""
+ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": _INSTANT,
+}
+END_OF_TIME_MS: Final = 253_402_300_800_000
+"""The year 10000, which no table's readers know."""
+
+
+class TableRows:
+    """Makes rows with columns for JSON fields, or without, and with a day, or without."""
+
+    def __init__(self, types: Mapping[str, str] | None, *, by_day: bool) -> None:
+        """``types``: JSON field → type of its column. Raises ConfigError: a table cannot have them."""
+        fields = types or {}
+        if taken := {*COLUMNS, DAY} & fields.keys():
+            raise ConfigError(f"the schema has field {min(taken)!r}, which is a column of every table")
+        self.by_day = by_day
+        self._reader = None if types is None else FieldReader(types)
+        columns = COLUMNS | {name: ARROW_TYPES[kind] for name, kind in fields.items()}
+        self.schema = pa.schema(columns | ({DAY: pa.date32()} if by_day else {}))
+        self.unfit = 0
+        """Records whose value did not fit the schema so far."""
+        self.first_unfit: str | None = None
+        self.without_timestamp = 0
+        """Records behind the year 9999 so far. Their column ``timestamp`` is null."""
+
+    def table(self, batches: Sequence[Any]) -> pa.Table:
+        """Return the records of ``batches`` (headgate.reading.stored_rows.SCHEMA) as rows of the table."""
+        found = pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+        at_ms = found["timestamp"].cast(pa.int64())
+        at_ms = pc.if_else(pc.greater_equal(at_ms, END_OF_TIME_MS), None, at_ms)
+        self.without_timestamp += at_ms.null_count
+        columns = {name: found[name] for name in COLUMNS}
+        columns["timestamp"] = at_ms.cast(pa.timestamp("ms", tz="UTC")).cast(_INSTANT)
+        if self.by_day:
+            columns[DAY] = columns["timestamp"].cast(pa.date32())
+        if self._reader is not None:
+            fields = self._reader.read(found["value"].to_pylist())
+            columns |= fields.columns | {"value": fields.left_over}
+            self.unfit += len(fields.unfit)
+            if fields.unfit and self.first_unfit is None:
+                segment, offset = (found[name][fields.unfit[0]] for name in ("segment", "offset"))
+                self.first_unfit = f"segment {segment}, offset {offset}"
+        return pa.table({field.name: _column(columns[field.name], field.type) for field in self.schema})
+
+    def lacks_columns(self, existing: pa.Schema, table: str) -> bool:
+        """Return whether a table lacks some of the columns. Raises HeadgateError: it has others, or of another type."""
+        wanted, has = ({field.name: _type_text(field.type) for field in each} for each in (self.schema, existing))
+        if (DAY in has) != self.by_day:
+            does, remedy = ("a", "add") if DAY in has else ("no", "leave out")
+            raise HeadgateError(
+                f"{table} has {does} column {DAY!r}: {remedy} --partition-by day, or export to another table"
+            )
+        for name, kind in has.items():
+            if kind != wanted.get(name):
+                does = f"of type {wanted[name]}" if name in wanted else "missing"
+                raise HeadgateError(
+                    f"{table} has column {name!r} of type {kind}, which is {does} in the schema: give one with it to "
+                    "--schema, or export to another table"
+                )
+        return wanted.keys() != has.keys()
+
+
+def _column(values: Any, kind: pa.DataType) -> Any:
+    return pa.array(values, kind) if isinstance(values, list) else values.cast(kind)
+
+
+def _type_text(kind: pa.DataType) -> str:
+    """Return the name of a type. Tables do not tell small texts and bytes from large ones."""
+    return str(kind).replace("large_", "")

@@ -1,0 +1,61 @@
+"""What an export asks of a table. Each kind of table is one module.
+
+The position is in the commit that adds the rows, so a table has both or none. A commit fails if another one came
+between: then another export writes to the table, and its rows may be the same.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import pyarrow as pa
+
+from headgate.errors import HeadgateError
+from headgate.lakehouse.position import Origin, TablePosition
+from headgate.lakehouse.table_rows import TableRows
+
+
+class ExportTable(Protocol):
+    name: str
+    """In messages."""
+    position: TablePosition | None
+    """What the table has; None: nothing."""
+
+    def append(self, rows: pa.Table, position: TablePosition) -> None:
+        """Add ``rows``, and with them the position.
+
+        Raises HeadgateError: nothing was added, because another commit came first (`TableConflictError`), or it is
+        unknown.
+        """
+
+
+OpenTable = Callable[[str, Origin, TableRows], ExportTable]
+"""Opens the table of a name, or creates it. Raises HeadgateError."""
+
+
+class TableConflictError(HeadgateError):
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"another commit to {table} came first, so nothing was added: one export may write to a table at a time; "
+            "start this one again if no other runs"
+        )
+
+
+@contextmanager
+def table_errors(table: str, *conflicts: type[Exception]) -> Iterator[None]:
+    """Raise the errors of a library, which have no common base, as one line. They end the export."""
+    try:
+        yield
+    except HeadgateError:
+        raise
+    except conflicts as error:
+        raise TableConflictError(table) from error
+    except Exception as error:
+        # delta-rs puts a coloured arrow before each cause.
+        lines = [re.sub(r"\x1b\[\d*m|↳", "", line).strip() for line in str(error).splitlines()]
+        raise HeadgateError(f"{table}: {': '.join(filter(None, lines)) or type(error).__name__}") from error
+
+
+def foreign_rows(table: str) -> HeadgateError:
+    return HeadgateError(f"{table} has rows that no export has written: export to another table")

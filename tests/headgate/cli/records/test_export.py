@@ -1,0 +1,109 @@
+"""`headgate export`: what it prints, what it reports to its subscription, and what it refuses before it reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headgate.views.topics import TopicInfo
+from tests.headgate.cli.conftest import Invoke
+from tests.support.fakes.cli_client import FakeCluster
+
+
+@pytest.fixture(autouse=True)
+def described(stored: FakeCluster) -> None:
+    """A topic with four records, which no leader changes."""
+    source = stored.source
+    assert source is not None
+
+    async def describe() -> TopicInfo:
+        return source.description
+
+    stored.topics["orders"] = source.description
+    stored.source = replace(source, ledger_id="0123456789abcdef" * 2, describe=describe)
+
+
+def test_records_are_exported_once_and_the_subscription_follows(
+    invoke: Invoke, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"n": "double"}')
+    words = ("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--schema", str(schema))
+    first = invoke(*words, "--subscription", "lake", "--json")
+
+    assert first.exit_code == 0, first.stderr
+    assert json.loads(first.stdout) == {
+        "topic": "orders",
+        "table": f"{tmp_path}/lake",
+        "records": 4,
+        "commits": 1,
+        "unfit": 4,
+        "first_unfit": "segment 0, offset 0",
+        "without_timestamp": 0,
+        "next_offsets": {"0": 3, "1": 1},
+    }
+    assert first.stderr == (
+        "exported 4 records in 1 commits; 4 values do not fit the schema and are only in column value, "
+        "first segment 0, offset 0\n"
+    )
+    assert cluster.calls == [
+        ("create_subscription", "orders", "lake", {"type": "queue", "start": "earliest", "if_absent": True}),
+        ("seek", "orders", "lake", {"positions": {0: 3, 1: 1}}),
+    ]
+    assert [b"0.0", b"0.1", b"0.2", b"1.0"] == sorted(pq.read_table(tmp_path / "lake/data")["value"].to_pylist())
+    assert invoke(*words, "--skip-pruned").stderr == "exported 0 records in 0 commits\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (("lake", "--to", "csv"), 2, "'csv' is not one of 'delta', 'iceberg', 'parquet'"),
+        (("lake",), 2, "Missing option '--to'"),
+        (("lake", "--to", "delta", "--commit-bytes", "0"), 2, "0 is not in the range x>=1"),
+        (
+            ("lake", "--to", "delta", "--schema", "schema.json"),
+            1,
+            "schema.json: the schema has field 'n' of type 'int'",
+        ),
+        (
+            ("lake", "--to", "delta", "--schema", "broken.json"),
+            1,
+            "broken.json is not a JSON object of names and types: Input data was truncated",
+        ),
+        (("lake", "--to", "parquet", "--partition-by", "day"), 1, "needs a Delta or Iceberg table"),
+        (("lake.orders", "--to", "iceberg"), 1, "'lake.orders' is not CATALOG.NAMESPACE.TABLE"),
+        (("absent.lake.orders", "--to", "iceberg"), 1, "Iceberg table absent.lake.orders: URI missing, please provide"),
+        (("/proc/lake", "--to", "delta"), 1, "Delta table /proc/lake: "),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_record_is_read(
+    words: tuple[str, ...],
+    code: int,
+    reason: str,
+    invoke: Invoke,
+    cluster: FakeCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("schema.json").write_text('{"n": "int"}')
+    Path("broken.json").write_text("{")
+    result = invoke("export", "orders", *words, "--subscription", "lake")
+
+    assert (result.exit_code, cluster.calls) == (code, [])
+    assert reason in result.stderr
+    assert 1 == result.stderr.count("\n")
+
+
+def test_a_missing_library_is_named_with_what_installs_it(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "headgate.lakehouse.delta", raising=False)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    result = invoke("export", "orders", "lake", "--to", "delta")
+
+    assert result.exit_code == 1
+    assert "export --to delta needs deltalake: python3 -m pip install 'headgate[lakehouse]'" in result.stderr

@@ -1,0 +1,169 @@
+"""Each record is in the table once, whatever ends the runs, and what cannot be continued is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from controller.chunk_writer.builder import ChunkBuilder
+from headgate.client.topic_source import TopicSource
+from headgate.errors import HeadgateError
+from headgate.lakehouse.exporter import Exporter
+from headgate.lakehouse.position import TablePosition
+from headgate.lakehouse.table_rows import TableRows
+from headgate.lakehouse.tables import TableConflictError
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import snapshot_path
+from headgate.views.topics import TopicInfo
+from tests.headgate.reading.test_topic_reader import CHUNKS, possible
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.positioned_ledger import LedgerWithPositions
+
+LEDGER_ID = "0123456789abcdef" * 2
+
+
+class CrashError(Exception):
+    """The process was killed."""
+
+
+class MemoryTable:
+    """A table that outlives the exports, and the handle that each of them opens."""
+
+    name = "table orders"
+
+    def __init__(self, commits: list[tuple[TablePosition, pa.Table]], crashes: Iterator[str | None]) -> None:
+        self._commits = commits
+        self._crashes = crashes
+        self._seen = len(commits)
+        self.position = commits[-1][0] if commits else None
+
+    def append(self, rows: pa.Table, position: TablePosition) -> None:
+        crash = next(self._crashes, None)
+        if crash == "before":
+            raise CrashError
+        if self._seen != len(self._commits):
+            raise TableConflictError(self.name)
+        self._commits.append((position, rows))
+        if crash == "after":
+            raise CrashError
+        self._seen, self.position = len(self._commits), position
+
+
+def export(known: LedgerWithPositions, table: MemoryTable, topic: TopicInfo | None = None, **given: Any) -> Exporter:
+    async def described() -> TopicInfo:
+        return topic or known.description()
+
+    source = TopicSource(known.description(), known.ledger, LEDGER_ID, newest_chunk=1, describe=described)
+    options = {"commit_bytes": 1, "skip_pruned": False} | given
+    return Exporter(source, table, TableRows(None, by_day=False), **options)
+
+
+async def run(exporter: Exporter) -> None:
+    await exporter.run(*await exporter.plan(), lambda: None)
+
+
+@given(
+    CHUNKS,
+    st.lists(st.sampled_from([None, "before", "after"]), max_size=30),
+    st.integers(0, 21),
+    st.sampled_from([1, 500, 10**6]),
+)
+def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], compacted: int, commit_bytes: int) -> None:
+    """Processes end before and after any commit. Records, splits, a compaction and another export come between."""
+
+    async def play() -> None:
+        known, commits, left = LedgerWithPositions(), [], iter(crashes)
+        stale = export(known, MemoryTable(commits, left)) if await known.write(1) is None else None
+        for time, steps in enumerate(chunks, 1):
+            await known.write(10 * time, *possible(known, steps))
+            if time == compacted:
+                await known.compact(known.state.chunk)
+                await known.write(10 * time + 1)
+                await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
+            if time % 3 == 0:
+                try:
+                    await run(export(known, MemoryTable(commits, left), commit_bytes=commit_bytes))
+                except CrashError:
+                    continue
+        await run(export(known, MemoryTable(commits, iter(()))))
+        before = len(commits)
+        try:
+            await run(stale)  # It read its position before all others, and all of its commits come too late.
+        except (TableConflictError, CrashError):
+            assert before
+        assert before == len(commits) or before == 0
+        stored = [
+            (segment, offset)
+            for segment, tail in known.state.topics["t"].tails.items()
+            for offset in range(tail.next_offset)
+        ]
+        found = [
+            (row["segment"], row["offset"])
+            for _, rows in commits
+            for row in rows.select(["segment", "offset"]).to_pylist()
+        ]
+        assert sorted(stored) == sorted(found)
+        if commits:
+            assert commits[-1][0].newest >= max(segment for segment, _ in found)
+
+    asyncio.run(play())
+
+
+def test_what_cannot_be_continued_is_refused() -> None:
+    async def play() -> None:
+        known, commits = LedgerWithPositions(), []
+        await known.write(1)
+        await known.write(2, 0, 1)
+        table = partial(MemoryTable, commits, iter(()))
+        await run(export(known, table()))
+        described = known.description()
+        await known.write(3, 0)
+
+        async def refused(reason: str, topic: TopicInfo | None = None, **given: Any) -> None:
+            with pytest.raises(HeadgateError, match=reason):
+                await export(known, table(), topic, **given).plan()
+
+        pruned = replace(described, segments=described.segments[1:])
+        await refused("table orders cannot continue: segment 0 .* was read up to offset 1, and pruned since", pruned)
+        assert {1: 1} == (await export(known, table(), pruned, skip_pruned=True).plan())[1]
+        await refused("was deleted and created again", replace(described, topic_id=3))
+        position, rows = commits[-1]
+        commits[-1] = replace(position, term_id=77), rows
+        await refused("has records that the ledger does not have: an older ledger was put back, without chunk 2")
+        other = replace(position.origin, ledger_id="f" * 32)
+        commits[-1] = replace(position, origin=other), rows
+        await refused(r"has records of topic 't' \(id 1 of shard 0, ledger f{32}\), not of topic 't' \(id 1")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        ([1, 2, 3, 4, 5], [11, 11, 22, 22, 22, None]),
+        ([1, 3, 5], [11, 11, 22, 22, 22, None]),
+        ([1, 3], [11, 11, 22, None, None, None]),
+    ],
+    ids=["all chunks", "a trimmed ledger", "an older ledger"],
+)
+def test_a_ledger_tells_which_term_wrote_a_chunk_that_was_trimmed(kept: list[int], found: list[int | None]) -> None:
+    async def play() -> None:
+        ledger, before = Ledger(FakeStore(latency_seconds=(0, 0)), 0), 0
+        for number, term in enumerate((11, 11, 22, 22, 22), 1):
+            if number in kept:
+                data = ChunkBuilder().encode(
+                    shard=0, number=number, leader_epoch=1, at_ms=number, term_id=term, previous_term_id=before
+                )
+                await ledger.append(number, data)
+            before = term
+        assert found == [await ledger.term_id_at(number) for number in range(1, 7)]
+
+    asyncio.run(play())

@@ -1,0 +1,257 @@
+"""The contract of the tables that `headgate export` writes, on the libraries that write them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from headgate.errors import HeadgateError
+from headgate.lakehouse.delta import DeltaExport
+from headgate.lakehouse.iceberg import IcebergExport
+from headgate.lakehouse.parquet import ParquetExport
+from headgate.lakehouse.position import Origin, TablePosition
+from headgate.lakehouse.table_rows import TableRows
+from headgate.lakehouse.tables import ExportTable, OpenTable, TableConflictError
+from headgate.reading.stored_rows import SCHEMA
+from headgate.storage.object_store import open_store
+
+ORIGIN = Origin(topic="orders", topic_id=7, shard=3, ledger_id="0123456789abcdef" * 2)
+
+
+def position(chunk: int, *, newest: int = 0, **offsets: int) -> TablePosition:
+    """Return a position in the segments ``s0=5`` and so on."""
+    return TablePosition(
+        origin=ORIGIN,
+        chunk=chunk,
+        term_id=2**63 - chunk,
+        newest=newest,
+        offsets={int(name[1:]): offset for name, offset in offsets.items()},
+    )
+
+
+def batch(*values: bytes) -> pa.RecordBatch:
+    """Return records of segment 0, the first of which has offset 0."""
+    at = list(range(len(values)))
+    columns = [
+        [b"k"] * len(at),
+        list(values),
+        [None, [{"name": "n", "value": b"\xff"}]] * len(at),
+        at,
+        [0] * len(at),
+        at,
+    ]
+    schema = pa.schema(SCHEMA)
+    columns[2] = columns[2][: len(at)]
+    return pa.record_batch([pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)], schema)
+
+
+@dataclass
+class Kind:
+    """One kind of table, at one place."""
+
+    open_table: OpenTable
+    place: str
+    rows: Callable[[], pa.Table]
+    """What other programs read of it."""
+
+    def opened(self, layout: TableRows | None = None, origin: Origin = ORIGIN) -> ExportTable:
+        return self.open_table(self.place, origin, layout or TableRows(None, by_day=False))
+
+    def values(self) -> list[bytes]:
+        return sorted(self.rows()["value"].to_pylist())
+
+
+@pytest.fixture
+def iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    monkeypatch.chdir(tmp_path)
+    return Kind(IcebergExport, "lake.a.orders", lambda: load_catalog("lake").load_table("a.orders").scan().to_arrow())
+
+
+def parquet_rows(url: str) -> pa.Table:
+    store = open_store(url)
+    names = asyncio.run(store.names("data"))
+    files = [pa.BufferReader(asyncio.run(store.read(f"data/{name}"))) for name in names]
+    return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[None]:
+    """An S3 server in a process of its own: delta-rs keeps Python's lock while it waits for an answer."""
+    serve = "import json; from tests.support.servers.s3_server import s3_server\n"
+    serve += "with s3_server() as server: print(json.dumps(server.environment()), flush=True); input()"
+    with (
+        subprocess.Popen([sys.executable, "-c", serve], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        assert process.stdout is not None
+        for name, value in json.loads(process.stdout.readline()).items():
+            environment.setenv(name, value)
+        yield
+        process.communicate(b"\n")
+
+
+@pytest.fixture(params=["delta", "iceberg", "parquet"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    return kind_at(request, request.param, (tmp_path / "orders").as_uri())
+
+
+@pytest.fixture(
+    params=[
+        "delta",
+        "iceberg",
+        "parquet",
+        *(pytest.param(f"{each} in a bucket", marks=pytest.mark.contract) for each in ("delta", "parquet")),
+    ]
+)
+def kind_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    name, *in_bucket = request.param.split(maxsplit=1)
+    if in_bucket:
+        request.getfixturevalue("bucket")
+    return kind_at(
+        request, name, f"s3://bucket/{tmp_path.name}/orders" if in_bucket else (tmp_path / "orders").as_uri()
+    )
+
+
+def kind_at(request: pytest.FixtureRequest, name: str, url: str) -> Kind:
+    if name == "iceberg":
+        return request.getfixturevalue("iceberg")
+    if name == "delta":
+        return Kind(DeltaExport, url, lambda: pa.table(DeltaTable(url).to_pyarrow_table()))
+    return Kind(ParquetExport, url, lambda: parquet_rows(url))
+
+
+def rows(*values: bytes, layout: TableRows | None = None) -> pa.Table:
+    return (layout or TableRows(None, by_day=False)).table([batch(*values)])
+
+
+def test_a_position_is_read_back_with_the_rows_of_its_commit(kind_anywhere: Kind) -> None:
+    table = kind_anywhere.opened()
+    assert table.position is None
+    for stated, values in (
+        (position(5, newest=2, s0=2, s1=0), [b"a", b"b"]),
+        (position(9, newest=4, s1=3, s3=0), [b"c"]),
+    ):
+        table.append(rows(*values), stated)
+        assert stated == table.position == kind_anywhere.opened().position
+    found = kind_anywhere.rows()
+    assert [b"a", b"b", b"c"] == kind_anywhere.values()
+    assert {None, "n"} == {headers[0]["name"] if headers else None for headers in found["headers"].to_pylist()}
+
+
+@pytest.mark.parametrize("has_rows", [False, True], ids=["a new table", "a table with rows"])
+def test_of_two_exports_one_adds_rows(kind_anywhere: Kind, has_rows: bool) -> None:
+    """The second one read its position before the first one wrote: the same records would be in the table twice."""
+    if has_rows:
+        kind_anywhere.opened().append(rows(b"a"), position(2, s0=1))
+    first, second = kind_anywhere.opened(), kind_anywhere.opened()
+    first.append(rows(b"b"), position(5, s0=2))
+
+    with pytest.raises(TableConflictError, match=r"another commit to .*orders came first, so nothing was added"):
+        second.append(rows(b"b", b"c"), position(7, s0=3))
+
+    assert [b"a"] * has_rows + [b"b"] == kind_anywhere.values()
+    again = kind_anywhere.opened()
+    assert again.position == position(5, s0=2)
+    again.append(rows(b"c"), position(7, s0=3))
+    assert [b"a"] * has_rows + [b"b", b"c"] == kind_anywhere.values()
+
+
+def test_fields_become_columns_and_a_later_schema_adds_columns(kind: Kind) -> None:
+    kind.opened().append(rows(b'{"id":"x"}'), position(1, s0=1))
+    for types, value in (({"id": "string"}, b'{"id":"y"}'), ({"id": "string", "n": "long"}, b'{"id":"z","n":3}')):
+        layout = TableRows(types, by_day=False)
+        kind.opened(layout).append(rows(value, layout=layout), position(2, s0=2))
+
+    found = kind.rows().sort_by([("id", "ascending"), ("n", "ascending")]).select(["value", "id", "n"]).to_pylist()
+    assert found == [
+        {"value": None, "id": "y", "n": None},
+        {"value": None, "id": "z", "n": 3},
+        {"value": b'{"id":"x"}', "id": None, "n": None},
+    ]
+    for types, reason in (
+        (None, "has column 'id' of type string, which is missing in the schema: give one with it"),
+        ({"id": "string"}, "has column 'n' of type int64, which is missing"),
+        ({"id": "string", "n": "double"}, "has column 'n' of type int64, which is of type double in the schema"),
+    ):
+        with pytest.raises(HeadgateError, match=reason):
+            kind.opened(TableRows(types, by_day=False))
+
+
+def test_a_table_of_another_topic_names_it(kind: Kind) -> None:
+    kind.opened().append(rows(b"a"), position(1, s0=1))
+    other = Origin(topic="carts", topic_id=8, shard=3, ledger_id=ORIGIN.ledger_id)
+
+    found = kind.opened(origin=other).position
+    assert found is not None
+    assert found.origin == ORIGIN
+
+
+def test_delta_and_iceberg_are_partitioned_by_day(kind: Kind) -> None:
+    layout = TableRows(None, by_day=True)
+    if kind.open_table is ParquetExport:
+        with pytest.raises(HeadgateError, match="--partition-by day needs a Delta or Iceberg table"):
+            kind.opened(layout)
+        return
+    kind.opened(layout).append(rows(b"a", layout=layout), position(1, s0=1))
+
+    assert ["1970-01-01"] == [str(day) for day in kind.rows()["day"].to_pylist()]
+    with pytest.raises(HeadgateError, match="has a column 'day': add --partition-by day"):
+        kind.opened()
+
+
+def test_positions_survive_the_maintenance_of_a_delta_table(tmp_path: Path) -> None:
+    """Its log is rewritten as a checkpoint and deleted, and its files are compacted and deleted."""
+    url = str(tmp_path / "orders")
+    for chunk in range(1, 4):
+        DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).append(rows(b"a"), position(chunk, s0=chunk))
+    table = DeltaTable(url)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+    assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
+
+
+def test_an_iceberg_table_that_is_rolled_back_continues_there(iceberg: Kind) -> None:
+    """And one without its old snapshots continues behind its rows."""
+    for chunk in range(1, 4):
+        iceberg.opened().append(rows(b"%d" % chunk), position(chunk, s0=chunk))
+    table = load_catalog("lake").load_table("a.orders")
+    second = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)[1]
+    with table.manage_snapshots() as snapshots:
+        snapshots.rollback_to_snapshot(second.snapshot_id)
+    again = iceberg.opened()
+
+    assert again.position == position(2, s0=2)
+    again.append(rows(b"4"), position(4, s0=3))
+    assert [b"1", b"2", b"4"] == iceberg.values()
+
+
+def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) -> None:
+    if kind.open_table is DeltaExport:
+        from deltalake import write_deltalake  # noqa: PLC0415
+
+        write_deltalake(kind.place, rows(b"a"))
+    elif kind.open_table is IcebergExport:
+        kind.opened()
+        load_catalog("lake").load_table("a.orders").append(rows(b"a"))
+    else:
+        out = pa.BufferOutputStream()
+        pq.write_table(rows(b"a"), out)
+        asyncio.run(open_store(kind.place).create("data/000000000001.parquet", out.getvalue().to_pybytes()))
+
+    with pytest.raises(HeadgateError, match="rows that no export has written"):
+        kind.opened()

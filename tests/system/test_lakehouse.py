@@ -1,0 +1,115 @@
+"""Exports to Delta and Iceberg tables on a real node, killed at any point: each record is in the table once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.support.servers.node import Node
+from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+KINDS = ("delta", "iceberg")
+SMALL_COMMITS = ("--commit-bytes", "1")
+"""One commit for each object of the ledger."""
+
+
+class Lake:
+    """One table, as commands and other programs find it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self._folder = kind, folder
+        self.table = str(folder / "orders") if kind == "delta" else "lake.a.orders"
+        self.catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/lake"}
+
+    def words(self, topic: str, *options: str) -> tuple[str, ...]:
+        schema = str(self._folder / "schema.json")
+        return ("export", topic, self.table, "--to", self.kind, "--schema", schema, *options)
+
+    def commits(self) -> int:
+        """Return how many commits have added rows, as far as files tell."""
+        if self.kind == "delta":
+            return len(list((self._folder / "orders/_delta_log").glob("*.json"))) - 1
+        return len(list(self._folder.glob("lake/a/orders/metadata/snap-*.avro")))
+
+    def rows(self) -> list[dict[str, Any]]:
+        if self.kind == "delta":
+            table = pa.table(DeltaTable(self.table).to_pyarrow_table())
+        else:
+            table = SqlCatalog("lake", **self.catalog).load_table("a.orders").scan().to_arrow()
+        return table.select(["segment", "offset", "n"]).to_pylist()
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """An empty folder, and the environment of the commands that find its catalog."""
+    (tmp_path / "schema.json").write_text(json.dumps({"id": "string", "n": "long"}))
+    made = Lake(request.param, tmp_path)
+    for name, value in made.catalog.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
+    return made
+
+
+async def produce(node: Node, topic: str, first: int, count: int) -> None:
+    lines = jsonl({"id": f"k{n % 40}", "n": n} for n in range(first, first + count))
+    await node.commands.succeed("produce", topic, "--key-field", "id", stdin=lines)
+
+
+def require_each_once(lake: Lake, count: int) -> None:
+    """Fail unless the table has the numbers 0 to ``count`` - 1, each once, at places of their own."""
+    rows = lake.rows()
+    assert [] == [each for each, times in Counter(row["n"] for row in rows).items() if times > 1]
+    assert list(range(count)) == sorted(row["n"] for row in rows)
+    assert count == len({(row["segment"], row["offset"]) for row in rows})
+
+
+async def test_killed_and_concurrent_exports_store_each_record_once(node: Node, lake: Lake) -> None:
+    """The topic is split after a kill, and then two exports run at once."""
+    topic = f"lake-{lake.kind}"
+    await node.commands.succeed("topic", "create", topic)
+    await produce(node, topic, 0, 400)
+    following = await node.commands.start(topic, *lake.words(topic, *SMALL_COMMITS, "--follow"))
+    await wait_until(lambda: lake.commits() >= 1, lambda: f"a commit: {following.errors()}")
+    await following.kill()
+
+    await node.commands.succeed("topic", "split", topic, "0")
+    await produce(node, topic, 400, 200)
+    both = [await node.commands.start(f"{topic}-{at}", *lake.words(topic, "--subscription", "lake")) for at in range(2)]
+    codes = [await each.ended(60) for each in both]
+    assert 0 in codes, [each.errors() for each in both]
+    assert all("another commit to" in each.errors() for code, each in zip(codes, both, strict=True) if code)
+    require_each_once(lake, 600)
+
+    (backlog,) = (await node.commands.succeed("backlog", topic, "lake", "--json")).document()
+    assert 0 == sum(each["records"] for each in backlog["segments"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+async def test_no_record_is_lost_or_doubled_by_twenty_kills(node: Node, lake: Lake) -> None:
+    """Exports are killed at random points while records arrive and the topic splits."""
+    topic, chance, stored = f"kills-{lake.kind}", random.Random(lake.kind), 0
+    words = lake.words(topic, *SMALL_COMMITS, "--follow", "--interval", "0.2")
+    await node.commands.succeed("topic", "create", topic)
+    for kill in range(20):
+        before = lake.commits() if kill else 0
+        export = await node.commands.start(f"{topic}-{kill}", *words)
+        for _ in range(3):
+            await produce(node, topic, stored, 100)
+            stored += 100
+        if kill % 5 == 4:
+            await node.commands.succeed("topic", "split", topic, str(kill // 5))
+        await wait_until(lambda seen=before: lake.commits() > seen, lambda log=export: f"a commit: {log.errors()}", 60)
+        await asyncio.sleep(chance.random())  # The random point.
+        await export.kill()
+    await node.commands.succeed(*lake.words(topic))
+    require_each_once(lake, stored)
