@@ -112,9 +112,9 @@ class _Consumption:
     async def take(self, count: int) -> AsyncIterator[ConsumedRecord]:
         """Yield the next ``count`` records."""
         for _ in range(count):
-            record = await self.feed.next()
-            assert record is not None, "the feed was stopped"
-            yield record
+            while not (records := self.feed.take(1)):
+                await self.feed.changed()
+            yield records[0]
 
 
 @asynccontextmanager

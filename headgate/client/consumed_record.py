@@ -6,7 +6,7 @@ from headgate.model.headers import Headers
 from headgate.model.identifiers import Generation, Offset, SegmentId
 
 
-class ConsumedRecord(msgspec.Struct, frozen=True):
+class ConsumedRecord(msgspec.Struct, frozen=True, gc=False):
     """One record as it was delivered."""
 
     topic: str

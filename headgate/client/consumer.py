@@ -354,15 +354,15 @@ class Consumer:
             HeadgateError: reading failed for good, or this consumer is not open.
         """
         while True:
-            if begun := await self._hand_over([await self._take()]):
+            if begun := await self._hand_over(await self._take(1)):
                 return begun[0]
 
     async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
         return records if self._holdings.handling is not None else await self._deliveries.hand_over(records)
 
-    async def _take(self) -> ConsumedRecord:
-        """Return the next record of the feed, which is not handed to the program yet."""
+    async def _take(self, max_records: int) -> list[ConsumedRecord]:
+        """Return the next records of the feed, at least one, which are not handed to the program yet."""
         self._feed.totals.asked += 1
         while True:
             if self._tasks.failure is not None:
@@ -371,18 +371,16 @@ class Consumer:
                 raise StopAsyncIteration
             if self._state is _State.NEW:
                 raise HeadgateError("this consumer is not open; use it as an async context manager")
-            if (record := self._take_returned()) is not None:
-                return record
-            record = await self._feed.next()
-            if record is not None:
-                return record
+            if records := self._take_nowait(max_records):
+                return records
+            await self._feed.changed()
 
-    def _take_returned(self) -> ConsumedRecord | None:
+    def _take_nowait(self, max_records: int) -> list[ConsumedRecord]:
         while self._deliveries.returned:
             record = self._deliveries.returned.popleft()
             if self._feed.is_present(record):
-                return record
-        return None
+                return [record]
+        return self._feed.take(max_records)
 
     async def get_many(self, max_records: int = 500, timeout_seconds: float = 0.0) -> list[ConsumedRecord]:
         """Return the records that are available, at most ``max_records``.
@@ -401,20 +399,17 @@ class Consumer:
         require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
         try:
             async with asyncio.timeout(timeout_seconds):
-                first = await self._take()
+                records = await self._take(max_records)
         except TimeoutError:
             return []
         except StopAsyncIteration:
             raise HeadgateError("get_many: this consumer is closed") from None
-        records = [first]
-        while len(records) < max_records and first.delivery_count == 1:
-            record = self._take_returned() or self._feed.next_nowait()
-            if record is None:
+        while len(records) < max_records and records[0].delivery_count == 1:
+            following = self._take_nowait(max_records - len(records))
+            if not following or following[0].delivery_count > 1:
+                self._deliveries.returned.extendleft(following)
                 break
-            if record.delivery_count > 1:
-                self._deliveries.returned.appendleft(record)
-                break
-            records.append(record)
+            records += following
         return await self._hand_over(records)
 
     async def until_caught_up(self) -> AsyncGenerator[ConsumedRecord, None]:

@@ -130,17 +130,11 @@ class ChunkCache:
 
 def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
     """Return segment → its records of one topic. Columns are picked as a whole: faster than record by record."""
+    every = Rows(records.offset, records.timestamp_ms, records.key, records.value, records.headers)
     indexes: dict[int, list[int]] = {}
     for index, (topic, segment) in enumerate(zip(records.topic_id, records.segment, strict=True)):
         if topic == topic_id:
             indexes.setdefault(segment, []).append(index)
     return {
-        segment: Rows(
-            [records.offset[index] for index in picked],
-            [records.timestamp_ms[index] for index in picked],
-            [records.key[index] for index in picked],
-            [records.value[index] for index in picked],
-            [records.headers[index] for index in picked],
-        )
-        for segment, picked in indexes.items()
+        segment: every if len(picked) == len(records) else every.picked(picked) for segment, picked in indexes.items()
     }

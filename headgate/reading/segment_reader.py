@@ -11,6 +11,7 @@ durable before it delivers from it.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import Enum, auto
@@ -20,7 +21,6 @@ from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableErr
 from headgate.log.event_log import get_logger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
-from headgate.model.headers import Headers
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
 from headgate.reading.chunk_cache import ChunkCache
@@ -37,8 +37,11 @@ MISSING_SECONDS: Final = 60.0
 log = get_logger(__name__)
 
 
-Deliver = Callable[[int, int, bytes, bytes, Headers], Awaitable[None]]
-"""(offset, timestamp_ms, key, value, headers): returns once there is capacity."""
+FILTERED_RECORDS: Final = 250
+"""How many records of a reader that omits some are looked at before those that remain are delivered."""
+
+Deliver = Callable[[Rows], Awaitable[None]]
+"""(records in the order of their offsets, at least one): returns once there is capacity."""
 OnSkipped = Callable[[int, int], None]
 """(first offset, end offset): records that are not delivered, none if both are equal; read up to the end offset."""
 
@@ -173,28 +176,30 @@ class SegmentReader:
         await asyncio.sleep(POLL_SECONDS)
 
     async def _deliver_rows(self, rows: Rows) -> None:
-        skipped_from: int | None = None
-        for index, offset in enumerate(rows.offsets):
-            if offset < self.next_offset:
-                continue
-            if offset > self.next_offset:
-                raise LedgerError(
-                    f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
-                    f"{self.next_offset}; records are missing, or an older ledger was put back while this consumer ran",
-                )
-            key = rows.keys[index]
-            disposition = _Disposition.DELIVER if self._delivers_all else self._filter.classify(offset, key)
-            self.next_offset = offset + 1
-            if disposition in (_Disposition.OTHER_BUCKET, _Disposition.ACKNOWLEDGED):
-                skipped_from = offset if skipped_from is None else skipped_from
-                continue
-            if skipped_from is not None:
-                self._report_skipped(skipped_from, offset)
-                skipped_from = None
-            if disposition is _Disposition.DELIVER:
-                await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index], rows.headers[index])
-        if skipped_from is not None:
-            self._report_skipped(skipped_from, self.next_offset)
+        first = bisect_left(rows.offsets, self.next_offset)
+        offsets = rows.offsets[first:]
+        if offsets != (expected := [*range(self.next_offset, self.next_offset + len(offsets))]):
+            offset, wanted = next(pair for pair in zip(offsets, expected, strict=True) if pair[0] != pair[1])
+            raise LedgerError(
+                f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
+                f"{wanted}; records are missing, or an older ledger was put back while this consumer ran",
+            )
+        if self._delivers_all:
+            if offsets:
+                await self._deliver(rows.part(first, len(rows.offsets)))
+        else:
+            for at in range(first, len(rows.offsets), FILTERED_RECORDS):
+                await self._deliver_filtered(rows.part(at, at + FILTERED_RECORDS))
+        self.next_offset += len(offsets)
+
+    async def _deliver_filtered(self, rows: Rows) -> None:
+        """Deliver what the grant says. Report what is skipped once the records before it are delivered."""
+        found = list(map(self._filter.classify, rows.offsets, rows.keys))
+        if picked := [index for index, each in enumerate(found) if each is _Disposition.DELIVER]:
+            await self._deliver(rows.picked(picked))
+        skipped = [index for index, each in enumerate(found) if each is _Disposition.SKIP]
+        for first, end in OffsetRanges((rows.offsets[index], rows.offsets[index] + 1) for index in skipped):
+            self._report_skipped(first, end)
 
     def _report_skipped(self, first_offset: int, end_offset: int) -> None:
         if self._on_skipped is not None:
@@ -203,9 +208,8 @@ class SegmentReader:
 
 class _Disposition(Enum):
     DELIVER = auto()
-    OTHER_BUCKET = auto()
-    ACKNOWLEDGED = auto()
-    """It is acknowledged in its own bucket, and may not be in the others that the grant has."""
+    SKIP = auto()
+    """It is in another bucket; or it is acknowledged in its own, and may not be in the others that the grant has."""
     LATER = auto()
     """It has failed, and is read again when it is due."""
 
@@ -232,9 +236,9 @@ class _GrantFilter:
         if self.checks_keys:
             bucket = key_bucket(key, self._buckets)
             if bucket not in self._own_buckets:
-                return _Disposition.OTHER_BUCKET
+                return _Disposition.SKIP
             if offset < self._starts[bucket]:
-                return _Disposition.ACKNOWLEDGED
+                return _Disposition.SKIP
         if self._skipped[bucket].contains(offset):
-            return _Disposition.ACKNOWLEDGED
+            return _Disposition.SKIP
         return _Disposition.LATER if offset in self._failed else _Disposition.DELIVER

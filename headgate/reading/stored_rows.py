@@ -60,6 +60,14 @@ class Rows(NamedTuple):
             rows.headers(),
         )
 
+    def part(self, first: int, end: int) -> Self:
+        """Return the rows from ``first`` up to, not including, ``end``, or those that there are."""
+        return type(self)._make([column[first:end] for column in self])
+
+    def picked(self, rows: Sequence[int]) -> Self:
+        """Return the ``rows`` with these numbers, in that order."""
+        return type(self)._make([list(map(column.__getitem__, rows)) for column in self])
+
 
 class StoredRows(NamedTuple):
     """Records of one object, in the order in which they were stored."""

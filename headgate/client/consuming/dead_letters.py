@@ -121,7 +121,7 @@ class DeadLetterSender:
             start_chunk=letter.start_chunk,
             end_offset=letter.offset + 1,
         )
-        _, timestamp_ms, key, value, headers = await self._feed.read_one(grant)
+        _, (timestamp_ms,), (key,), (value,), (headers,) = await self._feed.read_one(grant)
         own = self._requests.origin(letter).headers()
         others = without_origin(headers)  # A record that was dead before keeps its newest origin only.
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))

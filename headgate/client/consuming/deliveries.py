@@ -211,7 +211,7 @@ class Deliveries:
                     self._push(holding, again, loop.time() + RETRY_SECONDS)
             else:
                 del holding.retrying[again.offset]
-                await self.feed.enqueue(holding, again)
+                await self.feed.enqueue(holding, [again])
 
     async def _time_out(self) -> None:
         """Rule 3."""

@@ -175,7 +175,7 @@ class Parking:
                 if state.is_resuming and not holding.stopped:
                     self._pass(named, state, number - 1, newest)
                     state.queued = number
-                    await self._feed.enqueue(holding, self._consumed(holding, found[number], number))
+                    await self._feed.enqueue(holding, [self._consumed(holding, found[number], number)])
         if state.is_resuming and not holding.stopped:
             self._pass(named, state, end, newest)
 

@@ -1,13 +1,16 @@
 """Read the records of held segments: one reader per segment, one bounded queue for all.
 
-Records of a segment are delivered in the order of their offsets, and none of a stopped segment.
+Records of a segment are delivered in the order of their offsets, and none of a stopped segment. They are queued in
+runs: consecutive deliveries of one segment, which cost one turn of the reader.
 """
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
@@ -18,25 +21,25 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
-from headgate.model.headers import Headers
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant, Redelivery
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
 from headgate.reading.segment_reader import SegmentReader
+from headgate.reading.stored_rows import Rows
 from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
+RUN_RECORDS: Final = 250
+"""Most records of one run."""
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
 """How often a bucket range without deliveries reports how many records of other ranges it has
 skipped."""
 
-Row = tuple[int, int, bytes, bytes, Headers]
-"""(offset, timestamp_ms, key, value, headers)."""
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -161,7 +164,7 @@ class RecordFeed:
         self._spawn = spawn
         self._cache: ChunkCache | None = None
         self._compacted: CompactedRecords | None = None
-        self._queue: asyncio.Queue[tuple[HeldSegment, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
+        self._queue = _Queue()
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         """Read from the ledger of ``shard``. Further calls change nothing."""
@@ -266,23 +269,22 @@ class RecordFeed:
             starts=[],
             failed=[],
         )
-        row = await self.read_one(grant)
+        found = await self.read_one(grant)
         if self.holds(holding) and not holding.stopped:
             holding.retrying.pop(redelivery.offset, None)
-            await self._deliver(grant, *row, delivery_count=redelivery.delivery)
+            await self._deliver(grant, found, redelivery.delivery)
 
-    async def read_one(self, grant: Grant) -> Row:
+    async def read_one(self, grant: Grant) -> Rows:
         """Read the record at the start of ``grant``, which ends behind it.
 
         Raises StoreUnavailableError: it cannot be read at present, or its segment was pruned meanwhile.
         """
         assert self._cache is not None, "the feed is not open"
         assert self._compacted is not None, "opened together with the cache"
-        found: list[Row] = []
+        found: list[Rows] = []
 
-        async def keep(*row: *Row) -> None:
-            if row[0] == grant.start_offset:
-                found.append(row)
+        async def keep(rows: Rows) -> None:
+            found.append(rows.part(0, 1))
 
         reader = SegmentReader(grant, cache=self._cache, compacted=self._compacted, head=self.head, deliver=keep)
         try:
@@ -293,37 +295,29 @@ class RecordFeed:
             raise StoreUnavailableError(text) from None
         return found[0]
 
-    async def _deliver(
-        self,
-        grant: Grant,
-        offset: int,
-        timestamp_ms: int,
-        key: bytes,
-        value: bytes,
-        headers: Headers,
-        delivery_count: int = 1,
-    ) -> None:
+    async def _deliver(self, grant: Grant, rows: Rows, delivery_count: int = 1) -> None:
         holding = self.holdings[grant.segment, grant.generation]
-        if delivery_count == 1 and not holding.has_capacity.is_set():
-            await holding.has_capacity.wait()
-        if delivery_count == 1 and holding.resumed is not None:
-            await holding.resumed.wait()
-        record = ConsumedRecord(
-            self._topic,
-            SegmentId(grant.segment),
-            Offset(offset),
-            key,
-            value,
-            timestamp_ms,
-            Generation(grant.generation),
-            headers,
-            delivery_count,
-        )
-        if holding.parked and await self._is_parked(holding, key):
-            self.on_parked(holding, record)
-        else:
-            holding.queued_end = offset + 1
-            await self.enqueue(holding, record)
+        at = 0
+        while at < len(rows.offsets):
+            if delivery_count == 1 and not holding.has_capacity.is_set():
+                await holding.has_capacity.wait()
+            if delivery_count == 1 and holding.resumed is not None:
+                await holding.resumed.wait()
+            # With parked keys, one by one: what is queued and what is parked keep their order.
+            run = rows.part(at, at + (1 if holding.parked else RUN_RECORDS))
+            at += len(run.offsets)
+            records = self._records(grant, run, delivery_count)
+            if holding.parked and await self._is_parked(holding, run.keys[0]):
+                self.on_parked(holding, records[0])
+            else:
+                holding.queued_end = run.offsets[-1] + 1
+                await self.enqueue(holding, records)
+
+    def _records(self, grant: Grant, rows: Rows, delivery_count: int) -> list[ConsumedRecord]:
+        topic, segment, generation = repeat(self._topic), repeat(SegmentId(grant.segment)), Generation(grant.generation)
+        offsets, timestamps_ms, keys, values, headers = rows
+        columns = offsets, keys, values, timestamps_ms, repeat(generation), headers, repeat(delivery_count)
+        return list(map(ConsumedRecord, topic, segment, *columns))
 
     async def _is_parked(self, holding: HeldSegment, key: bytes) -> bool:
         """Return whether a record that was read is parked. Wait while its key is about to be parked no more."""
@@ -331,12 +325,10 @@ class RecordFeed:
             await state.held.wait()
         return state is not None
 
-    async def enqueue(self, holding: HeldSegment, record: ConsumedRecord) -> None:
-        holding.queued += not record.parked_number
-        if self._queue.full():
-            await self._queue.put((holding, record))
-        else:
-            self._queue.put_nowait((holding, record))
+    async def enqueue(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
+        """Queue a run for the program, once there is room. A record that is resumed or delivered again is a run."""
+        holding.queued += 0 if records[0].parked_number else len(records)
+        await self._queue.put(holding, records)
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Record how far a bucket range was read; report the skipped records that can be acknowledged."""
@@ -365,54 +357,48 @@ class RecordFeed:
             holding.acknowledged = holding.read_offset
             self.on_skipped(holding.grant, 0, holding.read_offset)
 
-    async def next(self) -> ConsumedRecord | None:
-        """Return the next record, or None if the consumer should check whether to stop."""
-        while True:
-            item = await self._queue.get()
-            if item is None:
-                return None
-            record = self._delivered(*item)
-            if record is not None:
-                return record
+    async def changed(self) -> None:
+        """Wait until a record is queued, or the consumer should check whether to stop."""
+        await self._queue.changed()
 
-    def next_nowait(self) -> ConsumedRecord | None:
-        """Return the next record that is queued, or None if there is none."""
-        while not self._queue.empty():
-            item = self._queue.get_nowait()
-            record = None if item is None else self._delivered(*item)
-            if record is not None:
-                return record
-        return None
+    def take(self, max_records: int) -> list[ConsumedRecord]:
+        """Return the next records of one run, at most so many; an empty list if none is queued."""
+        while self._queue.runs:
+            holding = self._queue.runs[0].holding
+            records = self._queue.take(1 if holding.parked else max_records)
+            if records := self._delivered(holding, records):
+                return records
+        return []
 
-    def _delivered(self, holding: HeldSegment, record: ConsumedRecord) -> ConsumedRecord | None:
-        """Count a record as delivered; None if its segment was revoked meanwhile."""
-        holding.queued -= not record.parked_number
+    def _delivered(self, holding: HeldSegment, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        """Count records of a run as delivered; return none if their segment was revoked meanwhile.
+
+        If the segment has parked keys, it is one record: others must be delivered before it is parked.
+        """
+        last = records[-1]
+        holding.queued -= 0 if last.parked_number else len(records)
         if holding.stopped:
-            return None
-        if (number := record.parked_number) != 0:
-            parked = holding.parked.get(record.key)
+            return []
+        if (number := last.parked_number) != 0:
+            parked = holding.parked.get(last.key)
             if parked is None or not parked.delivers(number):
-                return None
+                return []
             parked.delivered = number
-            self._count(record)
-            return record
-        holding.taken_end = record.offset + 1
-        if holding.parked and record.key in holding.parked:
-            self.on_parked(holding, record)
-            return None
-        self._count(record)
-        holding.delivered = max(holding.delivered, record.offset + 1)
-        if not self.positions_follow_handling:
-            self.positions[record.segment] = Offset(holding.delivered)
-        if self._kind == SubscriptionType.QUEUE:
-            holding.unacknowledged_offsets[record.offset] = record.delivery_count
-        return record
-
-    def _count(self, record: ConsumedRecord) -> None:
+        else:
+            holding.taken_end = last.offset + 1
+            if holding.parked and last.key in holding.parked:
+                self.on_parked(holding, last)
+                return []
+            holding.delivered = max(holding.delivered, last.offset + 1)
+            if not self.positions_follow_handling:
+                self.positions[last.segment] = Offset(holding.delivered)
+            if self._kind == SubscriptionType.QUEUE:
+                holding.unacknowledged_offsets.update((each.offset, each.delivery_count) for each in records)
         totals = self.totals
-        totals.delivered += 1
-        totals.redelivered += record.delivery_count > 1
-        totals.newest = record
+        totals.delivered += len(records)
+        totals.redelivered += len(records) if last.delivery_count > 1 else 0
+        totals.newest = last
+        return records
 
     def is_present(self, record: ConsumedRecord) -> bool:
         """Return whether this delivery of a QUEUE's record is neither acknowledged nor over."""
@@ -463,7 +449,7 @@ class RecordFeed:
     @property
     def queued_records(self) -> int:
         """Records that are read, and that the program has not taken."""
-        return self._queue.qsize()
+        return self._queue.records
 
     def lag_seconds(self, now_ms: int) -> float:
         """Return the metric of this name (headgate.client.client_metrics). Any thread may call it."""
@@ -474,6 +460,56 @@ class RecordFeed:
         return math.inf if newest is None else max(0, now_ms - newest.timestamp_ms) / 1000
 
     def wake(self) -> None:
-        """Make a waiting `next` return None. With a full queue it is not waiting."""
-        if not self._queue.full():
-            self._queue.put_nowait(None)
+        """End the waits of `changed`."""
+        self._queue.wake()
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    holding: HeldSegment
+    records: list[ConsumedRecord]
+    taken: int = 0
+
+
+class _Queue:
+    """Runs of records for the program, bounded in records."""
+
+    def __init__(self) -> None:
+        self.runs: deque[_Run] = deque()
+        self.records = 0
+        self._entrance = asyncio.Lock()
+        """Held by the reader that waits for room; others follow in their order."""
+        self._awaited = 0
+        """How many records it has."""
+        self._has_room = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    async def put(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
+        async with self._entrance:
+            self._awaited = len(records)
+            while self.records + len(records) > QUEUE_RECORDS:
+                self._has_room.clear()
+                await self._has_room.wait()
+            self.runs.append(_Run(holding, records))
+            self.records += len(records)
+            self._changed.set()
+
+    def take(self, max_records: int) -> list[ConsumedRecord]:
+        """Remove records from the first run, at most so many."""
+        run = self.runs[0]
+        records = run.records[run.taken : run.taken + max_records]
+        run.taken += len(records)
+        if run.taken == len(run.records):
+            self.runs.popleft()
+        self.records -= len(records)
+        if self.records + self._awaited <= QUEUE_RECORDS:
+            self._has_room.set()
+        return records
+
+    async def changed(self) -> None:
+        if not self.runs:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def wake(self) -> None:
+        self._changed.set()

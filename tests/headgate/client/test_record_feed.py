@@ -7,10 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from headgate.client.consuming.record_feed import RecordFeed
+from headgate.client.consuming.record_feed import ParkedKey, RecordFeed
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant
+from headgate.reading.stored_rows import Rows
 from tests.support.fakes.scripted_leader import ScriptedCluster
 
 pytestmark = pytest.mark.looptime
@@ -46,8 +48,17 @@ class Feed(RecordFeed):
 
     async def delivered(self, offset: int) -> Any:
         """Return a record that the reader has delivered, and the program received."""
-        await self._deliver(GRANT, offset, 0, b"k", b"v", ())
-        return await self.next()
+        await self.read(offset)
+        return self.take(1)[0]
+
+    async def read(self, *offsets: int, grant: Grant = GRANT) -> None:
+        """Queue what a reader has read: the key of a record is the last digit of its offset."""
+        keys = [b"%d" % (offset % 10) for offset in offsets]
+        await self._deliver(grant, Rows(list(offsets), [0] * len(keys), keys, keys, [()] * len(keys)))
+
+    def taken(self, max_records: int) -> list[int]:
+        """Return the offsets of what the program takes."""
+        return [record.offset for record in self.take(max_records)]
 
 
 async def test_closing_stops_all_readers_and_loads() -> None:
@@ -67,16 +78,40 @@ async def test_closing_stops_all_readers_and_loads() -> None:
     assert load.cancelled()
 
 
-async def test_a_thousand_records_are_queued_for_the_program() -> None:
-    feed = Feed()
+async def test_a_thousand_records_are_queued_for_the_program_and_readers_wait_in_turn() -> None:
+    feed, other = Feed(), replace(GRANT, segment=4)
     feed.begin(GRANT)
-    for offset in range(10, 1010):
-        await asyncio.wait_for(feed._deliver(GRANT, offset, 0, b"k", b"v", ()), 1)
-    one_more = asyncio.create_task(feed._deliver(GRANT, 1010, 0, b"k", b"v", ()))
+    feed.begin(other)
+    await asyncio.wait_for(feed.read(*range(10, 910)), 1)
+    first = asyncio.create_task(feed.read(*range(910, 1110)))
+    second = asyncio.create_task(feed.read(10, grant=other))
     await asyncio.sleep(60)
-    assert not one_more.done()
-    await feed.next()
-    await asyncio.wait_for(one_more, 1)
+    assert 900 == feed.queued_records
+    assert [*range(10, 109)] == feed.taken(99)
+    await asyncio.sleep(60)
+    assert not first.done()
+    assert [109] == feed.taken(1)
+    await asyncio.wait_for(first, 1)
+    await asyncio.sleep(60)
+    assert not second.done()
+    assert [*range(110, 260)] == feed.taken(1000), "the rest of the run"
+    await asyncio.wait_for(second, 1)
+
+
+async def test_of_a_run_with_a_parked_key_what_is_before_a_record_is_delivered_before_it_is_parked() -> None:
+    """What is parked may acknowledge all that was delivered before it."""
+    feed, parked = Feed(), list[tuple[int, int]]()
+    holding = feed.begin(GRANT)
+    feed.on_parked = lambda holding, record: parked.append((record.offset, holding.delivered))
+    await feed.read(*range(10, 30))
+    holding.parked = {b"2": ParkedKey(holding.queued_end)}
+    await feed.read(*range(30, 35))
+
+    assert [(32, 10)] == parked
+    assert [10, 11, 13] == [feed.taken(100)[0] for _ in range(3)]
+    assert [(32, 10), (12, 12)] == parked
+    holding.parked.clear()
+    assert [*range(14, 30)] == feed.taken(100)
 
 
 async def test_a_segment_begins_at_the_position_of_its_grant() -> None:

@@ -20,6 +20,7 @@ from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import SegmentReader
+from headgate.reading.stored_rows import Rows
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.samples.compaction import compact
@@ -75,9 +76,10 @@ class CompactedLedger:
             del self.store.objects[item.path]
 
     def reader(self, start: int = 0, start_chunk: int = 1, *, start_offset: int | None = None) -> SegmentReader:
-        async def deliver(offset: int, _: int, __: bytes, value: bytes, ___: object) -> None:
-            await self.capacity.acquire()
-            self.delivered.append((offset, value))
+        async def deliver(rows: Rows) -> None:
+            for offset, value in zip(rows.offsets, rows.values, strict=True):
+                await self.capacity.acquire()
+                self.delivered.append((offset, value))
 
         grant = m.Grant(
             segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk

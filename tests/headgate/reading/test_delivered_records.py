@@ -10,12 +10,12 @@ import pytest
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
-from headgate.model.headers import Headers
 from headgate.protocol.messages import BucketStart, Grant, Redelivery
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
 from headgate.reading.segment_reader import OnSkipped, SegmentReader
+from headgate.reading.stored_rows import Rows
 from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
@@ -47,9 +47,10 @@ async def delivered(
     await ledger.append(1, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
     found: list[int] = []
 
-    async def deliver(offset: int, timestamp_ms: int, key: bytes, value: bytes, _: Headers) -> None:
-        assert (7, KEYS[offset], b"1.0.%d" % offset) == (timestamp_ms, key, value)
-        found.append(offset)
+    async def deliver(rows: Rows) -> None:
+        for offset, *row in zip(*rows, strict=True):
+            assert [7, KEYS[offset], b"1.0.%d" % offset, ()] == row
+            found.append(offset)
 
     fields = {"segment": 0, "generation": 1, "first_hash": 0, "last_hash": 65535, "start_offset": 0, "start_chunk": 1}
     head = Head()
@@ -127,7 +128,7 @@ async def test_a_reader_whose_next_chunk_is_missing_reports_at_once_how_far_it_h
     ledger, head = Ledger(FakeStore(latency_seconds=(0, 0)), 0), Head()
     reported: list[tuple[int, int]] = []
 
-    async def deliver(offset: int, timestamp_ms: int, key: bytes, value: bytes, _: Headers) -> None:
+    async def deliver(_: Rows) -> None:
         raise AssertionError("there are no records")
 
     grant = Grant(
