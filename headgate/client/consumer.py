@@ -354,28 +354,26 @@ class Consumer:
             HeadgateError: reading failed for good, or this consumer is not open.
         """
         while True:
-            if begun := await self._hand_over(await self._take(1)):
+            if not (records := self._take(1)):
+                await self._feed.changed()
+            elif begun := await self._hand_over(records):
                 return begun[0]
 
     async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
-        return records if self._holdings.handling is not None else await self._deliveries.hand_over(records)
+        if self._holdings.handling is not None or not self._deliveries.begins:
+            return records
+        return await self._deliveries.hand_over(records)
 
-    async def _take(self, max_records: int) -> list[ConsumedRecord]:
-        """Return the next records of the feed, at least one, which are not handed to the program yet."""
+    def _take(self, max_records: int) -> list[ConsumedRecord]:
+        """Return the next records of the feed, if there are any. They are not handed to the program yet."""
         self._feed.totals.asked += 1
-        while True:
-            if self._tasks.failure is not None:
-                raise self._tasks.failure
-            if self._state in (_State.ENDED, _State.CLOSED):
-                raise StopAsyncIteration
+        if self._tasks.failure is not None:
+            raise self._tasks.failure
+        if self._state is not _State.OPEN:
             if self._state is _State.NEW:
                 raise HeadgateError("this consumer is not open; use it as an async context manager")
-            if records := self._take_nowait(max_records):
-                return records
-            await self._feed.changed()
-
-    def _take_nowait(self, max_records: int) -> list[ConsumedRecord]:
+            raise StopAsyncIteration
         while self._deliveries.returned:
             record = self._deliveries.returned.popleft()
             if self._feed.is_present(record):
@@ -399,13 +397,14 @@ class Consumer:
         require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
         try:
             async with asyncio.timeout(timeout_seconds):
-                records = await self._take(max_records)
+                while not (records := self._take(max_records)):
+                    await self._feed.changed()
         except TimeoutError:
             return []
         except StopAsyncIteration:
             raise HeadgateError("get_many: this consumer is closed") from None
         while len(records) < max_records and records[0].delivery_count == 1:
-            following = self._take_nowait(max_records - len(records))
+            following = self._take(max_records - len(records))
             if not following or following[0].delivery_count > 1:
                 self._deliveries.returned.extendleft(following)
                 break

@@ -30,8 +30,9 @@ class OffsetRanges:
         if first >= end:
             return
         ranges = self._ranges
-        if not ranges or first > ranges[-1][1]:
-            ranges.append((first, end))
+        if not ranges or first >= ranges[-1][1]:
+            begin = ranges.pop()[0] if ranges and first == ranges[-1][1] else first
+            ranges.append((begin, end))
             self._count += end - first
             return
         low = bisect_left(ranges, first, key=_end)

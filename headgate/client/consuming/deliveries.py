@@ -78,8 +78,13 @@ class Deliveries:
             self.returned.extendleft(reversed(records))
             raise
 
+    @property
+    def begins(self) -> bool:
+        """Whether the leader stores that a delivery has begun (rule 1)."""
+        return bool(self.policy.max_deliveries or self.policy.ack_timeout_ms)
+
     async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-        if not (self.policy.max_deliveries or self.policy.ack_timeout_ms):
+        if not self.begins:
             return records
         parts = [records[at : at + m.MAX_BEGUN_RECORDS] for at in range(0, len(records), m.MAX_BEGUN_RECORDS)]
         return [record for part in parts for record in await self._begin(part)]

@@ -363,9 +363,10 @@ class RecordFeed:
 
     def take(self, max_records: int) -> list[ConsumedRecord]:
         """Return the next records of one run, at most so many; an empty list if none is queued."""
-        while self._queue.runs:
-            holding = self._queue.runs[0].holding
-            records = self._queue.take(1 if holding.parked else max_records)
+        queue = self._queue
+        while queue.runs:
+            holding = queue.runs[0].holding
+            records = queue.take(1 if holding.parked else max_records)
             if records := self._delivered(holding, records):
                 return records
         return []
@@ -385,14 +386,14 @@ class RecordFeed:
                 return []
             parked.delivered = number
         else:
-            holding.taken_end = last.offset + 1
+            holding.taken_end = end = last.offset + 1
             if holding.parked and last.key in holding.parked:
                 self.on_parked(holding, last)
                 return []
-            holding.delivered = max(holding.delivered, last.offset + 1)
+            holding.delivered = max(holding.delivered, end)
             if not self.positions_follow_handling:
                 self.positions[last.segment] = Offset(holding.delivered)
-            if self._kind == SubscriptionType.QUEUE:
+            if self._kind is SubscriptionType.QUEUE:
                 holding.unacknowledged_offsets.update((each.offset, each.delivery_count) for each in records)
         totals = self.totals
         totals.delivered += len(records)
