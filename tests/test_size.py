@@ -35,7 +35,7 @@ ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
     "MqttTransport": 29,
-    "ZooKeeperElections": 20,
+    "ZooKeeperElections": 18,
     "Daemon": 26,
     "ShardLeader": 24,
     "ShardSpreader": 22,

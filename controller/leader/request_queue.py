@@ -25,9 +25,8 @@ Finish = Callable[[Outcome], None]
 class RequestQueue:
     """The requests of one leader term that are being answered in steps."""
 
-    def __init__(self, driver: StepDriver, limit: int = MAX_WAITING_REQUESTS) -> None:
+    def __init__(self, driver: StepDriver) -> None:
         self._driver = driver
-        self._limit = limit
         self._waiting: deque[tuple[Steps[StepResult], Finish]] = deque()
         self._answering = False
 
@@ -36,8 +35,10 @@ class RequestQueue:
 
     def add(self, steps: Steps[StepResult], finish: Finish) -> None:
         """Call ``finish`` with the result of ``steps``, in the turn of the last one, or with a refusal now."""
-        if len(self._waiting) >= self._limit:
-            finish(Refusal("unavailable", f"{self._limit} earlier requests are not answered yet: ask again later"))
+        if len(self._waiting) >= MAX_WAITING_REQUESTS:
+            finish(
+                Refusal("unavailable", f"{MAX_WAITING_REQUESTS} earlier requests are not answered yet: ask again later")
+            )
             return
         self._waiting.append((steps, finish))
         if not self._answering:

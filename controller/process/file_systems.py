@@ -38,22 +38,16 @@ class FileSystemWatch(BackgroundService):
 
     task_name = "file-systems"
 
-    def __init__(
-        self,
-        folders: Mapping[FileSystemUse, Path],
-        observer: events.Observer,
-        interval_seconds: float = INTERVAL_SECONDS,
-    ) -> None:
+    def __init__(self, folders: Mapping[FileSystemUse, Path], observer: events.Observer) -> None:
         self._folders = folders
         self._observer = observer
-        self._interval_seconds = interval_seconds
         self._failing: set[FileSystemUse] = set()
 
     async def _run(self) -> None:
         while True:
             for use, folder in self._folders.items():
                 await self._measure(use, folder)
-            await asyncio.sleep(self._interval_seconds)
+            await asyncio.sleep(INTERVAL_SECONDS)
 
     async def _measure(self, use: FileSystemUse, folder: Path) -> None:
         try:

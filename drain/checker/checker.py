@@ -61,11 +61,9 @@ class SparkDrainChecker(BackgroundService):
         on_state: Callable[[DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
         rng: random.Random | None = None,
-        reconnect: Backoff = RECONNECT_BACKOFF,
-        max_external_bytes: int = MAX_EXTERNAL_BYTES,
         require_ledger: RequireLedger = any_ledger,
     ) -> None:
-        """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes.
+        """Bound a query by ``timeout_seconds``, connecting included.
 
         ``pid``: returns the only process that may answer, None while it does not run. Raises ConfigError if
         ``socket`` is no path of one.
@@ -76,8 +74,6 @@ class SparkDrainChecker(BackgroundService):
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self._reconnect = reconnect
-        self._max_external_bytes = max_external_bytes
         self._require_ledger = require_ledger
         self._open_requests = 0
         self._connection: Connection | None = None
@@ -114,7 +110,7 @@ class SparkDrainChecker(BackgroundService):
         Raises:
             DrainCheckError: no reply in time, or an error.
         """
-        sent, omitted = fit_into_line(external, self._max_external_bytes)
+        sent, omitted = fit_into_line(external, MAX_EXTERNAL_BYTES)
         request = BacklogRequest(shard=shard, now_ms=now_ms, external=sent)
         response = await self._request(request, BacklogResponse, shard)
         response.external.extend(omitted)
@@ -169,7 +165,7 @@ class SparkDrainChecker(BackgroundService):
         while True:
             await self._connection_wanted.wait()
             if self._failed_attempts:
-                await asyncio.sleep(self._reconnect.seconds(self._failed_attempts - 1, self._rng.random()))
+                await asyncio.sleep(RECONNECT_BACKOFF.seconds(self._failed_attempts - 1, self._rng.random()))
             try:
                 connection = self._connection = await self._open()
             except DrainCheckError as error:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,11 +26,9 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class DrainListener:
     """An async context manager: it listens from entry to exit. Connections stay open."""
 
-    def __init__(self, path: Path, serve: Serve, *, users: AbstractSet[int] | None = None) -> None:
-        """``users``: the ids that may connect. Default: this user and root."""
+    def __init__(self, path: Path, serve: Serve) -> None:
         self.path = path
         self._serve = serve
-        self._users = trusted_users() if users is None else users
         self._server: asyncio.Server | None = None
         self._reports = ReportLimit(REPORT_SECONDS)
 
@@ -64,7 +61,7 @@ class DrainListener:
 
     async def _serve_trusted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            check_peer(writer.get_extra_info("socket"), self._users)
+            check_peer(writer.get_extra_info("socket"), trusted_users())
         except PeerRefusedError as error:
             writer.close()
             if self._reports.is_due(asyncio.get_running_loop().time()):

@@ -27,20 +27,12 @@ _CANCEL_RETRY_SECONDS: Final = 0.5
 class SparkRunner:
     """Runs one job at a time. A session may have several runners."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        *,
-        name: str,
-        run_timeout_seconds: float,
-        cancel_seconds: float = CANCEL_SECONDS,
-    ) -> None:
+    def __init__(self, session: SparkSession, *, name: str, run_timeout_seconds: float) -> None:
         """``name``: begins the names of the job groups."""
         self._session = session
         self._engine = calls_of(session)
         self._name = name
         self._run_timeout_seconds = run_timeout_seconds
-        self._cancel_seconds = cancel_seconds
         self._groups = itertools.count(1)
         self._run_lock = asyncio.Lock()
         self._runs = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -98,7 +90,7 @@ class SparkRunner:
 
     async def _cancel(self, group: str, job: asyncio.Future[Any]) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._cancel_seconds
+        until = loop.time() + CANCEL_SECONDS
         while loop.time() < until:
             call = loop.run_in_executor(self._calls, self._engine.cancel, group)
             await asyncio.wait({call}, timeout=_CANCEL_RETRY_SECONDS)
@@ -109,4 +101,4 @@ class SparkRunner:
                 # Retrieve the exception, so that asyncio does not log it.
                 job.exception()
                 return
-        raise JvmGoneError(f"the JVM did not cancel a job within {self._cancel_seconds:g} s")
+        raise JvmGoneError(f"the JVM did not cancel a job within {CANCEL_SECONDS:g} s")

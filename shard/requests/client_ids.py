@@ -26,8 +26,7 @@ class Conflict:
 
 
 class ClientIds:
-    def __init__(self, max_clients: int = MAX_CLIENTS) -> None:
-        self._max_clients = max_clients
+    def __init__(self) -> None:
         self._newest: dict[str, tuple[int, str]] = {}
         """Client id → (incarnation, address) of the newest program."""
         self._conflicting: set[str] = set()
@@ -43,7 +42,7 @@ class ClientIds:
             self._conflicting.add(client_id)
             return Conflict(first, newest[1])
         self._newest[client_id] = presence.incarnation, presence.client_id
-        if len(self._newest) > self._max_clients:
+        if len(self._newest) > MAX_CLIENTS:
             forgotten = next(iter(self._newest))
             del self._newest[forgotten]
             self._conflicting.discard(forgotten)

@@ -51,10 +51,10 @@ class RangeLimit:
     10 000 ranges (``managedLedgerMaxUnackedRangesToPersist``).
     """
 
-    def __init__(self, subscription: Subscription, segments: int, max_ranges: int = MAX_RANGES) -> None:
-        """``segments``: how many divide ``max_ranges``."""
+    def __init__(self, subscription: Subscription, segments: int) -> None:
+        """``segments``: how many divide `MAX_RANGES`."""
         self._subscription = subscription
-        self._limit = min(MAX_RANGES_PER_SEGMENT, max_ranges // segments)
+        self._limit = min(MAX_RANGES_PER_SEGMENT, MAX_RANGES // segments)
         self._opened: Counter[SegmentSlice] = Counter()
         """Slice → gaps that this batch opens."""
 
@@ -89,12 +89,10 @@ class AcknowledgementJudgement:
     """Those of them that rule 7 rejects."""
 
 
-def judge(
-    subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch, *, max_ranges: int = MAX_RANGES
-) -> AcknowledgementJudgement:
+def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> AcknowledgementJudgement:
     """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
-    rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails), max_ranges))
+    rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails)))
     parking = ParkedInBatch(subscription, topic, batch, record_limit(topic))
     ranges: list[e.AcknowledgedRange] = []
     generations: dict[int, int] = {}

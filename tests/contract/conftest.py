@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from controller.leadership.zookeeper import elections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper
 from tests.support.waiting import until
@@ -58,9 +59,8 @@ def short_sessions(harness: ElectionHarness) -> None:
 
 
 @pytest.fixture
-def quick_retries(harness: ElectionHarness) -> None:
-    if isinstance(harness, ZooKeeperHarness):
-        harness.reconcile_interval_seconds = 0.5
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elections, "RECONCILE_INTERVAL_SECONDS", 0.5)
 
 
 @pytest.fixture

@@ -20,13 +20,11 @@ from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, Ping, Pon
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.service import DrainServer
-from headgate.backoff import Backoff
 from metrics import events
 from tests.support.fakes.drain_service import FakeDrainService
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.waiting import until
 
-RECONNECT = Backoff(first_seconds=0.01, longest_seconds=0.01)
 QUERY = DrainQuery(0, 1, 2, 0, frozenset({1}), 100)
 
 
@@ -104,7 +102,6 @@ async def test_another_process_than_the_own_child_is_a_state_a_metric_and_no_rep
             on_state=lambda *state: states.append(state),
             observer=observer,
             rng=random.Random(1),
-            reconnect=RECONNECT,
         ) as checker,
     ):
         with pytest.raises(DrainCheckError):

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from bench.harness.tcp_proxy import Proxy
 from controller.leadership.election import Connected, ElectionEvent, ForeignNodeFound, LockEvent, Suspended
 from controller.leadership.policy.transitions import Event
+from controller.leadership.zookeeper import elections
 from controller.leadership.zookeeper.connection import ZooKeeperConnection
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from headgate.errors import ConfigError
@@ -187,8 +188,8 @@ async def test_reconciliation_replaces_a_watch_that_never_fires(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ZooKeeperConnection, "posts", lambda *_: lambda _event: None)
+    monkeypatch.setattr(elections, "RECONCILE_INTERVAL_SECONDS", 0.3)
     harness = ZooKeeperHarness(stack, zookeeper)
-    harness.reconcile_interval_seconds = 0.3
     a, b = Candidate(), Candidate()
     for name, candidate in (("a", a), ("b", b)):
         candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
@@ -215,7 +216,8 @@ async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitS
         await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)
 
 
-async def test_an_unreachable_service_is_logged_once() -> None:
+async def test_an_unreachable_service_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elections, "CONNECT_WARNING_SECONDS", 0.2)
     async with Proxy("127.0.0.1", 1) as proxy:
         await proxy.cut()
         with capture_logs() as logs:
@@ -225,7 +227,6 @@ async def test_an_unreachable_service_is_logged_once() -> None:
                 instance="a",
                 session_timeout_seconds=2,
                 on_event=lambda event: None,
-                connect_warning_seconds=0.2,
             ):
                 await until(lambda: logs)
                 await never(lambda: len(logs) > 1, 0.5)

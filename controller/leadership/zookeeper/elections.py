@@ -84,12 +84,8 @@ class ZooKeeperElections:
         session_timeout_seconds: float,
         on_event: EventHandler,
         credentials: ZooKeeperCredentials | None = None,
-        reconcile_interval_seconds: float = RECONCILE_INTERVAL_SECONDS,
-        connect_warning_seconds: float = CONNECT_WARNING_SECONDS,
     ) -> None:
         """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
-        self._reconcile_interval_seconds = reconcile_interval_seconds
-        self._connect_warning_seconds = connect_warning_seconds
         self._root = root.rstrip("/")
         self._instance = instance
         self._on_event = on_event
@@ -106,7 +102,7 @@ class ZooKeeperElections:
         self._session = 0
         """Number of the session. A queue node belongs to one session."""
         self._nodes = ZooKeeperNodes(self._connection)
-        self._contact = ZooKeeperContact(hosts, on_event, self._nodes, reconcile_interval_seconds)
+        self._contact = ZooKeeperContact(hosts, on_event, self._nodes, RECONCILE_INTERVAL_SECONDS)
         self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact)
         self._succession = ZooKeeperSuccession(self._connection, on_event)
         self._contenders: dict[int, Contender] = {}
@@ -268,7 +264,7 @@ class ZooKeeperElections:
 
     async def _warn_if_slow(self) -> None:
         try:
-            async with asyncio.timeout(self._connect_warning_seconds):
+            async with asyncio.timeout(CONNECT_WARNING_SECONDS):
                 await self._contact.exists.wait()
         except TimeoutError:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts and tls; headgate keeps trying")
@@ -291,7 +287,7 @@ class ZooKeeperElections:
             while True:
                 await self._contact.complete(contender.folder, partial(self._reconcile_queue, contender))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._reconcile_interval_seconds):
+                    async with asyncio.timeout(RECONCILE_INTERVAL_SECONDS):
                         await contender.wakeup.wait()
         finally:
             self._contact.set_problem(contender.folder, None)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from controller.context.step_driver import MAX_COST_PER_TURN, StepDriver
+from controller.leader import request_queue
 from controller.leader.request_queue import RequestQueue
 from headgate.protocol import messages as m
 from shard.requests.handlers import Outcome, StepResult
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.looptime
 class Questions:
     """Asks one queue. Each step notes the name of its question."""
 
-    def __init__(self, driver: StepDriver, limit: int) -> None:
-        self.queue = RequestQueue(driver, limit)
+    def __init__(self, driver: StepDriver) -> None:
+        self.queue = RequestQueue(driver)
         self.steps: list[str] = []
         self.answers: list[Outcome] = []
 
@@ -42,10 +43,10 @@ class Questions:
 
 
 @asynccontextmanager
-async def asking(limit: int = 10) -> AsyncIterator[Questions]:
+async def asking() -> AsyncIterator[Questions]:
     driver = StepDriver()
     running = asyncio.create_task(driver.run())
-    yield Questions(driver, limit)
+    yield Questions(driver)
     running.cancel()
 
 
@@ -68,8 +69,9 @@ async def test_a_long_answer_takes_one_turn_for_each_expensive_step() -> None:
     assert all(after - before <= 1 for before, after in pairwise(seen))
 
 
-async def test_too_many_waiting_requests_are_refused() -> None:
-    async with asking(limit=3) as questions:
+async def test_too_many_waiting_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "MAX_WAITING_REQUESTS", 3)
+    async with asking() as questions:
         for number in range(4):
             questions.ask(str(number), 3)
         (refused,) = questions.answers

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from controller.process import file_systems
 from controller.process.file_systems import FileSystemWatch
 from metrics.instruments import Instruments
 
@@ -27,8 +28,9 @@ async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, us
         return usage(path)
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    monkeypatch.setattr(file_systems, "INTERVAL_SECONDS", 0.001)
     registry = CollectorRegistry()
-    async with FileSystemWatch({"ledger": folder}, Instruments(registry), interval_seconds=0.001):
+    async with FileSystemWatch({"ledger": folder}, Instruments(registry)):
         for _ in range(count + 1):  # the metrics of one are set before the next one begins
             await measured.acquire()
     return registry

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from drain.checker import checker as checker_module
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
@@ -23,7 +24,6 @@ from drain.protocol import (
 )
 from drain.service.listener import DrainListener
 from drain.table_mapping import ExternalView
-from headgate.backoff import Backoff
 from headgate.log.lossy_output import take_lost_lines
 from metrics import events
 from tests.support.fakes.drain_service import FakeDrainService
@@ -97,9 +97,10 @@ def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
     return ExternalBacklogQuery(shard, topic_id, names)
 
 
-async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path):
+async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(checker_module, "MAX_EXTERNAL_BYTES", 200)
     large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
-    async with checker_at(tmp_path, max_external_bytes=200) as checker:
+    async with checker_at(tmp_path) as checker:
         response = await checker.backlog(0, 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
 
     reasons = {each.topic_id: each.reason for each in response.external}
@@ -204,8 +205,8 @@ async def test_a_process_that_accepts_connections_and_does_not_answer_is_not_rea
     """It is suspended: the kernel accepts the connections."""
     service.replacement_lines = [None]
     states = []
-    settings = {"timeout_seconds": 0.05, "reconnect": Backoff(first_seconds=0.01, longest_seconds=0.01)}
-    async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0]), **settings) as checker:
+    settings = {"timeout_seconds": 0.05, "on_state": lambda *state: states.append(state[0])}
+    async with checker_at(tmp_path, **settings) as checker:
         with pytest.raises(DrainCheckError, match="closed the connection"):
             await checker.drained(query(1))
         service.may_answer.clear()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from drain.service import listener
 from drain.service.listener import DrainListener
 from headgate.errors import ConfigError
 
@@ -33,9 +34,12 @@ async def test_the_owner_connects_to_a_socket_that_no_other_user_can_open(tmp_pa
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="only Linux tells the user of a peer")
-async def test_another_user_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_another_user_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if the mode of the socket had been changed."""
-    async with DrainListener(tmp_path / "s", echo, users={os.geteuid() + 1}):
+    monkeypatch.setattr(listener, "trusted_users", lambda: {os.geteuid() + 1})
+    async with DrainListener(tmp_path / "s", echo):
         for _ in range(3):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             assert await reader.read() == b""

@@ -24,6 +24,7 @@ from drain.protocol import (
     decode_response,
     encode_line,
 )
+from drain.spark import runner as runner_module
 from drain.spark.engines import JvmGoneError, RunError
 from drain.spark.runner import SparkRunner
 from drain.table_mapping import ExternalView
@@ -251,14 +252,15 @@ async def test_a_slow_run_is_cancelled_and_the_next_one_succeeds(spark, engine):
         await runner.ping()
 
 
-async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark):
+async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, monkeypatch):
+    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 0.2)
     released = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def hung(session):
         asyncio.run_coroutine_threadsafe(released.wait(), loop).result()
 
-    runner = SparkRunner(spark, name="backlog", run_timeout_seconds=0.1, cancel_seconds=0.2)
+    runner = SparkRunner(spark, name="backlog", run_timeout_seconds=0.1)
     with contextlib.closing(runner):
         with pytest.raises(JvmGoneError, match="did not cancel"):
             await runner.run(hung)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.protocol import messages as m
+from shard.requests import client_ids
 from shard.requests.client_ids import ClientIds, Conflict
 
 
@@ -37,8 +38,9 @@ def test_clients_are_independent_and_may_leave_out_their_incarnation():
     ] == [None] * 4
 
 
-def test_only_so_many_clients_are_remembered():
-    ids = ClientIds(max_clients=2)
+def test_only_so_many_clients_are_remembered(monkeypatch):
+    monkeypatch.setattr(client_ids, "MAX_CLIENTS", 2)
+    ids = ClientIds()
     for number in range(3):
         ids.check(online(2, f"shop/client-{number}"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from shard.state.subscription import Subscription
+from shard.subscriptions import acknowledgements
 from shard.subscriptions.acknowledgements import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit, judge
 from tests.support.worlds.imported_topic import imported_topic
 
@@ -41,7 +43,8 @@ class Queue:
     def acknowledge(self, *ranges: tuple[int, int], generation: int = 1) -> list[tuple[int, str]]:
         parts = [m.Acknowledgement(0, generation, first, end) for first, end in ranges]
         batch = m.AcknowledgeBatch(topic="t", subscription="s", consumer="ada", incarnation=1, acknowledgements=parts)
-        judgement = judge(self.subscription, self.topic, batch, max_ranges=self.max_ranges)
+        with patch.object(acknowledgements, "MAX_RANGES", self.max_ranges):
+            judgement = judge(self.subscription, self.topic, batch)
         assert judgement.over_limit == len(judgement.rejected)
         if judgement.entry is not None:
             self._apply(judgement.entry)

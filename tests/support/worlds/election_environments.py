@@ -23,7 +23,7 @@ from controller.leadership.election import (
 )
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
-from controller.leadership.zookeeper.elections import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
+from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.servers.secure_zookeeper import SecureZooKeeper
@@ -186,7 +186,6 @@ class ZooKeeperHarness:
         self.server = server
         self.user = None if server.security is None else DAEMONS
         self.session_seconds = SESSION_SECONDS
-        self.reconcile_interval_seconds = RECONCILE_INTERVAL_SECONDS
 
     async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
         proxy = await self._stack.enter_async_context(Proxy("127.0.0.1", self.server.port))
@@ -200,7 +199,6 @@ class ZooKeeperHarness:
             credentials=ZooKeeperCredentials(
                 self.user, None if self.server.security is None else self.server.security.context()
             ),
-            reconcile_interval_seconds=self.reconcile_interval_seconds,
         )
         return self._built[name]
 
