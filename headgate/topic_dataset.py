@@ -86,18 +86,23 @@ class Dataset:
             stored_at_ms=self._since_ms,
             describe=self._describe,
         )
-        with EventLoopThread() as loop:
-            found = reader.stored_rows()
-            try:
-                while (rows := loop.run(anext(found, None))) is not None:
-                    yield rows.arrow()
-            finally:
-                loop.run(found.aclose())
+        yield from stored_batches(reader)
 
     async def _describe(self) -> m.TopicInfo:
         client = Client.from_config(self._config, "reader", with_store=True)
         async with open_topic_source(client, self.topic.topic, self._timeout_seconds) as source:
             return source.description
+
+
+def stored_batches(reader: TopicReader) -> Iterator[RecordBatch]:
+    """Yield the stored records of ``reader`` as batches of `SCHEMA`. Raises like `TopicReader.stored_rows`."""
+    with EventLoopThread() as loop:
+        found = reader.stored_rows()
+        try:
+            while (rows := loop.run(anext(found, None))) is not None:
+                yield rows.arrow()
+        finally:
+            loop.run(found.aclose())
 
 
 def dataset(

@@ -366,7 +366,7 @@ class ShardLeader:
 
     def _describe_topic(self, request: m.DescribeTopic, _: str) -> Outcome:
         topic = find_topic(request.topic, self.state)
-        reply = described(topic, self._shard, self.autoscaler.settings, self.pruner.settings)
+        reply = described(request, topic, self._shard, self.autoscaler.settings, self.pruner.settings)
         return Decision((), lambda _: reply)
 
     def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:

@@ -11,12 +11,15 @@ from shard.requests.topic_commands import describe
 from shard.state.topic import Topic
 
 
-def described(topic: Topic, shard: int, scaling: ScalingSettings, retention: RetentionSettings) -> m.TopicReply:
-    """Return the reply to `DescribeTopic`. A setting with the value of the default counts as the default."""
+def described(
+    request: m.DescribeTopic, topic: Topic, shard: int, scaling: ScalingSettings, retention: RetentionSettings
+) -> m.TopicReply:
+    """Return the reply to ``request``. A setting with the value of the default counts as the default."""
     cluster = _cluster_policy(topic, scaling, retention)
     default = _cluster_policy(topic, ScalingSettings(), RetentionSettings())
     configured = [each for each in get_args(m.PolicyField) if getattr(cluster, each) != getattr(default, each)]
-    return m.TopicReply(topic=describe(topic, shard), cluster_policy=cluster, configured=configured)
+    ends = [(segment, topic.pruned_ends[segment]) for segment in request.pruned if segment in topic.pruned_ends]
+    return m.TopicReply(topic=describe(topic, shard), cluster_policy=cluster, configured=configured, pruned_ends=ends)
 
 
 def _cluster_policy(topic: Topic, scaling: ScalingSettings, retention: RetentionSettings) -> TopicPolicy:

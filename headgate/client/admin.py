@@ -174,6 +174,14 @@ class Admin:
         """Return the segments of ``topic``."""
         return (await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
+    async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
+        """Return where pruned ``segments`` of ``topic`` ended, as far as the leader remembers them.
+
+        :meta private:
+        """
+        request = m.DescribeTopic(topic=topic, pruned=sorted(segments)[-m.MAX_HELD_SEGMENTS :])
+        return dict((await self._ask(topic, request, m.TopicReply)).pruned_ends)
+
     async def topic_settings(self, topic: str) -> list[TopicSetting]:
         """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
         reply = await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)

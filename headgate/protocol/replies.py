@@ -286,12 +286,14 @@ class TopicReply(ReplyBody, frozen=True, tag="topic"):
     """Reply to `DescribeTopic` and to the commands that change a topic.
 
     ``cluster_policy``, after `DescribeTopic`: what applies where the topic overrides nothing. ``configured``: fields of
-    it that a setting of the leader's daemon gives; the others are defaults.
+    it that a setting of the leader's daemon gives; the others are defaults. ``pruned_ends``: (segment, offset after its
+    last record) of those ``pruned`` segments of the request that are remembered.
     """
 
     topic: TopicInfo
     cluster_policy: TopicPolicy = NO_POLICY
     configured: list[PolicyField] = []
+    pruned_ends: list[tuple[int, int]] = []
 
 
 class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):

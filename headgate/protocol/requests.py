@@ -443,9 +443,10 @@ class DescribeLeader(RequestBody, frozen=True, tag="describe_leader"):
 
 
 class DescribeTopic(RequestBody, frozen=True, tag="describe_topic"):
-    """Describe a topic and its layout."""
+    """Describe a topic and its layout, and where segments ended that were ``pruned``."""
 
     topic: Name
+    pruned: Annotated[list[Natural], Meta(max_length=MAX_HELD_SEGMENTS)] = []
 
 
 class SplitSegment(RequestBody, frozen=True, tag="split_segment"):

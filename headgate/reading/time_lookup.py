@@ -43,6 +43,17 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
     return low
 
 
+async def first_offsets(ledger: Ledger, topic_id: int, number: int) -> tuple[int, dict[int, int]]:
+    """Return the time of chunk ``number``, and the first offset of each segment of the topic in it."""
+    header, records = await ledger.open_records(number)
+    topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
+    firsts: dict[int, int] = {}
+    for row_topic_id, segment, offset in zip(topic_ids, segments, offsets, strict=True):
+        if row_topic_id == topic_id:
+            firsts.setdefault(segment, offset)
+    return header.at_ms, firsts
+
+
 class _Search:
     def __init__(self, ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> None:
         self._ledger = ledger
@@ -83,19 +94,11 @@ class _Search:
         first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
         for begin in range(first, len(numbers), CONCURRENT_CHUNK_READS):
             group = numbers[begin : begin + CONCURRENT_CHUNK_READS]
-            for at_ms, firsts in await asyncio.gather(*map(self._first_offsets, group)):
+            found = await asyncio.gather(*(first_offsets(self._ledger, self._topic_id, number) for number in group))
+            for at_ms, firsts in found:
                 self._positions.update({segment: firsts[segment] for segment in self._open & firsts.keys()})
                 self._open -= firsts.keys()
                 ended = {s for s in self._open if (end := self._sealed_at_ms[s]) is not None and end < at_ms}
                 self._open -= ended
             if not self._open:
                 return
-
-    async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
-        header, records = await self._ledger.open_records(number)
-        topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
-        firsts: dict[int, int] = {}
-        for topic_id, segment, offset in zip(topic_ids, segments, offsets, strict=True):
-            if topic_id == self._topic_id:
-                firsts.setdefault(segment, offset)
-        return header.at_ms, firsts

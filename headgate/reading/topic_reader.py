@@ -37,7 +37,9 @@ MAX_ATTEMPTS: Final = 3
 log = get_logger(__name__)
 
 
-class _Plan(NamedTuple):
+class ReadPlan(NamedTuple):
+    """Which objects hold the wanted records."""
+
     objects: list[CompactedObject]
     compacted_through: int
     """The objects include everything up to this chunk."""
@@ -58,6 +60,7 @@ class TopicReader:
         first_chunk: int = 1,
         only_started: bool = False,
         key: bytes | None = None,
+        plan: ReadPlan | None = None,
         describe: Callable[[], Awaitable[TopicInfo]] | None = None,
     ) -> None:
         """``topic`` is a current description from the leader: the records it counts are durable.
@@ -71,6 +74,7 @@ class TopicReader:
             first_chunk: no wanted record is in an earlier chunk.
             only_started: `follow` ignores segments that are created later.
             key: only yield records with this key.
+            plan: where `stored` looks first, before it lists the objects.
             describe: returns the present description; asked when an object stays missing.
         """
         self._ledger = ledger
@@ -84,6 +88,7 @@ class TopicReader:
         self._next_chunk = first_chunk
         self._accepts_new = not only_started
         self._key = key
+        self._first_plan = plan
         self._bounded = True
 
     async def stored(self) -> AsyncGenerator[LedgerRecord]:
@@ -181,7 +186,7 @@ class TopicReader:
 
     async def _pass(self) -> AsyncGenerator[StoredRows]:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
-        plan = await self._plan()
+        plan, self._first_plan = self._first_plan or await self._plan(), None
         async with aclosing(self._read_objects([item for item in plan.objects if self._is_ahead(item)])) as objects:
             async for item, columns in objects:
                 picked = self._range(item)
@@ -200,7 +205,7 @@ class TopicReader:
                     yield StoredRows(columns, rows)
                 self._next_chunk = number + 1
 
-    async def _plan(self) -> _Plan:
+    async def _plan(self) -> ReadPlan:
         found = await list_objects(self._ledger, self._next_chunk)
         objects = [
             item
@@ -209,7 +214,7 @@ class TopicReader:
             for item in sorted(manifest.objects, key=_place)
             if item.topic_id == self._topic_id and self._is_wanted(item.segment)
         ]
-        return _Plan(objects, found.compacted_through, found.chunks)
+        return ReadPlan(objects, found.compacted_through, found.chunks)
 
     async def _read_objects(self, items: Sequence[CompactedObject]) -> AsyncGenerator[tuple[CompactedObject, Columns]]:
         """Yield compacted objects with their records, and read the next one meanwhile."""

@@ -290,6 +290,7 @@ class Subscription:
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
                 self.gated_since_ms = at_ms
+                self.unused_since_ms = None if self.unused_since_ms is None else at_ms
                 self._forget_progress(entry.positions)
                 self.positions = self.positions | entry.positions
                 self.start_positions = self.start_positions | entry.positions

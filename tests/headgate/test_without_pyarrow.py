@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ async def main(url: str) -> None:
     import headgate  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
-        if not module.name.endswith("__main__") and not module.name.startswith("headgate.lakehouse."):
+        if not re.search(r"__main__$|^headgate\.(lakehouse|spark)\.", module.name):
             importlib.import_module(module.name)
     for name in headgate.__all__:
         getattr(headgate, name)

@@ -130,6 +130,7 @@ async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_ov
         positions = old.positions
         await admin.split("orders", 0)
         assert (0,) == (await admin.prune_topic("orders")).segments
+        assert {0: 60} == await admin.pruned_ends("orders", [0, 1, 7])
         await produce(world, 20, "again")
         if read == 60 or behind == "continue":
             assert 20 == len([await anext(old) for _ in range(20)])

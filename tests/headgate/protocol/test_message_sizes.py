@@ -76,6 +76,7 @@ LIMITS = {
     "DeliveriesBegun.delayed": m.MAX_BEGUN_RECORDS,
     "DeliveryPolicy.dead_letter_topic": NAME,
     "TopicReply.configured": 7,
+    "TopicReply.pruned_ends": m.MAX_HELD_SEGMENTS,
     "HeartbeatReply.dead_letters": MAX_DEAD_LETTERS,
     "HeartbeatReply.sender_secret": 64,
     "DeadLetter.reason": 4 * m.MAX_FAILURE_CHARACTERS,

@@ -15,13 +15,12 @@ from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 from tests.support.samples.compaction import compact
-from tests.support.samples.positioned_ledger import LedgerWithPositions, Step
+from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
 
 pytestmark = pytest.mark.looptime
 
 Place = tuple[int, int]
 """Segment and offset."""
-CHUNKS = st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), max_size=20)
 
 
 def reader(known: LedgerWithPositions, starts: dict[int, int] | None = None, **options) -> TopicReader:
@@ -117,18 +116,6 @@ def as_record(row: dict) -> dict:
     """Return the fields of `LedgerRecord` from those of an Arrow row."""
     headers = tuple((each["name"], each["value"]) for each in row.pop("headers") or ())
     return row | {"headers": headers, "timestamp_ms": int(row.pop("timestamp").timestamp() * 1000)}
-
-
-def possible(known: LedgerWithPositions, steps: list[Step]) -> list[Step]:
-    """Return the steps that a leader would accept; a split ends its chunk."""
-    active = {each.segment_id for each in known.state.topics["t"].layout.active()}
-    accepted: list[Step] = []
-    for step in steps:
-        if step == "split":
-            return [*accepted, step]
-        if step in active:
-            accepted.append(step)
-    return accepted
 
 
 async def test_following_continues_with_new_records_and_segments():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
+
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -14,6 +16,7 @@ from tests.support.samples.compaction import compact
 
 Step = int | str
 """The segment of a new record, or "split"."""
+CHUNKS = st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), max_size=20)
 
 
 class LedgerWithPositions:
@@ -61,10 +64,10 @@ class LedgerWithPositions:
         found = self.state.topic_of(step)
         builder.add(step, None if found is None else found.layout)
 
-    async def compact(self, last: int) -> None:
-        """Compact chunks 1 to ``last``, and delete them."""
-        await compact(self.ledger, 1, last)
-        for number in range(1, last + 1):
+    async def compact(self, last: int, *, first: int = 1) -> None:
+        """Compact chunks ``first`` to ``last``, and delete them."""
+        await compact(self.ledger, first, last)
+        for number in range(first, last + 1):
             await self.ledger.delete(number)
 
     def description(self) -> TopicInfo:
@@ -81,3 +84,15 @@ class LedgerWithPositions:
             if time >= at_ms:
                 return {segment: before.get(segment, 0) for segment in ends}
         return ends
+
+
+def possible(known: LedgerWithPositions, steps: list[Step]) -> list[Step]:
+    """Return the steps that a leader would accept; a split ends its chunk."""
+    active = {each.segment_id for each in known.state.topics["t"].layout.active()}
+    accepted: list[Step] = []
+    for step in steps:
+        if step == "split":
+            return [*accepted, step]
+        if step in active:
+            accepted.append(step)
+    return accepted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +12,8 @@ import msgspec
 import pytest
 
 from headgate import topic_dataset
-from headgate.cli.topics.files import listing
 from headgate.client.topic_source import TopicSource
 from headgate.ledger.ledger import Ledger
-from headgate.reading.topic_files import topic_files
 from headgate.storage.object_store import open_store
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
@@ -53,7 +50,7 @@ class TrimmedLedger(NamedTuple):
 
 
 def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> TrimmedLedger:
-    """Write the ledger and ``orders.json`` into ``folder``; chunks 1 to ``compacted`` of 8 are compacted.
+    """Write the ledger into ``folder``; chunks 1 to ``compacted`` of 8 are compacted.
 
     Chunk 1 begins a term, so it is kept, and chunk 5 is not deleted yet. Segment 1 was pruned.
     """
@@ -75,13 +72,11 @@ def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> Tr
         described = known.description()
         segments = [each for each in described.segments if each.segment != 1]
         described = msgspec.structs.replace(described, segments=segments)
-        files = await topic_files(known.ledger, described)
         for path in [path for path in known.ledger.store.objects if "/topic_id=1/segment=1/" in path]:
             await known.ledger.store.delete(path)
         for path, data in known.ledger.store.objects.items():
             (folder / "ledger" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "ledger" / path).write_bytes(data)
-        (folder / "orders.json").write_text(json.dumps(listing(described, "1" * 32, files, f"file://{folder}/ledger")))
         return [(s.segment, at, b"%d.%d" % (s.segment, at)) for s in segments for at in range(s.next_offset)], described
 
     stored, described = asyncio.run(write())

@@ -1,0 +1,162 @@
+"""Divides the records between two positions of a topic into tasks, which other processes read in parallel.
+
+A task is a range of offsets of each of its segments, and a hint which objects hold them. An object that compaction
+replaces meanwhile is found by the offsets, so a task always reads the same records.
+
+Manifests state the offsets of compacted objects. For chunks they are unknown: of many chunks, some are read to find
+the first and the last one that is needed, and where the tasks divide them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import ge, le
+from typing import Final, NamedTuple
+
+from headgate.ledger.compacted import CompactedObject
+from headgate.ledger.ledger import Ledger
+from headgate.reading.selected_offsets import OffsetBounds
+from headgate.reading.time_lookup import first_offsets
+from headgate.reading.topic_files import list_objects, retried
+from headgate.reading.topic_reader import ReadPlan
+
+TASK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of keys, values and headers in compacted objects that are worth a task. Each object is read by one task."""
+TASK_CHUNKS: Final = 64
+"""Chunks that are worth a task. Fewer are not searched."""
+SEARCHED_CHUNKS: Final = 8
+"""Chunks that are read to find the next record of a segment."""
+
+
+class ReadTask(NamedTuple):
+    bounds: dict[int, OffsetBounds]
+    plan: ReadPlan
+
+
+async def read_tasks(
+    ledger: Ledger,
+    topic_id: int,
+    bounds: Mapping[int, OffsetBounds],
+    first_chunk: int = 1,
+    *,
+    task_bytes: int = TASK_BYTES,
+    task_chunks: int = TASK_CHUNKS,
+) -> list[ReadTask]:
+    """Return tasks that read each record within ``bounds`` once. None of them is in a chunk before ``first_chunk``.
+
+    Those of chunks come first: they are the next that compaction replaces.
+
+    Raises LedgerError, ObjectMissingError (the ledger has a gap) or StoreUnavailableError.
+    """
+    bounds = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
+    if not bounds:
+        return []
+    return await retried(partial(_read_tasks, ledger, topic_id, bounds, first_chunk, task_bytes, task_chunks))
+
+
+async def _read_tasks(
+    ledger: Ledger,
+    topic_id: int,
+    bounds: dict[int, OffsetBounds],
+    first_chunk: int,
+    task_bytes: int,
+    task_chunks: int,
+) -> list[ReadTask]:
+    found = await list_objects(ledger, first_chunk)
+    objects = [
+        item
+        for manifest in found.manifests
+        for item in manifest.objects
+        if item.topic_id == topic_id and item.segment in bounds and _within(bounds[item.segment], item)
+    ]
+    left = dict(bounds)
+    for item in objects:
+        left[item.segment] = max(item.end_offset, left[item.segment][0]), bounds[item.segment][1]
+    left = {segment: each for segment, each in left.items() if each[0] < each[1]}
+    tasks = await _Chunks(ledger, topic_id, found.chunks, left).tasks(task_chunks) if left else []
+    return tasks + [_object_task(group, bounds) for group in _groups(objects, task_bytes)]
+
+
+def _within(bounds: OffsetBounds, item: CompactedObject) -> bool:
+    return item.first_offset < bounds[1] and bounds[0] < item.end_offset
+
+
+def _groups(objects: list[CompactedObject], task_bytes: int) -> Iterator[list[CompactedObject]]:
+    """Yield the objects of one task after the other. Those of a segment follow each other."""
+    group: list[CompactedObject] = []
+    for item in sorted(objects, key=lambda each: (each.segment, each.first_offset)):
+        if group and sum(each.size_bytes for each in group) + item.size_bytes > task_bytes:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
+def _object_task(group: list[CompactedObject], bounds: Mapping[int, OffsetBounds]) -> ReadTask:
+    own: dict[int, OffsetBounds] = {}
+    for item in group:
+        first, end = bounds[item.segment]
+        known, _ = own.get(item.segment, (max(first, item.first_offset), 0))
+        own[item.segment] = known, min(end, item.end_offset)
+    return ReadTask(own, ReadPlan(group, 0, []))
+
+
+class _Chunks:
+    def __init__(
+        self, ledger: Ledger, topic_id: int, numbers: Sequence[int], bounds: Mapping[int, OffsetBounds]
+    ) -> None:
+        """Divide the chunks ``numbers``, which have the records within ``bounds``."""
+        self._ledger = ledger
+        self._topic_id = topic_id
+        self._numbers = numbers
+        self._bounds = bounds
+        self._firsts: dict[int, Mapping[int, int]] = {}
+        """Chunk → the first offset of each segment in it."""
+
+    async def tasks(self, task_chunks: int) -> list[ReadTask]:
+        begin = {segment: first for segment, (first, _) in self._bounds.items()}
+        stop = {segment: end for segment, (_, end) in self._bounds.items()}
+        first, end = 0, len(self._numbers)
+        if end > task_chunks:
+            first, _ = await self._bisect(lambda starts: self._known(starts, begin, le), first, end)
+            _, end = await self._bisect(lambda starts: not self._known(starts, stop, ge), first, end)
+        cuts = [(first, begin)]
+        for at in range(first + task_chunks, end, task_chunks):
+            starts = await self._starts(at)
+            if starts.keys() == begin.keys():  # Otherwise the task continues to the next place.
+                cuts.append((at, starts))
+        return [task for cut, following in pairwise([*cuts, (end, stop)]) for task in self._task(*cut, *following)]
+
+    def _task(self, first: int, begin: Mapping[int, int], end: int, stop: Mapping[int, int]) -> Iterator[ReadTask]:
+        """Yield the task of the chunks from the index ``first`` on, unless it has no records."""
+        own = {
+            segment: (max(bounds[0], begin[segment]), min(bounds[1], stop[segment]))
+            for segment, bounds in self._bounds.items()
+        }
+        if own := {segment: bounds for segment, bounds in own.items() if bounds[0] < bounds[1]}:
+            yield ReadTask(own, ReadPlan([], self._numbers[first] - 1, list(self._numbers[first:end])))
+
+    async def _bisect(self, is_before: Callable[[Mapping[int, int]], bool], low: int, high: int) -> tuple[int, int]:
+        """Return two neighboring indexes. It is the lower one that ``is_before``, as far as that is known."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if is_before(await self._starts(middle)) else (low, middle)
+        return low, high
+
+    @staticmethod
+    def _known(starts: Mapping[int, int], offsets: Mapping[int, int], compare: Callable[[int, int], bool]) -> bool:
+        return all(segment in starts and compare(starts[segment], offset) for segment, offset in offsets.items())
+
+    async def _starts(self, index: int) -> dict[int, int]:
+        """Return the first offsets in the chunks from ``index`` on, of those segments that a few of them have."""
+        found: dict[int, int] = {}
+        stop = min(index + SEARCHED_CHUNKS, len(self._numbers))
+        for number in self._numbers[index:stop]:
+            if number not in self._firsts:
+                _, self._firsts[number] = await first_offsets(self._ledger, self._topic_id, number)
+            found = {segment: at for segment, at in self._firsts[number].items() if segment in self._bounds} | found
+            if len(found) == len(self._bounds):
+                return found
+        # What is in no later chunk has ended before.
+        return found if stop < len(self._numbers) else {s: end for s, (_, end) in self._bounds.items()} | found

@@ -1,0 +1,210 @@
+"""Write rows to a topic: each partition of a write is a named producer, whose source position says what is stored.
+
+1. The position is (write, number, rows): the query and its batch, or the moment of a write that is no stream. A task
+   that runs again, or beside another one, skips the rows that are stored.
+2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
+3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
+
+from headgate.client.producer import Producer
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import Delivery
+from headgate.errors import ConfigError, HeadgateError, NoLeaderError
+from headgate.model.headers import Headers
+from headgate.settings.arguments import LONGEST_SECONDS
+from headgate.settings.config import load_client_config
+from headgate.spark.options import SinkOptions
+from headgate.spark.source import HEADERS
+from headgate.sync import Admin, EventLoopThread
+
+_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
+    "key": (BinaryType(), StringType()),
+    "value": (BinaryType(), StringType()),
+    "headers": (HEADERS,),
+    "timestamp": (TimestampType(),),
+}
+_REQUIRED: Final = ("key", "value")
+_SETTINGS: Final = ProducerSettings(delivery_timeout_seconds=LONGEST_SECONDS)
+_POSITION: Final = re.compile(rb"spark (\S+) (\d+) (\d+)")
+RANDOM_BITS: Final = 20
+"""Of the number of a write that is no stream. The others are its time in milliseconds."""
+ResultT = TypeVar("ResultT")
+Row = tuple[bytes, bytes, Headers, int | None]
+
+
+@dataclass
+class WrittenRows(WriterCommitMessage):
+    rows: int
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise ConfigError unless rows of ``schema`` can be written."""
+    given = {field.name: field.dataType for field in schema.fields}
+    if missing := [name for name in _REQUIRED if name not in given]:
+        raise ConfigError(f"format headgate: column {missing[0]} is missing; write {_described()}")
+    for name, kind in given.items():
+        if name not in _TYPES:
+            raise ConfigError(f"format headgate: a record has no column {name}; select {_described()}")
+        if kind not in _TYPES[name]:
+            raise ConfigError(f"format headgate: column {name} is {kind.simpleString()}; write {_described()}")
+
+
+def _described() -> str:
+    return ", ".join(
+        f"{name} ({' or '.join(kind.simpleString() for kind in kinds)}{'' if name in _REQUIRED else ', optional'})"
+        for name, kinds in _TYPES.items()
+    )
+
+
+def rows_stored(position: bytes | None, write: str, number: int) -> int:
+    """Return how many rows of a partition are stored. ``position``: of its producer; ``number``: rises with each write.
+
+    Raises HeadgateError: a later write has begun, or the producer is another program's.
+    """
+    if position is None:
+        return 0
+    if (found := _POSITION.fullmatch(position)) is None:
+        raise HeadgateError(f"its source position {position!r:.60} is another program's: choose another name")
+    known_write, known_number, rows = found[1].decode(), int(found[2]), int(found[3])
+    if known_write != write or known_number < number:
+        return 0
+    if known_number == number:
+        return rows
+    raise HeadgateError(
+        f"write {known_number} of {write} has begun after write {number}: use the option producer for writes at the "
+        "same time, and a new checkpoint for a query that is repeated"
+    )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Yield the rows of one batch. Raises HeadgateError: a key or a value is null."""
+    if nulls := [name for name in _REQUIRED if batch.column(name).null_count]:
+        raise HeadgateError(f"a {nulls[0]} is null, and a record needs one: filter such rows")
+    keys, values = (batch.column(name).cast(pa.binary()).to_pylist() for name in _REQUIRED)
+    nothing: Sequence[Any] = [None] * batch.num_rows
+    headers = batch.column("headers").to_pylist() if "headers" in batch.schema.names else nothing
+    times = nothing
+    if "timestamp" in batch.schema.names:
+        times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    for key, value, each, at_ms in zip(keys, values, headers, times, strict=True):
+        yield key, value, tuple((header["name"], header["value"]) for header in each or ()), at_ms
+
+
+class _Writer:
+    """Made in the driver, and sent to each task."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_columns(schema)
+        if overwrite:
+            raise ConfigError("format headgate: a topic is only appended to; use mode append")
+        self._options = options
+        self._config = load_client_config(options.config)
+
+    def _store(self, batches: Iterable[pa.RecordBatch], name: str, write: str, number: int) -> WrittenRows:
+        """Store the rows of one partition, except those that an earlier task has stored."""
+        row = 0
+        sent: list[Delivery] = []
+        with EventLoopThread() as loop:
+            producer = Producer(self._config, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
+            try:
+                stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), write, number)
+                for batch in batches:
+                    begin, row = max(row, stored), row + batch.num_rows
+                    if begin < row:
+                        rows = rows_of(batch.slice(batch.num_rows - (row - begin)))
+                        records = zip(count(begin + 1), rows, strict=False)
+                        sent = loop.run(self._within(self._send(producer, records, f"spark {write} {number}", sent)))
+                loop.run(self._within(_outcomes(sent)))
+                if row < stored:
+                    raise HeadgateError(f"{stored} rows are stored, and the repeated task has {row}")  # noqa: TRY301
+            except HeadgateError as error:
+                error.add_note(f"headgate: rows for topic {self._options.topic!r} by producer {name!r}: {error}")
+                raise
+            finally:
+                loop.run(producer.close(timeout_seconds=0))
+        return WrittenRows(row)
+
+    async def _send(
+        self, producer: Producer, rows: Iterable[tuple[int, Row]], write: str, earlier: list[Delivery]
+    ) -> list[Delivery]:
+        """Send rows with their numbers, wait for the outcomes of ``earlier`` ones, and return the new deliveries."""
+        sent = [
+            await producer.send(
+                self._options.topic,
+                *(key, value),
+                headers=headers,
+                timestamp_ms=at_ms,
+                source_position=f"{write} {number}".encode(),
+            )
+            for number, (key, value, headers, at_ms) in rows
+        ]
+        await _outcomes(earlier)
+        return sent
+
+    async def _within(self, work: Awaitable[ResultT]) -> ResultT:
+        """Return the result of ``work``. Raises NoLeaderError: it takes too long."""
+        try:
+            async with asyncio.timeout(self._options.timeout_seconds):
+                return await work
+        except TimeoutError:
+            raise NoLeaderError(
+                f"rows were not stored within timeoutSeconds={self._options.timeout_seconds:g}"
+            ) from None
+
+
+async def _opened(producer: Producer, topic: str) -> bytes | None:
+    await producer.__aenter__()
+    await producer.open(topic)
+    return producer.source_position
+
+
+async def _outcomes(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        await delivery
+
+
+def _task() -> TaskContext:
+    found = TaskContext.get()
+    assert found is not None, "Spark writes in tasks"
+    return found
+
+
+class TopicBatchWriter(_Writer, DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        self._number = (time.time_ns() // 1_000_000 << RANDOM_BITS) + secrets.randbits(RANDOM_BITS)
+        with Admin(self._config, timeout_seconds=options.timeout_seconds) as admin:
+            if admin.describe_topic(options.topic).external is not None:
+                raise ConfigError(
+                    f"format headgate: topic {options.topic!r} is external: its source stores its records"
+                )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        prefix = self._options.producer or f"spark-{self._options.topic}"
+        return self._store(iterator, f"{prefix}-{_task().partitionId()}", "once", self._number)
+
+
+class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        task = _task()
+        query, batch = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+        assert query is not None, "Spark names the query"
+        assert batch is not None, "Spark numbers the batches of a query"
+        prefix = self._options.producer or f"spark-{query}"
+        return self._store(iterator, f"{prefix}-{task.partitionId()}", query, int(batch))

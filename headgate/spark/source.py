@@ -1,0 +1,216 @@
+"""Read a topic in Spark: the driver plans tasks, and executors read them from the store as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headgate.errors import ConfigError
+from headgate.ledger.ledger import Ledger
+from headgate.reading.read_tasks import ReadTask
+from headgate.reading.selected_offsets import OffsetBounds
+from headgate.reading.topic_reader import TopicReader
+from headgate.settings.config import load_client_config
+from headgate.spark.batch_planner import batch_end
+from headgate.spark.options import BatchOptions, StreamOptions
+from headgate.spark.stream_position import StreamPosition
+from headgate.spark.topic_access import Snapshot, TopicAccess
+from headgate.storage.object_store import open_store
+from headgate.topic_dataset import stored_batches
+from headgate.views.topics import TopicInfo
+
+HEADERS: Final = ArrayType(StructType([StructField("name", StringType()), StructField("value", BinaryType())]))
+SCHEMA: Final = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", HEADERS),
+        StructField("timestamp", TimestampType()),
+        StructField("segment", LongType()),
+        StructField("offset", LongType()),
+    ]
+)
+ROWS_PER_BATCH: Final = 65_536
+"""Small chunks are put together to as many rows, and large objects are divided."""
+
+
+class TaskPartition(InputPartition):
+    """What one executor reads. It needs the ledger's URL, and the store's credentials from its environment."""
+
+    def __init__(self, ledger_url: str, topic: TopicInfo, task: ReadTask) -> None:
+        self.ledger_url = ledger_url
+        self.topic = msgspec.structs.replace(topic, segments=(), subscriptions=())
+        self.task = task
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        starts, ends = ({segment: each[side] for segment, each in self.task.bounds.items()} for side in (0, 1))
+        ledger = Ledger(open_store(self.ledger_url), self.topic.shard)
+        gathered: list[pa.RecordBatch] = []
+        rows = 0
+        for found in stored_batches(TopicReader(ledger, self.topic, starts=starts, ends=ends, plan=self.task.plan)):
+            batch = pa.record_batch(found).select(schema.names).cast(schema)
+            if rows + batch.num_rows > ROWS_PER_BATCH:
+                yield from _divided(gathered)
+                gathered, rows = [], 0
+            gathered.append(batch)
+            rows += batch.num_rows
+        yield from _divided(gathered)
+
+
+def _divided(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield from pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
+
+
+def _partitions(
+    access: TopicAccess, config: str | None, now: Snapshot, bounds: dict[int, OffsetBounds], first_chunk: int
+) -> list[InputPartition]:
+    url = load_client_config(config).ledger_url
+    return [TaskPartition(url, now.topic, task) for task in access.tasks(bounds, now, first_chunk)]
+
+
+def _columns(schema: StructType) -> pa.Schema:
+    """Return the wanted columns; raises ConfigError if the topic does not have them."""
+    known = [(field.name, field.dataType) for field in SCHEMA.fields]
+    if wrong := [each for each in schema.fields if (each.name, each.dataType) not in known]:
+        raise ConfigError(
+            f"format headgate: a topic has no column {wrong[0].name} {wrong[0].dataType.simpleString()}; it has "
+            f"{SCHEMA.simpleString()}"
+        )
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+class TopicReading:
+    """Reads the columns of a schema."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = _columns(schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return partition.batches(self._schema) if isinstance(partition, TaskPartition) else iter(())
+
+
+class TopicBatchReader(TopicReading, DataSourceReader):
+    def __init__(self, options: BatchOptions, schema: StructType) -> None:
+        super().__init__(schema)
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        access = TopicAccess(self._options)
+        try:
+            now = access.look()
+            start, end = (
+                access.position_of(text, now) for text in (self._options.starting_offsets, self._options.ending_offsets)
+            )
+            bounds = {segment: (start.positions[segment], end.positions[segment]) for segment in now.ends}
+            return _partitions(access, self._options.config, now, bounds, start.first_chunk)
+        finally:
+            access.close()
+
+
+class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Runs in a Python process of the driver. Spark's offset is a `StreamPosition`."""
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        super().__init__(schema)
+        self._options = options
+        self._access: TopicAccess | None = None
+        self._now: Snapshot | None = None
+        """The topic as the newest batch was planned from it."""
+        self._target: Snapshot | None = None
+        """With the trigger AvailableNow: where the query ends."""
+        self._idle_after: int | None = None
+        """The newest chunk, if everything up to it is read."""
+
+    def _look(self) -> Snapshot:
+        if self._access is None:
+            self._access = TopicAccess(self._options)
+        self._now = self._target or self._access.look(self._idle_after)
+        return self._now
+
+    def _checked(self, start: StreamPosition) -> tuple[Snapshot, TopicAccess]:
+        """Return the topic, in which every record after ``start`` exists."""
+        now, access = self._look(), self._access
+        assert access is not None, "it was just opened"
+        access.require_present(start, now, fail_on_data_loss=self._options.fail_on_data_loss == "true")
+        return now, access
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        now = self._look()
+        assert self._access is not None, "it was just opened"
+        start = self._access.position_of(self._options.starting_offsets, now)
+        self._report(start)
+        return start.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._look()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_records_per_trigger is not None:
+            return ReadMaxRows(self._options.max_records_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        position = StreamPosition.of_json(start)
+        now, _ = self._checked(position)
+        in_bytes = isinstance(limit, ReadMaxBytes)
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else getattr(limit, "max_rows", None)
+        end = batch_end(position.positions, now.topic.segments, most, in_bytes=in_bytes)
+        if all(at == position.positions.get(segment, 0) for segment, at in end.items()):
+            self._idle_after = now.newest[0]
+            self._report(position)  # Spark commits a batch when it has the next one.
+            return start
+        self._idle_after = None
+        return now.position(end, position.first_chunk).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._now is None else self._now.position(self._now.ends).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = StreamPosition.of_json(start), StreamPosition.of_json(end)
+        if self._now is None or self._access is None:  # A batch that was planned before a restart.
+            self._checked(begin)
+        assert self._now is not None
+        assert self._access is not None
+        bounds = {
+            segment: (begin.positions.get(segment, 0), at)
+            for segment, at in stop.positions.items()
+            if segment in self._now.ends
+        }
+        return _partitions(self._access, self._options.config, self._now, bounds, begin.first_chunk)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._report(StreamPosition.of_json(end))
+
+    def _report(self, position: StreamPosition) -> None:
+        if self._options.subscription is not None:
+            now, access = self._checked(position) if self._now is None else (self._now, self._access)
+            assert access is not None
+            access.report(self._options.subscription, position, now)
+
+    def stop(self) -> None:
+        if self._access is not None:
+            self._access.close()

@@ -1,0 +1,64 @@
+"""Tasks of a range of offsets: together they have each record once, whatever is compacted after they were made."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.reading.read_tasks import read_tasks
+from headgate.reading.topic_reader import TopicReader
+from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, possible
+
+pytestmark = pytest.mark.looptime
+
+
+async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]:
+    """Return segment and offset of each record, task by task."""
+    found = []
+    for bounds, plan in tasks:
+        starts, ends = ({segment: each[i] for segment, each in bounds.items()} for i in (0, 1))
+        reader = TopicReader(known.ledger, known.description(), starts=starts, ends=ends, plan=plan)
+        found += [(record.segment, record.offset) async for record in reader.stored()]
+    return found
+
+
+@settings(max_examples=100)
+@given(CHUNKS, st.integers(0, 15), st.integers(0, 9), st.sampled_from([1, 2, 100]), st.sampled_from([1, 5, 100]))
+def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_chunks: int, task_bytes: int):
+    async def play() -> None:
+        known = LedgerWithPositions()
+        await known.write(1)
+        for time, steps in enumerate(chunks, 1):
+            await known.write(10 * time, *possible(known, steps))
+        if compacted:
+            await known.compact(min(compacted, known.state.chunk))
+        ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
+        bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
+        tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=task_chunks, task_bytes=task_bytes)
+        await known.write(10_000, 1, 1)
+        if compacted < known.state.chunk:
+            await known.compact(min(compacted + later, known.state.chunk), first=compacted + 1)
+
+        expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
+        assert expected == sorted(await read(known, tasks))
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("every", "most"), [(2, 160), (25, 700)], ids=["busy segments", "a quiet segment"])
+async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(every: int, most: int):
+    known = LedgerWithPositions()
+    await known.write(1)
+    for time in range(800):
+        await known.write(time + 2, 0, *[1] * (time % every == 0))
+    reads = known.ledger.store.calls["read"]
+    bounds = {0: (500, 600), 1: (510 // every, 590 // every)}
+    tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=32)
+
+    assert 200 > known.ledger.store.calls["read"] - reads
+    assert most > sum(len(plan.chunks) for _, plan in tasks)
+    expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
+    assert expected == sorted(await read(known, tasks))

@@ -1,0 +1,87 @@
+"""What of a partition is stored already, and which rows and options are refused before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructType
+
+from headgate.errors import ConfigError, HeadgateError
+from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
+from headgate.spark.sink import check_columns, rows_of, rows_stored
+from headgate.spark.source import SCHEMA, TopicStreamReader
+
+KEY_VALUE = StructType().add("key", StringType()).add("value", StringType())
+
+
+@pytest.mark.parametrize(
+    ("position", "rows"),
+    [(None, 0), (b"spark q 6 90", 0), (b"spark q 7 90", 90), (b"spark other 8 90", 0)],
+    ids=["new", "the batch before", "this batch", "another query"],
+)
+def test_a_task_skips_what_its_batch_has_stored(position: bytes | None, rows: int) -> None:
+    assert rows == rows_stored(position, "q", 7)
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [(b"spark q 8 90", "write 8 of q has begun after write 7"), (b"42", "b'42' is another program's")],
+    ids=["a later batch", "a file"],
+)
+def test_a_task_that_comes_too_late_stores_nothing(position: bytes, text: str) -> None:
+    with pytest.raises(HeadgateError, match=text):
+        rows_stored(position, "q", 7)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (StructType().add("key", StringType()), "column value is missing; write key .binary or string., value"),
+        (KEY_VALUE.add("n", IntegerType()), "a record has no column n; select key"),
+        (StructType().add("key", IntegerType()).add("value", StringType()), "column key is int; write key"),
+        (SCHEMA, "a record has no column segment; select key"),
+    ],
+    ids=["missing", "extra", "type", "all of a source"],
+)
+def test_columns_are_checked(schema: StructType, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        check_columns(schema)
+
+
+def test_rows_have_bytes_milliseconds_and_headers_and_no_null_key() -> None:
+    headers = pa.array(
+        [[{"name": "n", "value": b"1"}], None], pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()}))
+    )
+    times = pa.array([1_500_999, None], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"key": ["a", "b"], "value": [b"1", b"2"], "headers": headers, "timestamp": times})
+
+    assert [(b"a", b"1", (("n", b"1"),), 1500), (b"b", b"2", (), None)] == list(rows_of(batch))
+    assert [(b"a", b"1", (), None)] == list(rows_of(batch.select(["key", "value"]).slice(0, 1)))
+    with pytest.raises(HeadgateError, match="a key is null, and a record needs one: filter such rows"):
+        list(rows_of(pa.record_batch({"key": [None], "value": ["x"]})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "text"),
+    [
+        (BatchOptions, {}, "required field `topic`"),
+        (BatchOptions, {"topic": "t", "subscription": "s"}, "unknown option subscription; options are topic, config"),
+        (StreamOptions, {"path": "t", "maxrecordspertrigger": "0"}, "`int` >= 1 - at `\\$.maxRecordsPerTrigger`"),
+        (StreamOptions, {"path": "t", "maxrecordspertrigger": "1", "maxbytespertrigger": "1"}, "not both"),
+        (SinkOptions, {"path": "t", "timeoutseconds": "soon"}, "`float`, got `str` - at `\\$.timeoutSeconds`"),
+    ],
+    ids=["topic", "unknown", "zero", "two limits", "no number"],
+)
+def test_a_wrong_option_is_one_line(kind: Any, given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        checked(kind, given)
+
+
+def test_a_schema_selects_columns_of_a_topic() -> None:
+    options = checked(StreamOptions, {"path": "t"})
+    with pytest.raises(
+        ConfigError, match="a topic has no column key string; it has struct<key:binary,value:binary,head"
+    ):
+        TopicStreamReader(options, KEY_VALUE)

@@ -1,0 +1,293 @@
+"""Topics as a source and a sink of real Spark queries, on one cluster and in one session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import pytest_asyncio
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from drain.spark.session import build_session
+from headgate.spark import HeadgateDataSource
+from headgate.sync import Admin, Consumer, Producer
+from tests.support.servers.class_archive import SMALL_JVM
+from tests.support.servers.cluster import Cluster
+from tests.support.servers.programs import TEST_SECONDS, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tls: bool, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path_factory.mktemp("cluster"), shards=1) as made:
+        await made.start_servers()
+        await (await made.start_daemon("only")).until_leading()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    extra = {
+        "spark.driver.extraJavaOptions": SMALL_JVM,
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "1",
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("HEADGATE_CONFIG", str(cluster.client_config_path))
+        session = build_session(master="local[2,2]", wrapper_folder=folder / "java", extra=extra)
+        session.dataSource.register(HeadgateDataSource)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with Admin(cluster.client_config()) as made:
+        yield made
+
+
+@pytest.fixture
+def producer(cluster: Cluster) -> Iterator[Producer]:
+    with Producer(cluster.client_config()) as made:
+        yield made
+
+
+class Keys:
+    """Sends records of seven keys, each of which counts, to a topic."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.sent = 0
+        self._producer = producer
+        self._topic = topic
+
+    def send(self, count: int) -> None:
+        for n in range(self.sent, self.sent + count):
+            headers = [("n", b"%d" % n)] if n % 2 else []
+            self._producer.send(self._topic, b"k%d" % (n % 7), b"%d" % n, headers=headers, timestamp_ms=10**12 + n)
+        self._producer.flush()
+        self.sent += count
+
+
+class Query:
+    """A query with a checkpoint. Each run ends when everything is read, and keeps what its batches had."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, topic: str, **options: Any) -> None:
+        self.batches: list[list[tuple[bytes, int]]] = []
+        """Key and number of each record, by segment and offset."""
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._topic = topic
+        self._options = options
+
+    def run(self) -> None:
+        def keep(batch: DataFrame, _: int) -> None:
+            rows = batch.orderBy("segment", "offset").select("key", "value").collect()
+            self.batches.append([(bytes(row.key), int(row.value)) for row in rows])
+
+        source = self._spark.readStream.format("headgate").options(**self._options).load(self._topic)
+        writer = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def require_each_once(self, count: int) -> None:
+        by_key = defaultdict(list)
+        for key, number in (record for batch in self.batches for record in batch):
+            by_key[key].append(number)
+        assert sorted(number for numbers in by_key.values() for number in numbers) == list(range(count))
+        assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
+def test_a_query_has_each_record_once_and_in_order_while_the_topic_splits_merges_and_is_pruned(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    admin.create_topic("orders", segments=2)
+    keys = Keys(producer, "orders")
+    query = Query(spark, tmp_path, "orders", maxRecordsPerTrigger=25, subscription="sums")
+    keys.send(40)
+    admin.split("orders", 0)
+    keys.send(20)
+    query.run()
+    query.require_each_once(60)
+    assert all(1 <= len(batch) <= 25 for batch in query.batches)
+    assert [0] == [each.records for each in admin.backlog("orders")]
+
+    assert (0,) == admin.prune_topic("orders").segments, "its end is acknowledged"
+    keys.send(10)
+    assert [10] == [each.records for each in admin.backlog("orders")], "of a query that does not run"
+    admin.split("orders", 1)
+    admin.merge("orders", 3, 4)
+    keys.send(20)
+    query.run()
+    query.require_each_once(90)
+    assert [0] == [each.records for each in admin.backlog("orders")]
+
+
+def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
+    spark: SparkSession, admin: Admin, producer: Producer, cluster: Cluster
+) -> None:
+    admin.create_topic("events")
+    keys = Keys(producer, "events")
+    keys.send(5)
+    with Consumer(
+        cluster.client_config(), topic="events", subscription="s", type="CHECKPOINT", start="earliest"
+    ) as consumer:
+        consumer.get_many(3, 60)
+        token = consumer.positions
+    read = spark.read.format("headgate")
+
+    rows = read.load("events").orderBy("offset").collect()
+    assert [0, 1, 2, 3, 4] == [row.offset for row in rows]
+    assert (b"k1", b"1", [("n", b"1")], 10**9 + 0.001, 0) == (
+        *rows[1][:3],
+        rows[1].timestamp.timestamp(),
+        rows[1].segment,
+    )
+    assert rows[0].headers is None
+    some = read.schema("offset long, value binary")
+    after = some.option("startingOffsets", token).load("events").collect()
+    before = some.option("startingOffsets", "2026-01-01T00:00Z").option("endingOffsets", token).load("events").collect()
+    assert ({0, 1, 2, 3, 4}, len(after) + len(before)) == ({row.offset for row in after + before}, 5)
+    assert after
+    assert before
+
+
+def test_a_query_whose_records_are_gone_or_of_another_topic_says_so(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    admin.create_topic("metrics")
+    keys = Keys(producer, "metrics")
+    keys.send(5)
+    query = Query(spark, tmp_path / "kept", "metrics")
+    query.run()
+    keys.send(5)
+    admin.split("metrics", 0)
+    admin.prune_topic("metrics")
+    keys.send(5)
+    with pytest.raises(Exception, match=r"segment 0 of topic 'metrics' was pruned .* its records 5 to 9 are gone; set"):
+        query.run()
+    passing = Query(spark, tmp_path / "kept", "metrics", failOnDataLoss=False)
+    passing.run()
+    assert [10, 11, 12, 13, 14] == sorted(number for batch in passing.batches for _, number in batch)
+
+    admin.delete_topic("metrics")
+    admin.create_topic("metrics")
+    with pytest.raises(
+        Exception, match=r"topic 'metrics' was deleted and created again: .* the present one has the id"
+    ):
+        query.run()
+    with pytest.raises(Exception, match="topic 'metrixs' does not exist; did you mean 'metrics'"):
+        spark.read.format("headgate").load("metrixs").collect()
+
+
+def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass one batch on, and fail, in the first attempt of each task."""
+    context = TaskContext.get()
+    for number, batch in enumerate(batches):
+        if number and context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt")
+        yield batch
+
+
+def test_a_write_stores_each_row_once_although_each_task_fails_once(spark: SparkSession, admin: Admin) -> None:
+    admin.create_topic("written", segments=2)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)
+    rows = spark.range(0, 100, numPartitions=2).selectExpr("concat('k', id % 5) AS key", "string(id) AS value")
+    for _ in range(2):
+        rows.mapInArrow(failing_once, rows.schema).write.format("headgate").mode("append").save("written")
+
+    stored = spark.read.format("headgate").load("written").selectExpr("string(value)").collect()
+    assert sorted(2 * list(range(100))) == sorted(int(row[0]) for row in stored)
+    assert {"spark-written-0", "spark-written-1"} == {each.producer for each in admin.list_producers()}
+    with pytest.raises(Exception, match="topic 'writen' does not exist; did you mean 'written'"):
+        rows.write.format("headgate").mode("append").save("writen")
+
+
+def test_a_repeated_batch_of_a_query_is_stored_once(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    admin.create_topic("from")
+    admin.create_topic("to", segments=2)
+    keys = Keys(producer, "from")
+
+    def copy() -> list[int]:
+        source = spark.readStream.format("headgate").option("maxRecordsPerTrigger", 10).load("from")
+        columns = source.select("key", "value", "headers", "timestamp")
+        writer = columns.writeStream.format("headgate").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start("to").awaitTermination()
+        return sorted(int(row.value) for row in spark.read.format("headgate").load("to").collect())
+
+    keys.send(25)
+    assert list(range(25)) == copy()
+    (tmp_path / "checkpoint/commits/2").unlink()
+    (tmp_path / "checkpoint/commits/.2.crc").unlink()
+    keys.send(5)
+    assert list(range(30)) == copy()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+from drain.spark.session import build_session
+from headgate.spark import HeadgateDataSource
+
+folder = Path(sys.argv[1])
+session = build_session(master="local[2]", wrapper_folder=folder / "java", extra={"spark.local.dir": str(folder / "s")})
+session.dataSource.register(HeadgateDataSource)
+read = session.readStream.format("headgate").option("maxRecordsPerTrigger", 50).load("killed")
+write = read.writeStream.format("parquet").option("path", str(folder / "out"))
+write.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+"""
+KILLS = 20
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(KILLS * TEST_SECONDS)
+async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    admin.create_topic("killed", segments=2)
+    keys = Keys(producer, "killed")
+    (tmp_path / "query.py").write_text(PROGRAM)
+    commits, log = tmp_path / "checkpoint/commits", tmp_path / "query.log"
+    for _ in range(KILLS):
+        keys.send(120)
+        active = [each.segment for each in admin.describe_topic("killed").segments if each.state == "active"]
+        admin.split("killed", rng.choice(active))
+        before = len(list(commits.glob("[0-9]*")))
+        command = (sys.executable, str(tmp_path / "query.py"), str(tmp_path))
+        with log.open("ab") as output:
+            program = await asyncio.create_subprocess_exec(
+                *command, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            await wait_until(lambda: len(list(commits.glob("[0-9]*"))) > before, log.read_text, 60)  # noqa: B023
+            await asyncio.sleep(rng.random())  # chance, and no condition
+        finally:
+            os.killpg(program.pid, signal.SIGKILL)
+            await program.wait()
+    last = (
+        spark.readStream.format("headgate")
+        .load("killed")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+    )
+    last.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+
+    stored = [int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    assert list(range(keys.sent)) == sorted(stored)
