@@ -18,7 +18,7 @@ from arro3.io import write_parquet
 
 from controller.chunk_writer.arrow_columns import PaddedColumns, nullable
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns
+from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns, pack_records
 from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
 from headgate.model.headers import header_bytes
@@ -46,6 +46,9 @@ SCHEMA: Final = pa.schema(
 SCHEMA_WITHOUT_HEADERS: Final = pa.schema([field for field in SCHEMA if field.name != "headers"])
 INTEGER: Final = pa.int64()
 
+PACKED_MAX_BYTES: Final = 4 * 1024
+"""Chunks with at most this many bytes of records contain them in MessagePack, too."""
+
 
 class ChunkBuilder:
     """Collects the entries and records of one commit until they are encoded."""
@@ -55,14 +58,16 @@ class ChunkBuilder:
         *,
         pyarrow_threshold_bytes: int = PYARROW_THRESHOLD_BYTES,
         uncompressed_max_rows: int = UNCOMPRESSED_MAX_ROWS,
+        packed_max_bytes: int = PACKED_MAX_BYTES,
     ) -> None:
-        """Create an empty builder; see the constants for the two limits."""
+        """Create an empty builder; see the constants for the limits."""
         self.entries: list[e.AnyEntry] = []
         self.records = RecordColumns()
         self._bodies: list[bytes] = []
         self._layouts: list[Layout | None] = []
         self._pyarrow_threshold_bytes = pyarrow_threshold_bytes
         self._uncompressed_max_rows = uncompressed_max_rows
+        self._packed_max_bytes = packed_max_bytes
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -97,6 +102,11 @@ class ChunkBuilder:
 
         ``previous_term_id`` None: the term continues.
         """
+        size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
+        has_headers = any(self.records.headers)
+        if has_headers:
+            size_bytes = list(map(add, size_bytes, map(header_bytes, self.records.headers)))
+        packed = pack_records(self.records) if 0 < sum(size_bytes) <= self._packed_max_bytes else b""
         header = ChunkHeader(
             format=FORMAT,
             shard=shard,
@@ -107,11 +117,8 @@ class ChunkBuilder:
             records=len(self.records),
             term_id=term_id,
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
+            packed_bytes=len(packed),
         )
-        size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
-        has_headers = any(self.records.headers)
-        if has_headers:
-            size_bytes = list(map(add, size_bytes, map(header_bytes, self.records.headers)))
         bodies = self._bodies
         facts = [
             fact for entry, layout in zip(self.entries, self._layouts, strict=True) for fact in facts_of(entry, layout)
@@ -119,12 +126,12 @@ class ChunkBuilder:
         batch = _table(bodies, facts, self.records, size_bytes, SCHEMA if has_headers else SCHEMA_WITHOUT_HEADERS)
         metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
         if sum(size_bytes) >= self._pyarrow_threshold_bytes:
-            return seal_parquet(_write_large(batch, metadata))
+            return seal_parquet(_write_large(batch, metadata), packed)
         plain = (
             batch.num_rows <= self._uncompressed_max_rows
             and sum(size_bytes) + sum(map(len, bodies)) <= UNCOMPRESSED_MAX_BYTES
         )
-        return seal_parquet(_write_small(batch, metadata, plain=plain))
+        return seal_parquet(_write_small(batch, metadata, plain=plain), packed)
 
 
 def _table(

@@ -53,9 +53,12 @@ def verify(data: bytes, at: int = 0) -> None:
         raise ChecksumError(f"its {len(data)} bytes have the checksum {found:08x}, expected {expected:08x}")
 
 
-def seal_parquet(data: bytes | memoryview) -> bytes:
-    """Return the Parquet object ``data`` with a seal before its footer."""
-    return seal(data, parquet_footer_start(memoryview(data)))
+def seal_parquet(data: bytes | memoryview, packed: bytes = b"") -> bytes:
+    """Return the Parquet object ``data`` with a seal before its footer, and ``packed`` before the seal."""
+    at = parquet_footer_start(memoryview(data))
+    if packed:
+        data = b"".join((memoryview(data)[:at], packed, memoryview(data)[at:]))
+    return seal(data, at + len(packed))
 
 
 def verify_parquet(data: bytes) -> None:

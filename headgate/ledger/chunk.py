@@ -6,6 +6,8 @@ read records. Readers of facts never need a body, and readers of bodies never a 
 
 * Entries are the first rows, records the last.
 * ``at_ms`` in the header is the leader's clock, milliseconds since 1970.
+* A small chunk contains its records twice: in columns, and packed in MessagePack, which a consumer decodes in a tenth
+  of the time that a Parquet reader needs for any object.
 
 No I/O. Raises LedgerError for an object that is damaged or not a chunk, LedgerFormatError for
 another format. Leaders write chunks with controller.chunk_writer.
@@ -14,11 +16,13 @@ another format. Leaders write chunks with controller.chunk_writer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
 from headgate.errors import LedgerError
+from headgate.ledger.checksum import SEAL_BYTES, parquet_footer_start
 from headgate.ledger.parquet_columns import Columns, read_columns, read_first_rows
 from headgate.ledger.paths import chunk_path
 from headgate.ledger.sealed_parquet import check_sealed
@@ -71,6 +75,11 @@ COLUMNS: Final = {
     "body": "binary",
 }
 """Column → Arrow type, in the order of a chunk. A chunk whose records have no headers does not have that column."""
+_PACKER: Final = msgspec.msgpack.Encoder()
+_PACKED: Final = msgspec.msgpack.Decoder(
+    tuple[list[int], list[int], list[int], list[int], list[bytes], list[bytes], list[Headers]]
+)
+_COLUMNS: Final = attrgetter("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 
 
@@ -86,6 +95,8 @@ class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the term that wrote the chunk (`headgate.model.entries.TermStarted`)."""
     previous_term_id: int = 0
     """Id of the term that wrote the chunk before: another one if a term begins here, 0 if this is chunk 1."""
+    packed_bytes: int = 0
+    """Length of the packed records, which end where the checksum begins; 0: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,12 @@ def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
     header = decode_header(data, shard=shard, number=number)
     if not header.records:
         return header, RecordColumns()
+    if header.packed_bytes:
+        end = parquet_footer_start(data) - SEAL_BYTES
+        try:
+            return header, RecordColumns(*_PACKED.decode(data[end - header.packed_bytes : end]))
+        except msgspec.DecodeError as error:
+            raise LedgerError(f"{chunk_path(shard, number)} has unreadable packed records: {error}") from error
     rows = _record_rows(data, header)
     return header, RecordColumns(
         topic_id=rows.integers("topic_id"),
@@ -133,6 +150,11 @@ def decode_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader
         value=rows.blobs("value"),
         headers=rows.headers(),
     )
+
+
+def pack_records(records: RecordColumns) -> bytes:
+    """Return the packed form of the records of a chunk."""
+    return _PACKER.encode(_COLUMNS(records))
 
 
 def open_records(data: bytes, *, shard: int, number: int) -> tuple[ChunkHeader, Columns]:

@@ -326,7 +326,7 @@ class RecordFeed:
         return state is not None
 
     async def enqueue(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
-        """Queue a run for the program, once there is room. A record that is resumed or delivered again is a run."""
+        """Queue a run for the program, once there is space. A record that is resumed or delivered again is a run."""
         holding.queued += 0 if records[0].parked_number else len(records)
         await self._queue.put(holding, records)
 
@@ -479,18 +479,18 @@ class _Queue:
         self.runs: deque[_Run] = deque()
         self.records = 0
         self._entrance = asyncio.Lock()
-        """Held by the reader that waits for room; others follow in their order."""
+        """Held by the reader that waits for space; others follow in their order."""
         self._awaited = 0
         """How many records it has."""
-        self._has_room = asyncio.Event()
+        self._has_space = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def put(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
         async with self._entrance:
             self._awaited = len(records)
             while self.records + len(records) > QUEUE_RECORDS:
-                self._has_room.clear()
-                await self._has_room.wait()
+                self._has_space.clear()
+                await self._has_space.wait()
             self.runs.append(_Run(holding, records))
             self.records += len(records)
             self._changed.set()
@@ -504,7 +504,7 @@ class _Queue:
             self.runs.popleft()
         self.records -= len(records)
         if self.records + self._awaited <= QUEUE_RECORDS:
-            self._has_room.set()
+            self._has_space.set()
         return records
 
     async def changed(self) -> None:

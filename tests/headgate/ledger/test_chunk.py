@@ -29,6 +29,19 @@ def test_entries_and_records_are_decoded_as_they_were_added() -> None:
     assert [0, 1] == records.offset
 
 
+def test_a_small_chunk_has_its_records_packed_as_in_its_columns() -> None:
+    """A reader that knows only columns reads the same; a large chunk would take twice the space."""
+    headers, limit = (("a", b"1"), ("a", b"")), len(b"kv0kv1a1a")
+    small, large = (small_chunk(headers=headers, packed_max_bytes=each)[1] for each in (limit, limit - 1))
+    packed, columns = (chunk.decode_records(data, shard=3, number=7) for data in (small, large))
+
+    assert packed[1] == columns[1]
+    assert packed[0].packed_bytes > 0 == columns[0].packed_bytes
+    assert pq.read_table(io.BytesIO(small)) == pq.read_table(io.BytesIO(large))
+    with pytest.raises(LedgerError, match="has unreadable packed records"):
+        chunk.decode_records(sealed(pq.read_table(io.BytesIO(small))), shard=3, number=7)
+
+
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple)
 
 

@@ -39,8 +39,8 @@ async def delivered(
         for topic_id, segment in ((1, 1), (1, 0), (2, 0)):
             columns = builder.records
             for name, value in zip(
-                ("topic_id", "segment", "offset", "timestamp_ms", "key", "value"),
-                (topic_id, segment, offset, 7, key, b"%d.%d.%d" % (topic_id, segment, offset)),
+                ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers"),
+                (topic_id, segment, offset, 7, key, b"%d.%d.%d" % (topic_id, segment, offset), ()),
                 strict=True,
             ):
                 getattr(columns, name).append(value)

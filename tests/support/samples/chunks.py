@@ -19,9 +19,9 @@ def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: byt
 def small_chunk(*, headers: Headers = (), **limits: int) -> tuple[ChunkBuilder, bytes]:
     """Return chunk 7 of shard 3 as it was built and encoded: a topic, its first split, and two records.
 
-    The second record has ``headers``.
+    The second record has ``headers``. Records are in columns only, unless ``limits`` says otherwise.
     """
-    builder = ChunkBuilder(**limits)
+    builder = ChunkBuilder(**{"packed_max_bytes": 0} | limits)
     builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
