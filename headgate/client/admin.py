@@ -112,8 +112,7 @@ class Admin:
         """
         if not 0 <= shard < self._all_shards():
             raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
-        request = m.TransferShard(daemon=daemon, token=self._client.new_token())
-        await self._request(shard, request, m.Done)
+        await self._request(shard, m.TransferShard(daemon=daemon, token=self._token()), m.Done)
 
     async def set_maintenance(self, daemon: str, *, on: bool) -> None:
         """Begin or end the maintenance of ``daemon``. A daemon in maintenance leads nothing if another one can.
@@ -121,7 +120,7 @@ class Admin:
         Returns once it is stored. The transfers follow within seconds. Raises RequestRejectedError if no such daemon
         is live.
         """
-        request = m.SetMaintenance(daemon=daemon, on=on, token=self._client.new_token())
+        request = m.SetMaintenance(daemon=daemon, on=on, token=self._token())
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
         if not led:
             raise NoLeaderError("no shard has a leader that could store it; it was not stored")
@@ -131,8 +130,7 @@ class Admin:
 
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
-        request = m.CreateTopic(topic=topic, segments=segments, token=self._client.new_token())
-        return await self._change_topic(topic, request)
+        return await self._change_topic(m.CreateTopic(topic=topic, segments=segments, token=self._token()))
 
     async def import_topic(
         self,
@@ -153,7 +151,7 @@ class Admin:
         """
         request = m.ImportTopic(
             topic=topic,
-            token=self._client.new_token(),
+            token=self._token(),
             segments=list(layout.segments),
             positions=layout.positions,
             hash_bits=layout.hash_bits,
@@ -162,7 +160,7 @@ class Admin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return (await self._ask(topic, request, m.TopicImportReply)).result
+        return (await self._ask(request, m.TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
@@ -172,7 +170,7 @@ class Admin:
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return (await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)).topic
+        return (await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
         """Return where pruned ``segments`` of ``topic`` ended, as far as the leader remembers them.
@@ -180,11 +178,11 @@ class Admin:
         :meta private:
         """
         request = m.DescribeTopic(topic=topic, pruned=sorted(segments)[-m.MAX_HELD_SEGMENTS :])
-        return dict((await self._ask(topic, request, m.TopicReply)).pruned_ends)
+        return dict((await self._ask(request, m.TopicReply)).pruned_ends)
 
     async def topic_settings(self, topic: str) -> list[TopicSetting]:
         """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
-        reply = await self._ask(topic, m.DescribeTopic(topic=topic), m.TopicReply)
+        reply = await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)
         own, cluster = asdict(reply.topic.policy), asdict(reply.cluster_policy)
         return [
             TopicSetting(name, cluster[name], "setting" if name in reply.configured else "default")
@@ -202,13 +200,11 @@ class Admin:
 
     async def split(self, topic: str, segment: SegmentId) -> TopicInfo:
         """Split an active segment at the middle of its hash range; returns the new layout."""
-        request = m.SplitSegment(topic=topic, segment=segment, token=self._client.new_token())
-        return await self._change_topic(topic, request)
+        return await self._change_topic(m.SplitSegment(topic=topic, segment=segment, token=self._token()))
 
     async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
         """Merge two active neighbors; returns the new layout."""
-        request = m.MergeSegments(topic=topic, segments=(first, second), token=self._client.new_token())
-        return await self._change_topic(topic, request)
+        return await self._change_topic(m.MergeSegments(topic=topic, segments=(first, second), token=self._token()))
 
     async def set_topic_policy(
         self,
@@ -241,7 +237,7 @@ class Admin:
             require_choice("reset", field, get_args(m.PolicyField))
         request = m.SetTopicPolicy(
             topic=topic,
-            token=self._client.new_token(),
+            token=self._token(),
             auto_split=auto_split,
             auto_merge=auto_merge,
             min_segments=min_segments,
@@ -251,20 +247,18 @@ class Admin:
             ignore_subscriptions=ignore_subscriptions,
             reset=list(reset),
         )
-        return await self._change_topic(topic, request)
+        return await self._change_topic(request)
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
         """Prune the segments that every subscription of ``topic`` has drained, despite its retention.
 
         Returns what was deleted, and why each other sealed segment was not.
         """
-        request = m.PruneTopic(topic=topic, token=self._client.new_token(), dry_run=dry_run)
-        return (await self._ask(topic, request, m.PruneReply)).result
+        return (await self._ask(m.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), m.PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
-        request = m.DeleteTopic(topic=topic, force=force, token=self._client.new_token())
-        await self._ask(topic, request, m.Done)
+        await self._ask(m.DeleteTopic(topic=topic, force=force, token=self._token()), m.Done)
 
     # Producers
 
@@ -276,8 +270,7 @@ class Admin:
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
-        request = m.DescribeProducer(producer=name)
-        replies = await self._request_known(name, request, m.ProducerReply)
+        replies = await self._request_known(name, m.DescribeProducer(producer=name), m.ProducerReply)
         return [reply.producer for reply in replies]
 
     async def delete_producer(self, name: str) -> None:
@@ -286,15 +279,13 @@ class Admin:
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
         """
-        request = m.DeleteProducer(producer=name, token=self._client.new_token())
-        await self._request_known(name, request, m.Done)
+        await self._request_known(name, m.DeleteProducer(producer=name, token=self._token()), m.Done)
 
     # Subscriptions
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        request = m.ListSubscriptions(topic=topic)
-        pages = await self._list(self._shards_of(topic), request, m.SubscriptionList)
+        pages = await self._list(self._shards_of(topic), m.ListSubscriptions(topic=topic), m.SubscriptionList)
         found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
@@ -307,15 +298,14 @@ class Admin:
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
-        request = m.DescribeSubscription(topic=topic, subscription=subscription)
-        return await self._subscription(topic, request)
+        return await self._subscription(m.DescribeSubscription(topic=topic, subscription=subscription))
 
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
     ) -> Explanation:
         """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
         request = m.ExplainSubscription(topic=topic, subscription=subscription, segment=segment, consumer=consumer)
-        return (await self._ask(topic, request, m.ExplanationReply)).explanation
+        return (await self._ask(request, m.ExplanationReply)).explanation
 
     async def plan(
         self,
@@ -338,7 +328,7 @@ class Admin:
             add_consumers=list(add_consumers),
             remove_consumers=list(remove_consumers),
         )
-        return (await self._ask(topic, request, m.PlanReply)).plan
+        return (await self._ask(request, m.PlanReply)).plan
 
     async def create_subscription(
         self,
@@ -374,22 +364,17 @@ class Admin:
             topic=topic,
             subscription=subscription,
             subscription_type=subscription_type(type),
-            token=self._client.new_token(),
+            token=self._token(),
             start=start,
             positions=positions,
             if_absent=if_absent,
         )
-        return await self._subscription(topic, request)
+        return await self._subscription(request)
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
-        request = m.DeleteSubscription(
-            topic=topic,
-            subscription=subscription,
-            force=force,
-            token=self._client.new_token(),
-        )
-        await self._ask(topic, request, m.Done)
+        request = m.DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
+        await self._ask(request, m.Done)
 
     async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer; its segments go to the others.
@@ -397,13 +382,8 @@ class Admin:
         The running program gets FencedError and does not join again, so that the eviction lasts. A
         program that is started afterwards may use the name.
         """
-        request = m.EvictConsumer(
-            topic=topic,
-            subscription=subscription,
-            consumer=consumer,
-            token=self._client.new_token(),
-        )
-        await self._ask(topic, request, m.Done)
+        request = m.EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
+        await self._ask(request, m.Done)
 
     async def seek(
         self,
@@ -442,25 +422,15 @@ class Admin:
         if timestamp_ms is not None:
             pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(
-            topic=topic,
-            subscription=subscription,
-            token=self._client.new_token(),
-            to=to,
-            positions=pairs,
-            dry_run=dry_run,
+            topic=topic, subscription=subscription, token=self._token(), to=to, positions=pairs, dry_run=dry_run
         )
-        return (await self._ask(topic, request, m.SeekReply)).result
+        return (await self._ask(request, m.SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
         require_choice("order", order, get_args(Order))
-        request = m.SetSubscriptionOrder(
-            topic=topic,
-            subscription=subscription,
-            order=order,
-            token=self._client.new_token(),
-        )
-        return await self._subscription(topic, request)
+        request = m.SetSubscriptionOrder(topic=topic, subscription=subscription, order=order, token=self._token())
+        return await self._subscription(request)
 
     async def set_delivery_policy(
         self,
@@ -492,14 +462,14 @@ class Admin:
         request = m.SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
-            token=self._client.new_token(),
+            token=self._token(),
             max_deliveries=max_deliveries,
             ack_timeout_ms=_milliseconds("ack_timeout_seconds", ack_timeout_seconds),
             dead_letter_topic=dead_letter_topic,
             max_processing_ms=_milliseconds("max_processing_seconds", max_processing_seconds),
             ignored_by_retention=ignored_by_retention,
         )
-        described = await self._subscription(topic, request)
+        described = await self._subscription(request)
         if dead_letter_topic and described.type == SubscriptionType.STREAM:
             keeper = f"dead-letters-{self._shard(topic)}-{described.subscription_id}"
             await self.create_subscription(dead_letter_topic, keeper, type="QUEUE", start="earliest", if_absent=True)
@@ -516,10 +486,8 @@ class Admin:
 
         ``drop``: the records that are parked now are not delivered; they stay in the dead-letter topic.
         """
-        request = m.ResumeKey(
-            topic=topic, subscription=subscription, key=key, token=self._client.new_token(), drop=drop
-        )
-        await self._request(self._shard(topic), request, m.Done)
+        request = m.ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
+        await self._ask(request, m.Done)
 
     # Requests
 
@@ -535,14 +503,17 @@ class Admin:
     def _shards_of(self, topic: str | None) -> Iterable[int]:
         return range(self._all_shards()) if topic is None else [self._shard(topic)]
 
-    async def _ask(self, topic: str, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
-        return await self._request(self._shard(topic), request, kind)
+    def _token(self) -> str:
+        return self._client.new_token()
 
-    async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
-        return (await self._ask(topic, request, m.TopicReply)).topic
+    async def _ask(self, request: m.TopicRequest, kind: type[ReplyT]) -> ReplyT:
+        return await self._request(self._shard(request.topic), request, kind)
 
-    async def _subscription(self, topic: str, request: m.AnyRequestBody) -> SubscriptionInfo:
-        return (await self._ask(topic, request, m.SubscriptionReply)).subscription
+    async def _change_topic(self, request: m.TopicRequest) -> TopicInfo:
+        return (await self._ask(request, m.TopicReply)).topic
+
+    async def _subscription(self, request: m.SubscriptionRequest) -> SubscriptionInfo:
+        return (await self._ask(request, m.SubscriptionReply)).subscription
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""

@@ -103,10 +103,15 @@ class ListRequest(RequestBody, frozen=True, kw_only=True):
     after: Cursor | None = None
 
 
-class SubscriptionRequest(RequestBody, frozen=True):
-    """Fields of every request about one subscription."""
+class TopicRequest(RequestBody, frozen=True):
+    """The field of every request about one topic."""
 
     topic: Name
+
+
+class SubscriptionRequest(TopicRequest, frozen=True):
+    """Fields of every request about one subscription."""
+
     subscription: Name
 
 

@@ -45,6 +45,7 @@ from headgate.protocol.request_fields import (
     Start,
     SubscriptionRequest,
     Token,
+    TopicRequest,
 )
 
 
@@ -378,10 +379,9 @@ class ConfirmRevoked(ConsumerRequest, frozen=True, tag="confirm_revoked"):
     released: Annotated[list[tuple[Natural, Natural]], Meta(min_length=1, max_length=MAX_CONFIRMED_SEGMENTS)]
 
 
-class CreateTopic(RequestBody, frozen=True, tag="create_topic"):
+class CreateTopic(TopicRequest, frozen=True, tag="create_topic"):
     """Create a topic of ``segments`` equal segments."""
 
-    topic: Name
     token: Token
     segments: SegmentCount = 1
 
@@ -400,7 +400,7 @@ class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     end_offset: Natural | None = None
 
 
-class ImportTopic(RequestBody, frozen=True, tag="import_topic"):
+class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
     """Create an external topic, or update it: add new segments and seal others.
 
     ``complete``: every segment that the source still has is listed; False: unlisted segments stay
@@ -408,7 +408,6 @@ class ImportTopic(RequestBody, frozen=True, tag="import_topic"):
     the source together with all their records. ``dry_run``: validate and reply, but change nothing.
     """
 
-    topic: Name
     token: Token
     segments: Annotated[list[SegmentImport], Meta(min_length=1, max_length=4096)]
     positions: Positions = "offsets"
@@ -419,10 +418,9 @@ class ImportTopic(RequestBody, frozen=True, tag="import_topic"):
     dry_run: bool = False
 
 
-class DeleteTopic(RequestBody, frozen=True, tag="delete_topic"):
+class DeleteTopic(TopicRequest, frozen=True, tag="delete_topic"):
     """Delete a topic. ``force`` is required while consumers use it."""
 
-    topic: Name
     token: Token
     force: bool = False
 
@@ -442,33 +440,29 @@ class DescribeLeader(RequestBody, frozen=True, tag="describe_leader"):
     heard_epoch: Epoch = 0
 
 
-class DescribeTopic(RequestBody, frozen=True, tag="describe_topic"):
+class DescribeTopic(TopicRequest, frozen=True, tag="describe_topic"):
     """Describe a topic and its layout, and where segments ended that were ``pruned``."""
 
-    topic: Name
     pruned: Annotated[list[Natural], Meta(max_length=MAX_HELD_SEGMENTS)] = []
 
 
-class SplitSegment(RequestBody, frozen=True, tag="split_segment"):
+class SplitSegment(TopicRequest, frozen=True, tag="split_segment"):
     """Split an active segment at the middle of its range."""
 
-    topic: Name
     segment: Natural
     token: Token
 
 
-class MergeSegments(RequestBody, frozen=True, tag="merge_segments"):
+class MergeSegments(TopicRequest, frozen=True, tag="merge_segments"):
     """Merge two active segments with adjacent ranges."""
 
-    topic: Name
     segments: tuple[Natural, Natural]
     token: Token
 
 
-class SetTopicPolicy(RequestBody, frozen=True, tag="set_topic_policy"):
+class SetTopicPolicy(TopicRequest, frozen=True, tag="set_topic_policy"):
     """Override cluster settings for one topic. None leaves a field as it is; ``reset`` removes overrides."""
 
-    topic: Name
     token: Token
     auto_split: bool | None = None
     auto_merge: bool | None = None
@@ -480,10 +474,9 @@ class SetTopicPolicy(RequestBody, frozen=True, tag="set_topic_policy"):
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
 
-class PruneTopic(RequestBody, frozen=True, tag="prune_topic"):
+class PruneTopic(TopicRequest, frozen=True, tag="prune_topic"):
     """Prune every drained segment now, regardless of retention. ``dry_run``: only report what would be pruned."""
 
-    topic: Name
     token: Token
     dry_run: bool = False
 

@@ -20,6 +20,7 @@ PATTERNS = {
 UNDOCUMENTED = (
     msgspec.Struct,
     m.RequestBody,
+    m.TopicRequest,
     m.SubscriptionRequest,
     m.ConsumerRequest,
     m.ReaderRequest,
