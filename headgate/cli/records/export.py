@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -108,6 +109,8 @@ class TableExport:
     skip_pruned: bool
     exporter: Exporter | None = None
     """Set when nothing is left to refuse."""
+    reported: Mapping[int, int] | None = None
+    """What the subscription was last moved to."""
 
     async def run(self) -> None:
         """Export once, or until cancelled."""
@@ -143,8 +146,9 @@ class TableExport:
         total = before + sum(each.next_offset - starts.get(each.segment, each.next_offset) for each in topic.segments)
         with ProgressLine(lambda: f"{exporter.records} of {total} records", total, sys.stderr) as progress:
             await exporter.run(topic, starts, lambda: progress.advance_to(exporter.records))
-        if admin is not None and self.subscription is not None:
+        if admin is not None and self.subscription is not None and self.reported != exporter.reached:
             await admin.seek(self.topic, self.subscription, positions=exporter.reached)
+            self.reported = exporter.reached
         if self.follow and exporter.records > before:
             click.echo(f"headgate: exported {exporter.records - before} records", err=True)
 
