@@ -237,12 +237,12 @@ _RESPONSES: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse
 
 
 def fit_into_line(
-    queries: Iterable[ExternalBacklogQuery], limit_bytes: int = MAX_EXTERNAL_BYTES
+    queries: Iterable[ExternalBacklogQuery],
 ) -> tuple[list[ExternalBacklogQuery], list[ExternalBacklogResponse]]:
     """Return the queries that fit into one line, by shard and topic, and the replies for those that do not."""
     sent: list[ExternalBacklogQuery] = []
     omitted: list[ExternalBacklogResponse] = []
-    remaining_bytes = limit_bytes
+    remaining_bytes = MAX_EXTERNAL_BYTES
     for query in sorted(queries, key=lambda each: each.topic_key):
         size = len(_ENCODER.encode(query))
         if size <= remaining_bytes:

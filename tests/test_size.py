@@ -37,7 +37,7 @@ MORE_ATTRIBUTES = {
     "MqttTransport": 29,
     "ZooKeeperElections": 18,
     "Daemon": 26,
-    "ShardLeader": 24,
+    "ShardLeader": 23,
     "ShardSpreader": 22,
     "LocalCluster": 18,
     "Client": 19,

@@ -50,9 +50,7 @@ def addresses(instances: Mapping[str, bytes]) -> dict[str, str]:
 class Peers:
     """The other daemons. An async context manager: its connections live as long as it is entered."""
 
-    def __init__(
-        self, instance: str, tls: Callable[[], ssl.SSLContext], *, timeout_seconds: float = TIMEOUT_SECONDS
-    ) -> None:
+    def __init__(self, instance: str, tls: Callable[[], ssl.SSLContext]) -> None:
         """``tls`` is called for each connection to a daemon with TLS."""
         self.token_for: Callable[[str], str] = lambda _: ""
         """Receiver → token; set once the daemon has joined its cluster."""
@@ -60,7 +58,6 @@ class Peers:
         """Daemon → URL, of all live daemons."""
         self._instance = instance
         self._tls = tls
-        self._timeout_seconds = timeout_seconds
         self._requests = asyncio.Semaphore(MAX_REQUESTS)
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
@@ -93,7 +90,7 @@ class Peers:
     async def _part(self, name: str) -> DaemonPart:
         url = self.known.get(name) or None
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 document = await self._get(name, "/daemon", DaemonDocument)
                 topics: list[TopicPage] = []
                 subscriptions: list[SubscriptionPage] = []
@@ -101,7 +98,7 @@ class Peers:
                     topics = await self._pages(name, "/topics", TopicPage)
                     subscriptions = await self._pages(name, "/subscriptions", SubscriptionPage)
         except (HeadgateError, TimeoutError) as error:
-            problem = str(error) or f"daemon {name!r} did not answer within {self._timeout_seconds:g} s"
+            problem = str(error) or f"daemon {name!r} did not answer within {TIMEOUT_SECONDS:g} s"
             return DaemonPart(daemon=DaemonDocument(daemon=name, url=url, state="unreachable", problem=problem))
         return DaemonPart(
             daemon=document,
@@ -128,7 +125,7 @@ class Peers:
         try:
             async with (
                 self._requests,
-                asyncio.timeout(self._timeout_seconds),
+                asyncio.timeout(TIMEOUT_SECONDS),
                 self._session.get(
                     f"{url}/api/v1{path}",
                     headers={"Authorization": f"Bearer {self.token_for(daemon)}"},

@@ -52,7 +52,6 @@ from shard.subscriptions.refusal import Refusal
 
 """Age of the last check for a chunk of another leader after which an idle leader checks again: with the next tick."""
 MAX_DELAYED_REFUSALS = 1000
-"""Limit for refusals that are being delayed. Beyond it a request gets no reply, so its client repeats it even later."""
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
 
@@ -68,7 +67,6 @@ class ShardLeader:
         self.leader_epoch = state.leader_epoch
         self._shard = state.shard
         self.context = context
-        self._delayed: set[asyncio.TimerHandle] = set()
         self._broker_lost_at: float | None = None
         self.began_at = asyncio.get_running_loop().time()
         """The term's clock starts here; deadlines of requests are ages of the term."""
@@ -107,7 +105,7 @@ class ShardLeader:
         self.backlogs = BacklogService(context, state, self.driver.complete)
         self._operators = OperatorCommands(self._shard, context.instance, context.operations)
         self._deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = defaultdict(set)
-        """Work for replies that wait for other programs, by the limit of their number."""
+        """Work for replies that wait, by the limit of their number."""
         self.trimmer = Trimmer(context, state, self.commit)
         self._handlers = self._all_handlers()
 
@@ -158,8 +156,6 @@ class ShardLeader:
             raise ended.exceptions[0] from None
         finally:
             self._serving = False
-            for handle in self._delayed:
-                handle.cancel()
             self._outbox.delayed.close()
             await cancel_and_wait(*(task for tasks in self._deferred.values() for task in tasks))
             await self._operators.close()
@@ -251,11 +247,8 @@ class ShardLeader:
             self._outbox.refuse(request, refusal)
             return
         self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self._shard))
-        if len(self._delayed) < MAX_DELAYED_REFUSALS:
-            loop = asyncio.get_running_loop()
-            delay_seconds = self.context.ingest.missing_epoch_rejection_delay_seconds
-            handle = loop.call_later(delay_seconds, self._outbox.refuse, request, refusal)
-            self._delayed = {waiting for waiting in self._delayed if waiting.when() > loop.time()} | {handle}
+        later = partial(asyncio.sleep, self.context.ingest.missing_epoch_rejection_delay_seconds, refusal)
+        self._defer(request, Deferred(later, "delayed_refusals", MAX_DELAYED_REFUSALS))
 
     def _carry_out(self, request: m.Request, outcome: Outcome) -> None:
         """Apply the entries of ``outcome``, and send its reply once the chunk it depends on is durable."""

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from drain.checker.connection import Connection
 from drain.protocol import (
-    MAX_EXTERNAL_BYTES,
     MAX_OPEN_REQUESTS,
     BacklogRequest,
     BacklogResponse,
@@ -110,7 +109,7 @@ class SparkDrainChecker(BackgroundService):
         Raises:
             DrainCheckError: no reply in time, or an error.
         """
-        sent, omitted = fit_into_line(external, MAX_EXTERNAL_BYTES)
+        sent, omitted = fit_into_line(external)
         request = BacklogRequest(shard=shard, now_ms=now_ms, external=sent)
         response = await self._request(request, BacklogResponse, shard)
         response.external.extend(omitted)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -28,9 +29,10 @@ async def peers_with(answer: Answer, *names: str, timeout_seconds: float):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        async with Peers("one", ssl.create_default_context, timeout_seconds=timeout_seconds) as peers:
-            peers.known = dict.fromkeys(names, f"http://127.0.0.1:{runner.addresses[0][1]}")
-            yield peers
+        with patch("controller.cluster.peers.TIMEOUT_SECONDS", timeout_seconds):
+            async with Peers("one", ssl.create_default_context) as peers:
+                peers.known = dict.fromkeys(names, f"http://127.0.0.1:{runner.addresses[0][1]}")
+                yield peers
     finally:
         await runner.cleanup()
 

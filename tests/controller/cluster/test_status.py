@@ -85,8 +85,9 @@ async def two():
 
 
 @pytest.fixture
-async def peers():
-    async with Peers("one", ssl.create_default_context, timeout_seconds=5) as peers:
+async def peers(monkeypatch):
+    monkeypatch.setattr("controller.cluster.peers.TIMEOUT_SECONDS", 5.0)
+    async with Peers("one", ssl.create_default_context) as peers:
         peers.token_for = lambda receiver: SECRET.http_token(receiver, NOW_MS)
         yield peers
 
@@ -163,6 +164,7 @@ async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(
 
 async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreachable(monkeypatch):
     monkeypatch.setattr("controller.cluster.peers.MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("controller.cluster.peers.TIMEOUT_SECONDS", 1.0)
 
     async def late(_):
         await asyncio.sleep(60)
@@ -185,7 +187,7 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     try:
-        async with Peers("one", ssl.create_default_context, timeout_seconds=1) as peers:
+        async with Peers("one", ssl.create_default_context) as peers:
             peers.known = {name: f"http://127.0.0.1:{port}/{name}" for name in handlers}
             problems = {each.daemon.daemon: each.daemon.problem for each in await peers.parts()}
     finally:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from drain.checker import checker as checker_module
+from drain import protocol
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
@@ -98,7 +98,7 @@ def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
 
 
 async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(checker_module, "MAX_EXTERNAL_BYTES", 200)
+    monkeypatch.setattr(protocol, "MAX_EXTERNAL_BYTES", 200)
     large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
     async with checker_at(tmp_path) as checker:
         response = await checker.backlog(0, 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
