@@ -18,7 +18,6 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -121,25 +120,19 @@ BACKLOG: Final = 100
 LOOK_SECONDS: Final = 0.01
 """Between two looks at whether a connection has been closed."""
 REPORT_SECONDS: Final = 60.0
+MAX_CONNECTIONS: Final = 100
+"""Far above what Prometheus, a probe and some browsers need."""
+KEEPALIVE_SECONDS: Final = 15.0
+"""After this long, a connection without a complete request is closed."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""Longest TLS handshake: some round trips of the slowest network."""
+PAUSE_SECONDS: Final = 1.0
+"""After a failure to accept: whatever took the descriptors needs time to return them."""
+CLOSE_SECONDS: Final = 1.0
+"""Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
+when the daemon stops."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """How many connections are served, and for how long a client may keep one waiting."""
-
-    max_connections: int = 100
-    """Far above what Prometheus, a probe and some browsers need."""
-    keepalive_seconds: float = 15.0
-    """After this long, a connection without a complete request is closed."""
-    handshake_seconds: float = 10.0
-    """Longest TLS handshake: some round trips of the slowest network."""
-    pause_seconds: float = 1.0
-    """After a failure to accept: whatever took the descriptors needs time to return them."""
-    close_seconds: float = 1.0
-    """Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for
-    all when the daemon stops."""
 
 
 def connection_limit(max_connections: int, descriptors: int) -> int:
@@ -155,14 +148,12 @@ class HttpListener:
         denials: HttpDenials,
         *,
         tls: Callable[[], ssl.SSLContext | None],
-        limits: HttpLimits,
     ) -> None:
         """``tls`` is called for each connection; None: without TLS."""
         self._connections: dict[web.RequestHandler, HttpConnection] = {}
         self._server = server
         self._denials = denials
         self._tls = tls
-        self._limits = limits
         self._observer = observer
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -204,7 +195,7 @@ class HttpListener:
                 self._denials.report("slow_request", peer)
 
         handler = self._server()
-        connection = self._connections[handler] = HttpConnection(handler, self._limits.keepalive_seconds / 2, on_end)
+        connection = self._connections[handler] = HttpConnection(handler, KEEPALIVE_SECONDS / 2, on_end)
         return connection
 
     def _close_sockets(self) -> None:
@@ -219,7 +210,7 @@ class HttpListener:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
                 self._report(error)
-                await asyncio.sleep(self._limits.pause_seconds)
+                await asyncio.sleep(PAUSE_SECONDS)
                 continue
             try:
                 await self._close_surplus()
@@ -236,12 +227,12 @@ class HttpListener:
     async def _shake_hands(self, connection: socket.socket, peer: str, context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.handshake_seconds):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await loop.connect_accepted_socket(
                     partial(self._new_connection, peer),
                     connection,
                     ssl=context,
-                    ssl_shutdown_timeout=self._limits.close_seconds,
+                    ssl_shutdown_timeout=CLOSE_SECONDS,
                 )
         except TimeoutError:
             self._denials.report("slow_handshake", peer)
@@ -259,7 +250,7 @@ class HttpListener:
 
     async def _close_surplus(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit = connection_limit(self._limits.max_connections, soft)
+        limit = connection_limit(MAX_CONNECTIONS, soft)
         while len(self._handshakes) + len(connections := self._server.connections) >= limit:
             self._observer.observe(events.HttpLimitReached(limit="connections"))
             if self._handshakes:
@@ -272,9 +263,9 @@ class HttpListener:
     async def _close(self, connection: web.RequestHandler) -> None:
         transport = connection.transport
         connection.close()
-        await connection.shutdown(self._limits.close_seconds)
+        await connection.shutdown(CLOSE_SECONDS)
         try:
-            async with asyncio.timeout(self._limits.close_seconds):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:

@@ -46,13 +46,12 @@ class _Update:
 class _View:
     """One page, rendered again and again while it has readers."""
 
-    def __init__(self, path: str, render: Render, interval_seconds: float) -> None:
+    def __init__(self, path: str, render: Render) -> None:
         self.readers = 0
         self.task: asyncio.Task[None] | None = None
         self._path = path
         self._render = render
-        self._interval_seconds = interval_seconds
-        self._update = _Update(0, {}, "", interval_seconds)
+        self._update = _Update(0, {}, "", INTERVAL_SECONDS)
         self._changed = asyncio.Condition()
 
     async def run(self) -> None:
@@ -65,7 +64,7 @@ class _View:
                 parts = {name: str(part) for name, part in {"as-of": as_of(page), **page.parts}.items()}
             except (UnknownNameError, NotAnsweredError, InvalidQueryError) as error:
                 problem = str(error)
-            pause = min(max(self._interval_seconds, PAUSE_FACTOR * (loop.time() - began)), MAX_INTERVAL_SECONDS)
+            pause = min(max(INTERVAL_SECONDS, PAUSE_FACTOR * (loop.time() - began)), MAX_INTERVAL_SECONDS)
             async with self._changed:
                 self._update = _Update(self._update.number + 1, parts, problem, pause)
                 self._changed.notify_all()
@@ -78,23 +77,11 @@ class _View:
 
 
 class LivePages:
-    def __init__(
-        self,
-        render: Render,
-        *,
-        version: str,
-        observer: events.Observer,
-        interval_seconds: float = INTERVAL_SECONDS,
-        write_seconds: float = WRITE_SECONDS,
-        max_streams: int = MAX_STREAMS,
-    ) -> None:
+    def __init__(self, render: Render, *, version: str, observer: events.Observer) -> None:
         """``version`` is sent along: a page of another version loads itself again."""
         self._render = render
         self._version = version
         self._observer = observer
-        self._interval_seconds = interval_seconds
-        self._write_seconds = write_seconds
-        self._max_streams = max_streams
         self._views: dict[str, _View] = {}
         self._streams: set[asyncio.Task[None]] = set()
 
@@ -103,9 +90,9 @@ class LivePages:
 
     async def stream(self, request: web.Request, path: str, allowed: Callable[[], bool]) -> web.StreamResponse:
         """Send updates of the page at ``path`` while the reader takes them and is ``allowed`` to read."""
-        if len(self._streams) >= self._max_streams:
+        if len(self._streams) >= MAX_STREAMS:
             self._observer.observe(events.HttpLimitReached(limit="streams"))
-            text = f"{self._max_streams} pages are open at this daemon; close one, or open another daemon's\n"
+            text = f"{MAX_STREAMS} pages are open at this daemon; close one, or open another daemon's\n"
             return web.Response(status=503, text=text, headers={"Retry-After": "5"})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
@@ -124,7 +111,7 @@ class LivePages:
         return response
 
     async def _follow(self, path: str, response: web.StreamResponse, allowed: Callable[[], bool]) -> None:
-        view = self._views.setdefault(path, _View(path, self._render, self._interval_seconds))
+        view = self._views.setdefault(path, _View(path, self._render))
         view.readers += 1
         if view.task is None:
             view.task = asyncio.get_running_loop().create_task(view.run(), name="http-view")
@@ -158,5 +145,5 @@ class LivePages:
             update = await view.after(update.number)
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        async with asyncio.timeout(self._write_seconds):
+        async with asyncio.timeout(WRITE_SECONDS):
             await response.write(data)

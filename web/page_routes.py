@@ -63,7 +63,6 @@ class StatusPages:
         runbook_url: str | None,
         observer: Observer,
         may_read: Callable[[web.Request], bool],
-        interval_seconds: float,
     ) -> None:
         """``may_read``: whether the token of a request is accepted now."""
         self._source = source
@@ -71,7 +70,7 @@ class StatusPages:
         self._may_read = may_read
         self._static = StaticFiles()
         self._around = Surroundings(daemon=daemon, cluster=cluster, version=version, assets=self._static.urls)
-        self._live = LivePages(self._render, version=version, observer=observer, interval_seconds=interval_seconds)
+        self._live = LivePages(self._render, version=version, observer=observer)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for path in PATHS:

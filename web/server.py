@@ -24,12 +24,12 @@ from headgate.errors import HeadgateError
 from metrics.events import Observer
 from metrics.health import Health
 from metrics.label_values import HttpDenial
+from web import listener
 from web.access import CHALLENGES, HttpAccess, peer_token
 from web.api.openapi import ROOT
 from web.api.overview import StatusSource
 from web.api_routes import HttpApi
-from web.listener import HttpDenials, HttpLimits, HttpListener
-from web.live_stream import INTERVAL_SECONDS
+from web.listener import HttpDenials, HttpListener
 from web.page_routes import StatusPages
 
 CLIENT_GONE: Final = 499
@@ -64,24 +64,17 @@ class HttpServer:
         cluster: str,
         version: str,
         access: HttpAccess | None = None,
-        is_peer: Callable[[str], bool] = lambda _: False,
         runbook_url: str | None = None,
-        interval_seconds: float = INTERVAL_SECONDS,
-        cache_seconds: float = CACHE_SECONDS,
-        limits: HttpLimits | None = None,
     ) -> None:
-        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open.
-
-        ``is_peer``: whether a token comes from another daemon of the cluster, which may read the API.
-        """
+        """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open."""
         self.access = access or HttpAccess()
         """The rules in force. They may be replaced at any time, for connections and requests from then on."""
         self._host = host
         self._port = port
-        self._metrics = _Metrics(registry, cache_seconds)
+        self._metrics = _Metrics(registry)
         self._health = health
-        self.is_peer = is_peer
-        """Like ``access``; the daemon sets it once it has joined its cluster."""
+        self.is_peer: Callable[[str], bool] = lambda _: False
+        """Whether a token comes from another daemon, which may read the API. Set once the daemon has joined."""
         self._api = HttpApi(source, version)
         self._pages = StatusPages(
             source,
@@ -91,11 +84,9 @@ class HttpServer:
             runbook_url=runbook_url,
             observer=observer,
             may_read=lambda request: self._denial(request) is None,
-            interval_seconds=interval_seconds,
         )
         self._observer = observer
         self._denials = HttpDenials(observer)
-        self._limits = limits or HttpLimits()
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._address = ""
@@ -120,18 +111,12 @@ class HttpServer:
             app,
             handle_signals=False,
             access_log=None,
-            keepalive_timeout=self._limits.keepalive_seconds,
-            shutdown_timeout=self._limits.close_seconds,
+            keepalive_timeout=listener.KEEPALIVE_SECONDS,
+            shutdown_timeout=listener.CLOSE_SECONDS,
         )
         await runner.setup()
         assert runner.server is not None, "set up"
-        self._listener = HttpListener(
-            runner.server,
-            self._observer,
-            self._denials,
-            tls=lambda: self.access.tls,
-            limits=self._limits,
-        )
+        self._listener = HttpListener(runner.server, self._observer, self._denials, tls=lambda: self.access.tls)
         try:
             self._address = await self._listener.open(self._host, self._port)
         except OSError as error:
@@ -192,11 +177,10 @@ class HttpServer:
 
 
 class _Metrics:
-    """Renders the metrics, one rendering at a time, each for all that ask within ``cache_seconds``."""
+    """Renders the metrics, one rendering at a time, each for all that ask within `CACHE_SECONDS`."""
 
-    def __init__(self, registry: CollectorRegistry, cache_seconds: float) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._cache_seconds = cache_seconds
         self._rendering = asyncio.Lock()
         self._rendered = ("", b"", 0.0)
 
@@ -205,7 +189,7 @@ class _Metrics:
         loop = asyncio.get_running_loop()
         async with self._rendering:
             rendered_type, body, at = self._rendered
-            if rendered_type != content_type or loop.time() - at >= self._cache_seconds:
+            if rendered_type != content_type or loop.time() - at >= CACHE_SECONDS:
                 body = await asyncio.to_thread(encode, self._registry)
                 self._rendered = (content_type, body, loop.time())
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -9,7 +9,6 @@ be free. A program that asks for this very port number can always take it.
 """
 
 import socket
-from collections.abc import Callable
 from typing import Final, Self
 
 from headgate.transport.loopback import loopback
@@ -29,11 +28,11 @@ def port_is_free(port: int) -> bool:
 class ReservedPort:
     """A port, reserved until `close` or the end of its context."""
 
-    def __init__(self, port: int = 0, is_free: Callable[[int], bool] = port_is_free) -> None:
-        """Reserve ``port``; 0: any free port. ``is_free`` checks a bound port. Raises OSError if it is in use."""
+    def __init__(self, port: int = 0) -> None:
+        """Reserve ``port``; 0: any free port. Raises OSError if it is in use."""
         self._socket = _bind(port)
         self.number: int = self._socket.getsockname()[1]
-        if not is_free(self.number):
+        if not port_is_free(self.number):
             self.close()
 
     def close(self) -> None:

@@ -53,9 +53,8 @@ class ProcessSpec:
 class SupervisedProcess:
     """A server that is kept running between entering and leaving."""
 
-    def __init__(self, spec: ProcessSpec, restarts: RestartPolicy = RESTARTS) -> None:
+    def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
-        self._restarts = restarts
         self._child: ChildProcess | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._log = log.bind(server=spec.name)
@@ -135,8 +134,8 @@ class SupervisedProcess:
                 self._child = None
                 ready_seconds = loop.time() - ready_at
                 self._log.warning("server.died", outcome=_outcome(code), log=str(self.spec.log_path))
-            failures = self._restarts.count_failure(failures, ready_seconds=ready_seconds)
-            await asyncio.sleep(self._restarts.pause_seconds(failures, draw=1.0))
+            failures = RESTARTS.count_failure(failures, ready_seconds=ready_seconds)
+            await asyncio.sleep(RESTARTS.pause_seconds(failures, draw=1.0))
             try:
                 await self._start()
             except ProcessStartError as error:

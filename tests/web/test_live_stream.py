@@ -14,6 +14,7 @@ from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.status_documents import NOW_MS, part, subscription_summary, topic_summary
 from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
+from web import live_stream
 from web.access import HttpAccess
 from web.live_stream import LivePages
 from web.page.markup import element
@@ -22,9 +23,14 @@ from web.page.shell import Page
 QUICK_SECONDS = 0.05
 
 
+@pytest.fixture(autouse=True)
+def quick_pages(monkeypatch):
+    monkeypatch.setattr(live_stream, "INTERVAL_SECONDS", QUICK_SECONDS)
+
+
 @pytest.fixture
 async def harness():
-    async with (harness := HttpHarness(interval_seconds=QUICK_SECONDS)).server:
+    async with (harness := HttpHarness()).server:
         yield harness
 
 
@@ -97,7 +103,7 @@ async def test_a_stream_ends_when_its_token_is_revoked():
 
     tokens = Revocable()
     tokens.token = "good"
-    harness = HttpHarness(interval_seconds=QUICK_SECONDS, access=HttpAccess(tokens=tokens))
+    harness = HttpHarness(access=HttpAccess(tokens=tokens))
     async with harness.server, stream(harness, Authorization="Bearer good") as update:
         await update()
         tokens.token = "other"
@@ -105,7 +111,7 @@ async def test_a_stream_ends_when_its_token_is_revoked():
 
 
 async def test_streams_end_with_the_server():
-    harness = HttpHarness(interval_seconds=QUICK_SECONDS)
+    harness = HttpHarness()
     async with harness.server:
         reading = stream(harness)
         update = await reading.__aenter__()
@@ -117,9 +123,9 @@ async def test_streams_end_with_the_server():
 
 
 class OneHandlerServer:
-    """A server whose only page is a stream of `LivePages` with other limits."""
+    """A server whose only page is a stream of `LivePages`."""
 
-    def __init__(self, **limits):
+    def __init__(self):
         self.size = 1
 
         async def render(_):
@@ -127,7 +133,7 @@ class OneHandlerServer:
             return Page(title="t", as_of_ms=NOW_MS, parts={"big": element("p", str(self.size) * 300_000, id="big")})
 
         self.observer = RecordingObserver()
-        self.live = LivePages(render, version="1", observer=self.observer, interval_seconds=0.01, **limits)
+        self.live = LivePages(render, version="1", observer=self.observer)
 
     async def __aenter__(self):
         app = aiohttp.web.Application()
@@ -148,8 +154,9 @@ class OneHandlerServer:
         await self.runner.cleanup()
 
 
-async def test_a_reader_that_takes_no_data_is_dropped_and_counted():
-    async with OneHandlerServer(write_seconds=0.3) as server:
+async def test_a_reader_that_takes_no_data_is_dropped_and_counted(monkeypatch):
+    monkeypatch.setattr(live_stream, "WRITE_SECONDS", 0.3)
+    async with OneHandlerServer() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readline()
@@ -158,8 +165,9 @@ async def test_a_reader_that_takes_no_data_is_dropped_and_counted():
         writer.transport.abort()
 
 
-async def test_above_the_limit_a_stream_is_refused_and_counted():
-    async with OneHandlerServer(max_streams=1) as server, aiohttp.ClientSession() as session:
+async def test_above_the_limit_a_stream_is_refused_and_counted(monkeypatch):
+    monkeypatch.setattr(live_stream, "MAX_STREAMS", 1)
+    async with OneHandlerServer() as server, aiohttp.ClientSession() as session:
         url = f"http://127.0.0.1:{server.port}/"
         async with session.get(url) as first, session.get(url) as second:
             assert (first.status, second.status, second.headers["Retry-After"]) == (200, 503, "5")

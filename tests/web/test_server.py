@@ -19,8 +19,8 @@ from metrics.health import STALLED_SECONDS
 from tests.support.samples.example_events import example_events
 from tests.support.samples.status_values import HEALTHY_FACTS
 from tests.support.servers.http_server import HttpHarness, http_server
-from web.listener import HttpLimits
-from web.server import CACHE_SECONDS, HEADERS
+from web import listener, server
+from web.server import HEADERS
 
 
 @pytest.fixture
@@ -54,9 +54,10 @@ async def test_readiness_names_each_component(harness):
     assert "not connected" in json.loads(text)["components"]["broker"]["reason"]
 
 
-async def test_scrapes_within_a_second_share_a_rendering_per_content_type():
-    assert CACHE_SECONDS == 1
-    harness = HttpHarness(cache_seconds=3600)
+async def test_scrapes_within_a_second_share_a_rendering_per_content_type(monkeypatch):
+    assert server.CACHE_SECONDS == 1
+    monkeypatch.setattr(server, "CACHE_SECONDS", 3600)
+    harness = HttpHarness()
     async with harness.server:
         answers = await asyncio.gather(*(harness.get("/metrics") for _ in range(5)))
         assert harness.scrapes == 1
@@ -92,9 +93,10 @@ async def test_an_address_of_another_host_is_an_error():
         await http_server("192.0.2.1").__aenter__()
 
 
-async def test_at_the_limit_the_oldest_connection_is_closed():
+async def test_at_the_limit_the_oldest_connection_is_closed(monkeypatch):
     """Clients that send nothing do not keep a probe out."""
-    harness = HttpHarness(limits=HttpLimits(max_connections=10))
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 10)
+    harness = HttpHarness()
     async with harness.server:
         host, port = harness.server.address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(14)]
@@ -110,8 +112,10 @@ async def test_at_the_limit_the_oldest_connection_is_closed():
     assert harness.registry.get_sample_value("headgate_http_limit_reached_total", {"limit": "connections"}) == 5
 
 
-async def test_a_client_that_does_not_read_its_answer_loses_its_connection():
-    harness = HttpHarness(limits=HttpLimits(max_connections=1, close_seconds=0.1))
+async def test_a_client_that_does_not_read_its_answer_loses_its_connection(monkeypatch):
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(listener, "CLOSE_SECONDS", 0.1)
+    harness = HttpHarness()
     Gauge("large", "x" * 30_000_000, registry=harness.registry)
     async with harness.server:
         host, port = harness.server.address.split(":")
@@ -125,7 +129,8 @@ async def test_a_client_that_does_not_read_its_answer_loses_its_connection():
 
 async def test_a_lack_of_descriptors_is_logged_once_and_passes(monkeypatch):
     """asyncio's server would try, and log, thousands of times per second."""
-    harness = HttpHarness(limits=HttpLimits(pause_seconds=0.1))
+    monkeypatch.setattr(listener, "PAUSE_SECONDS", 0.1)
+    harness = HttpHarness()
     loop = asyncio.get_running_loop()
     accept, lacking = loop.sock_accept, 3
 

@@ -18,8 +18,9 @@ from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.http_server import HttpHarness
 from tests.support.waiting import until
+from web import listener
 from web.access import CHALLENGES, HttpAccess
-from web.listener import HttpDenials, HttpLimits
+from web.listener import HttpDenials
 from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)
@@ -117,7 +118,8 @@ async def test_other_tokens_are_in_force_at_once(tmp_path):
 
 async def test_another_daemon_reads_the_api_with_its_token_and_nothing_else(tmp_path):
     access = HttpAccess(tokens=tokens(tmp_path, ("grafana", "secret")))
-    async with (harness := HttpHarness(access=access, is_peer=lambda token: token == "peer.known")).server:
+    async with (harness := HttpHarness(access=access)).server:
+        harness.server.is_peer = lambda token: token == "peer.known"
         found = {
             token: [(await harness.get(path, Authorization=f"Bearer {token}"))[0] for path in ("/api/v1/daemon", "/")]
             for token in ("peer.known", "peer.other", "known")
@@ -187,9 +189,10 @@ async def test_an_old_version_of_tls_is_refused(server_files):
         await until(lambda: harness.denied("handshake") == 1)
 
 
-async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server_files, trusting):
+async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server_files, trusting, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 1)
     access = HttpAccess(tls=of(server_files))
-    async with (harness := HttpHarness(access=access, limits=HttpLimits(handshake_seconds=1))).server:
+    async with (harness := HttpHarness(access=access)).server:
         host, port = harness.server.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"\x16\x03")
@@ -200,9 +203,10 @@ async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server
     assert harness.denied("slow_handshake") == 1
 
 
-async def test_at_the_limit_the_oldest_handshake_is_ended_first(server_files, trusting):
+async def test_at_the_limit_the_oldest_handshake_is_ended_first(server_files, trusting, monkeypatch):
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 3)
     access = HttpAccess(tls=of(server_files))
-    async with (harness := HttpHarness(access=access, limits=HttpLimits(max_connections=3))).server:
+    async with (harness := HttpHarness(access=access)).server:
         host, port = harness.server.address.split(":")
         served = await asyncio.open_connection(host, int(port), ssl=trusting)
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
@@ -220,12 +224,15 @@ REQUEST = SOME_HEADERS + b"\r\n"
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted(tls, server_files, trusting):
+async def test_a_request_that_does_not_arrive_ends_its_connection_and_is_counted(
+    tls, server_files, trusting, monkeypatch
+):
     """A connection without any request is not: browsers open some in advance, and keep others alive."""
+    monkeypatch.setattr(listener, "KEEPALIVE_SECONDS", 0.5)
     access = HttpAccess(tls=of(server_files) if tls else None)
 
     async def slow_requests(*sent):
-        async with (harness := HttpHarness(limits=HttpLimits(keepalive_seconds=0.5), access=access)).server:
+        async with (harness := HttpHarness(access=access)).server:
             host, port = harness.server.address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting if tls else None)
             for part in sent:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from controller.local import reserved_port
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 
 IP_LOCAL_PORT_RANGE = 51
@@ -58,6 +59,7 @@ def test_a_port_in_use_cannot_be_reserved():
         ReservedPort(server.getsockname()[1])
 
 
-def test_a_port_is_not_reserved_where_that_would_block_its_server():
-    with ReservedPort(is_free=lambda _: False) as held, socket.socket() as exclusive:
+def test_a_port_is_not_reserved_where_that_would_block_its_server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reserved_port, "port_is_free", lambda _: False)
+    with ReservedPort() as held, socket.socket() as exclusive:
         exclusive.bind((LOOPBACK, held.number))

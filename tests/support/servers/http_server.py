@@ -13,7 +13,7 @@ from metrics.instruments import Instruments
 from metrics.status import ShardStatus
 from tests.support.samples.status_documents import FakeSource
 from tests.support.samples.status_values import HEALTHY_FACTS
-from web.server import CACHE_SECONDS, HttpServer
+from web.server import HttpServer
 
 SHARDS = (ShardStatus(shard=0, role="leading", leader_epoch=3, head_chunk=8),)
 
@@ -35,7 +35,7 @@ def http_server(host="127.0.0.1", port=0, **fields):
 class HttpHarness:
     """A server whose health facts a test can change, and a client."""
 
-    def __init__(self, cache_seconds=CACHE_SECONDS, **fields):
+    def __init__(self, **fields):
         self.facts = HEALTHY_FACTS
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
@@ -45,7 +45,6 @@ class HttpHarness:
             source=self.source,
             registry=self.registry,
             health=lambda: judge_health(self.facts),
-            cache_seconds=cache_seconds,
             observer=self.instruments,
             **fields,
         )
