@@ -1,9 +1,10 @@
 """Creates metrics with bounded labels, and registers the events that update them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from operator import attrgetter
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -77,8 +78,7 @@ class MetricFactory:
         self._registry = registry
         self.handlers: dict[type[Event], tuple[Callable[[Event], None], ...]] = {}
         self.labels: dict[str, Mapping[str, Values]] = {}
-        self._gauges: dict[str, LabeledMetric[Gauge]] = {}
-        self._counters: dict[str, LabeledMetric[Counter]] = {}
+        self._created: dict[str, LabeledMetric[Any]] = {}
 
     def on(self, event_type: type[E], handler: Callable[[E], None]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
@@ -87,21 +87,14 @@ class MetricFactory:
         self.handlers[event_type] = (*self.handlers.get(event_type, ()), cast("Callable[[Event], None]", handler))
 
     def counter(self, name: str, text: str, **labels: Values) -> LabeledMetric[Counter]:
-        family = Counter(self._named(name, labels), text, tuple(labels), registry=self._registry)
-        created = self._counters[name] = LabeledMetric(family, *labels.values())
-        return created
+        return self._add(name, Counter, text, labels)
 
     def gauge(self, name: str, text: str, *, from_zero: bool = True, **labels: Values) -> LabeledMetric[Gauge]:
-        family = Gauge(self._named(name, labels), text, tuple(labels), registry=self._registry)
-        created = self._gauges[name] = LabeledMetric(family, *labels.values(), from_zero=from_zero)
-        return created
+        return self._add(name, Gauge, text, labels, from_zero=from_zero)
 
-    def created_gauge(self, name: str) -> LabeledMetric[Gauge]:
-        """Return a gauge that was created before, for another event that updates it."""
-        return self._gauges[name]
-
-    def created_counter(self, name: str) -> LabeledMetric[Counter]:
-        return self._counters[name]
+    def created(self, name: str) -> LabeledMetric[Any]:
+        """Return a metric that was created before, for another event that updates it."""
+        return self._created[name]
 
     def removable_gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Create a gauge whose children are removed again, which `LabeledMetric` cannot do."""
@@ -109,9 +102,14 @@ class MetricFactory:
         return Gauge(full_name, text, labels, registry=self._registry)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Values) -> LabeledMetric[Histogram]:
-        full_name = self._named(name, labels)
-        family = Histogram(full_name, text, tuple(labels), buckets=buckets, registry=self._registry)
-        return LabeledMetric(family, *labels.values())
+        return self._add(name, partial(Histogram, buckets=buckets), text, labels)
+
+    def _add(
+        self, name: str, kind: Callable[..., Family], text: str, labels: Mapping[str, Values], *, from_zero: bool = True
+    ) -> LabeledMetric[Family]:
+        family = kind(self._named(name, labels), text, tuple(labels), registry=self._registry)
+        created = self._created[name] = LabeledMetric(family, *labels.values(), from_zero=from_zero)
+        return created
 
     def _named(self, name: str, labels: Mapping[str, Values]) -> str:
         full_name = f"headgate_{name}"

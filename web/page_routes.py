@@ -85,10 +85,9 @@ class StatusPages:
         path, status = request.path_qs, 200
         try:
             page = await self._render(path)
-        except UnknownNameError as error:
-            page, status = _problem("There is no such page", str(error), live=False), 404
-        except InvalidQueryError as error:
-            page, status = _problem("There is no such page", str(error), live=False), 400
+        except (UnknownNameError, InvalidQueryError) as error:
+            page = _problem("There is no such page", str(error), live=False)
+            status = 404 if isinstance(error, UnknownNameError) else 400
         except NotAnsweredError as error:
             page, status = _problem("No answer", f"{error} This page loads again when there is one.", live=True), 503
         body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())

@@ -23,7 +23,7 @@ from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.settings.files import check_files
 from controller.settings.load import Settings, load_settings, security_warnings
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples, print_table
 from headgate.errors import ConfigError, HeadgateError

@@ -31,7 +31,7 @@ from controller.settings.sections import ClusterSettings, DrainSettings, Instanc
 from controller.settings.write import client_toml, settings_toml
 from drain.socket_path import own_socket
 from drain.table_mapping import read_tables
-from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.cli.terminal.output import examples
 from headgate.errors import ConfigError
 from headgate.process.background import cancel_and_wait

@@ -175,7 +175,7 @@ class CommandContext:
 
         import msgspec  # noqa: PLC0415
 
-        from headgate.cli.terminal.interrupted import InterruptedBySignalError  # noqa: PLC0415
+        from headgate.cli.exit_codes import InterruptedBySignalError  # noqa: PLC0415
         from headgate.errors import NoLeaderError  # noqa: PLC0415
 
         async def ask_again_and_again() -> None:

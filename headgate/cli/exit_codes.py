@@ -1,4 +1,4 @@
-"""The exit codes of the command line."""
+"""The exit codes of the command line, and its end by a signal."""
 
 import signal
 from enum import IntEnum
@@ -21,3 +21,11 @@ class ExitCode(IntEnum):
     """The reader of its output ended first, as in ``| head``."""
     TERMINATED = 128 + signal.SIGTERM
     """SIGTERM ended it."""
+
+
+class InterruptedBySignalError(Exception):
+    """Ctrl-C or SIGTERM ended the command, and it has cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number

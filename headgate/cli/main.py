@@ -21,8 +21,7 @@ import click
 
 from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext
-from headgate.cli.exit_codes import ExitCode
-from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.exit_codes import ExitCode, InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError

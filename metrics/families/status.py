@@ -64,7 +64,7 @@ _ENDS_WITH_TERM: Final = (
 
 def add_shard_metrics(metrics: MetricFactory) -> None:
     _add_status_gauges(metrics)
-    ending = [metrics.created_gauge(name) for name in _ENDS_WITH_TERM]
+    ending = [metrics.created(name) for name in _ENDS_WITH_TERM]
 
     def reset(event: events.TermEnded) -> None:
         for gauge in ending:
@@ -90,7 +90,7 @@ def _add_status_gauges(metrics: MetricFactory) -> None:
     longest = metrics.gauge(
         "segments_blocked_longest_seconds", "How long the longest blocked segment has been blocked."
     ).child()
-    started = metrics.created_counter("leader_terms_started")
+    started = metrics.created("leader_terms_started")
 
     def read(event: events.StatusCollected) -> None:
         blocked.set(sum(each.counts.blocked_segments for each in event.shards))

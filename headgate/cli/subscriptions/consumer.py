@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import asdict
 
 from headgate.cli.arguments import consent_options, consumer_argument, destroy, of_any_subscription, of_subscription
 from headgate.cli.context import CommandContext, command
@@ -50,7 +51,7 @@ def list_(context: CommandContext, topic: str | None, name: str | None, verbose:
 
     members = [(each, member) for each in context.ask(found) for member in each.consumers]
     if context.printed_as_json(
-        [{"topic": each.topic, "subscription": each.subscription, **_fields(member)} for each, member in members]
+        [{"topic": each.topic, "subscription": each.subscription, **asdict(member)} for each, member in members]
     ):
         return
     if not members:
@@ -65,13 +66,6 @@ def list_(context: CommandContext, topic: str | None, name: str | None, verbose:
     )
 
 
-def _fields(member: ConsumerInfo) -> dict[str, Any]:
-    import msgspec  # noqa: PLC0415
-
-    fields: dict[str, Any] = msgspec.to_builtins(member)
-    return fields
-
-
 def _row(subscription: SubscriptionInfo, member: ConsumerInfo) -> dict[str, str]:
     return {
         "topic": subscription.topic,
@@ -82,16 +76,12 @@ def _row(subscription: SubscriptionInfo, member: ConsumerInfo) -> dict[str, str]
         "version": member.version or "-",
         "since (UTC)": "-" if member.registered_at_ms is None else utc_minute(member.registered_at_ms),
         "heard": "-" if member.last_heard_age_ms is None else f"{member.last_heard_age_ms / 1000:.0f} s",
-        "segments": _holdings(member),
+        "segments": describe_holdings(member),
     }
 
 
 def _state(member: ConsumerInfo) -> str:
     return "connected" if member.connected else "disconnected"
-
-
-def _holdings(member: ConsumerInfo) -> str:
-    return ", ".join(describe_holdings(member)) or f"none: {member.idle}"
 
 
 @command(
@@ -116,7 +106,7 @@ def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run
         member = _find(context.ask(lambda admin: admin.describe_subscription(topic, name)), consumer)
         if not context.as_json:
             host = f" on {member.host}" if member.host else ""
-            click.echo(f"{what}: {_state(member)}{host}; segments: {_holdings(member)}", err=not dry_run)
+            click.echo(f"{what}: {_state(member)}{host}; segments: {describe_holdings(member)}", err=not dry_run)
         return {"segments": member.segments, "connected": member.connected, "host": member.host}
 
     destroy(

@@ -112,10 +112,11 @@ def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, 
             )
 
 
-def describe_holdings(consumer: ConsumerInfo) -> list[str]:
+def describe_holdings(consumer: ConsumerInfo) -> str:
     shared = {part[0] for part in consumer.bucket_ranges}
     whole = [str(segment) for segment in consumer.segments if segment not in shared]
-    return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]
+    parts = [str(slice_of(*part)) for part in consumer.bucket_ranges]
+    return ", ".join(whole + parts) or f"none: {consumer.idle}"
 
 
 @command(
@@ -176,7 +177,7 @@ def _print_subscription(described: SubscriptionInfo) -> None:
             (
                 consumer.consumer,
                 "yes" if consumer.connected else "no",
-                ", ".join(describe_holdings(consumer)) or f"none: {consumer.idle}",
+                describe_holdings(consumer),
                 *[f"{consumer.capacity / 100:g}"] * by_load,
             )
             for consumer in described.consumers

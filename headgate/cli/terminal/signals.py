@@ -5,7 +5,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headgate.cli.terminal.interrupted import InterruptedBySignalError
+from headgate.cli.exit_codes import InterruptedBySignalError
 
 Result = TypeVar("Result")
 
