@@ -12,6 +12,7 @@ from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
 
@@ -22,25 +23,14 @@ log = get_logger(__name__)
 
 
 class ClusterWatch:
-    def __init__(
-        self,
-        transport: Transport,
-        cluster: str,
-        *,
-        broker: str,
-        broker_timeout_seconds: float | None,
-        ledger_url: str,
-    ) -> None:
-        """``broker``, ``ledger_url``: where they are, for messages.
-
-        The time-out is for the first connection; None: that of the caller.
-        """
+    def __init__(self, transport: Transport, cluster: str, config: ClientConfig | None) -> None:
+        """``config`` says how long the first connection may take; None: as long as the caller waits."""
         self._transport = transport
         self._cluster = cluster
-        self.broker = f"the broker at {broker}" if broker else "the broker"
+        self.broker = "the broker" if config is None else f"the broker at {config.broker}"
         """Where it is, and which file says so, for messages."""
-        self._ledger_url = ledger_url
-        self._broker_timeout_seconds = broker_timeout_seconds
+        self._ledger_url = "the store" if config is None else config.ledger_url
+        self._broker_timeout_seconds = None if config is None else config.broker_timeout_seconds
         self._broker_answered = asyncio.Event()
         """It has accepted a connection, or refused the first one."""
         self._refusal: str | None = None
@@ -107,7 +97,7 @@ class ClusterWatch:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         described = await self.description(timeout_seconds)
-        url, theirs = self._ledger_url or "the store", f"the daemons of cluster {self._cluster!r} use "
+        url, theirs = self._ledger_url, f"the daemons of cluster {self._cluster!r} use "
         theirs += f"{described.ledger_url} with id {described.ledger_id}"
         while store is not None and described.ledger_id:
             try:

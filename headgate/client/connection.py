@@ -77,14 +77,11 @@ class Client:
         user: str | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
-        broker: str = "",
-        broker_timeout_seconds: float | None = None,
-        ledger_url: str = "",
+        config: ClientConfig | None = None,
     ) -> None:
         """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers.
 
-        ``broker``, ``ledger_url``: where they are, for messages. ``broker_timeout_seconds``: how long it may take to
-        accept the first connection; None: as long as the caller of `description` waits.
+        ``config``: where broker and ledger are, for messages, and how long the broker may take.
         """
         self.transport = transport
         self.cluster = cluster
@@ -98,13 +95,7 @@ class Client:
         # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
-        self._cluster_watch = ClusterWatch(
-            transport,
-            cluster,
-            broker=broker,
-            broker_timeout_seconds=broker_timeout_seconds,
-            ledger_url=ledger_url,
-        )
+        self._cluster_watch = ClusterWatch(transport, cluster, config)
         self._incarnation = 0
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
@@ -152,9 +143,7 @@ class Client:
             client_id=client_id,
             user=config.username,
             rng=rng,
-            broker=config.broker,
-            broker_timeout_seconds=config.broker_timeout_seconds,
-            ledger_url=config.ledger_url,
+            config=config,
         )
 
     @property

@@ -13,6 +13,7 @@ from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
 from headgate.client.connection import Client
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.samples.cluster_overviews import overview_message
 
@@ -91,7 +92,7 @@ def admin_of(broker, shards, timeout_seconds=4.0):
         client_id="admin",
         now_ms=lambda: 0,
         rng=random.Random(1),
-        broker="mq:1883 (from client.toml)",
+        config=ClientConfig(CLUSTER, "mq", 1883, "file:///x", file="client.toml"),
     )
     return Admin(client, timeout_seconds=timeout_seconds)
 

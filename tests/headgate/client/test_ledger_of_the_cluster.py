@@ -12,6 +12,7 @@ from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 
@@ -32,7 +33,7 @@ def client(store: FakeStore | None, ledger_id: str = THEIRS) -> Client:
         cluster=CLUSTER,
         client_id="c",
         rng=random.Random(1),
-        ledger_url="file:///mine",
+        config=ClientConfig(CLUSTER, "mq", 1883, "file:///mine"),
     )
 
 

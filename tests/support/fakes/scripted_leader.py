@@ -28,6 +28,7 @@ from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
+from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 
@@ -256,7 +257,9 @@ class ScriptedCluster:
             client_id=client_id,
             now_ms=now_ms,
             rng=random.Random(2),
-            broker_timeout_seconds=broker_timeout_seconds,
+            config=None
+            if broker_timeout_seconds is None
+            else ClientConfig(CLUSTER, "mq", 1883, "file:///x", broker_timeout_seconds=broker_timeout_seconds),
         )
 
     @asynccontextmanager
