@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -37,6 +38,9 @@ RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
 """How often obstore repeats a request to a busy bucket; its default of three minutes exceeds every
 time limit here. A repeated creation may find its own first attempt and report that the object
 exists; `headgate.ledger.ledger.Ledger.append` recognizes its own chunk."""
+
+
+_MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
 
 
 class Store(Protocol):
@@ -109,16 +113,13 @@ class LocalStore:
         await asyncio.to_thread(self._make_durable, folder)
 
     def _make_durable(self, folder: str) -> None:
-        try:
-            handle = os.open(self._root / folder, os.O_RDONLY | os.O_DIRECTORY)
+        path = self._root / folder
+        with _reported("sync", path), contextlib.suppress(FileNotFoundError):  # Nothing was seen in it.
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        except FileNotFoundError:
-            return  # Nothing was seen in it.
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot sync {self._root / folder}: {error.strerror or error}") from error
 
     def _read(self, path: str) -> bytes:
         file = f"{self._root}/{path}"
@@ -142,13 +143,10 @@ class LocalStore:
         return sorted(item.name for item in self._scan(prefix) if item.is_dir())
 
     def _scan(self, prefix: str, after: str = "") -> list[os.DirEntry[str]]:
-        try:
-            with os.scandir(self._root / prefix) as items:
-                return [item for item in items if item.name > after and not item.name.startswith(".")]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
+        folder = self._root / prefix
+        with _reported("list", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
+            return [item for item in items if item.name > after and not item.name.startswith(".")]
+        return []
 
     def _paths(self, prefix: str) -> list[str]:
         def fail(error: OSError) -> None:
@@ -164,10 +162,8 @@ class LocalStore:
         return sorted(os.path.relpath(path, self._root) for path in paths)
 
     def _delete(self, path: str) -> None:
-        try:
+        with _reported("delete", self._root / path):
             (self._root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot delete {self._root / path}: {error.strerror or error}") from error
         folder = Path(path).parent
         with contextlib.suppress(OSError):  # Not empty, or already removed.
             while len(folder.parts) > _SHARD_DIRECTORY_DEPTH:
@@ -192,14 +188,10 @@ class RemoteStore:
             raise OutcomeUnknownError(f"unknown whether {path} was written: {_reason(error)}") from error
 
     async def read(self, path: str) -> bytes:
-        try:
+        with _reported("read", path):
             response = await obstore.get_async(self._bucket, path)
             check_size(path, response.meta["size"])
             return bytes(await response.bytes_async())
-        except (obstore.exceptions.NotFoundError, FileNotFoundError):
-            raise ObjectMissingError(f"{path} does not exist") from None
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot read {path}: {_reason(error)}") from error
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         paths = await self._list(prefix, f"{prefix}/{after}" if after else None)
@@ -207,37 +199,42 @@ class RemoteStore:
         return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
-        try:
+        with _reported("list", prefix):
             listing = await obstore.list_with_delimiter_async(self._bucket, prefix)
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
         return sorted(path.rsplit("/", 1)[-1] for path in listing["common_prefixes"])
 
     async def paths(self, prefix: str) -> list[str]:
         return sorted(await self._list(prefix))
 
     async def delete(self, path: str) -> None:
-        try:
+        with _reported("delete", path), contextlib.suppress(*_MISSING):
             await obstore.delete_async(self._bucket, path)
-        except (obstore.exceptions.NotFoundError, FileNotFoundError):
-            return
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot delete {path}: {_reason(error)}") from error
 
     async def make_durable(self, folder: str) -> None:
         """See `Store.make_durable`. A bucket shows only what is durable."""
 
     async def _list(self, prefix: str, offset: str | None = None) -> list[str]:
         """Return the paths of all objects below the folder ``prefix`` that are greater than ``offset``."""
-        try:
+        with _reported("list", prefix):
             pages = obstore.list(self._bucket, prefix=f"{prefix}/", offset=offset)
             return [item["path"] async for page in pages for item in page]
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _reported(verb: str, path: Path | str) -> Iterator[None]:
+    """Raise ObjectMissingError if there is nothing to read, and StoreUnavailableError for other failures."""
+    try:
+        yield
+    except (OSError, obstore.exceptions.BaseError) as error:
+        if verb == "read" and isinstance(error, _MISSING):
+            raise ObjectMissingError(f"{path} does not exist") from None
+        raise StoreUnavailableError(f"cannot {verb} {path}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of obstore's error, without query strings, which may be signatures."""
+    """Return the message of the system, or the first line of obstore's error without query strings (signatures)."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     lines = str(error).splitlines()
     return re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
 
