@@ -284,7 +284,8 @@ class RecordFeed:
         found: list[Rows] = []
 
         async def keep(rows: Rows) -> None:
-            found.append(rows.part(0, 1))
+            if rows.offsets[0] == grant.start_offset:
+                found.append(rows.part(0, 1))
 
         reader = SegmentReader(grant, cache=self._cache, compacted=self._compacted, head=self.head, deliver=keep)
         try:
