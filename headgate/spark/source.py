@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +29,6 @@ from pyspark.sql.types import (
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.reading.read_tasks import ReadTask
-from headgate.reading.selected_offsets import OffsetBounds
 from headgate.reading.topic_reader import TopicReader
 from headgate.settings.config import load_client_config
 from headgate.spark.batch_planner import batch_end
@@ -84,9 +83,17 @@ def _divided(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _partitions(
-    access: TopicAccess, config: str | None, now: Snapshot, bounds: dict[int, OffsetBounds], first_chunk: int
+    access: TopicAccess,
+    config: str | None,
+    now: Snapshot,
+    start: Mapping[int, int],
+    end: Mapping[int, int],
+    first_chunk: int = 1,
 ) -> list[InputPartition]:
-    url = load_client_config(config).ledger_url
+    url, bounds = (
+        load_client_config(config).ledger_url,
+        {segment: (start[segment], end[segment]) for segment in now.ends},
+    )
     return [TaskPartition(url, now.topic, task) for task in access.tasks(bounds, now, first_chunk)]
 
 
@@ -120,11 +127,9 @@ class TopicBatchReader(TopicReading, DataSourceReader):
         access = TopicAccess(self._options)
         try:
             now = access.look()
-            start, end = (
-                access.position_of(text, now) for text in (self._options.starting_offsets, self._options.ending_offsets)
-            )
-            bounds = {segment: (start.positions[segment], end.positions[segment]) for segment in now.ends}
-            return _partitions(access, self._options.config, now, bounds, start.first_chunk)
+            start = access.offsets_of(self._options.starting_offsets, now)
+            end = access.offsets_of(self._options.ending_offsets, now)
+            return _partitions(access, self._options.config, now, start, end)
         finally:
             access.close()
 
@@ -143,28 +148,28 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
         self._idle_after: int | None = None
         """The newest chunk, if everything up to it is read."""
 
-    def _look(self) -> Snapshot:
+    def _look(self) -> tuple[Snapshot, TopicAccess]:
         if self._access is None:
             self._access = TopicAccess(self._options)
         self._now = self._target or self._access.look(self._idle_after)
-        return self._now
+        return self._now, self._access
 
-    def _checked(self, start: StreamPosition) -> tuple[Snapshot, TopicAccess]:
-        """Return the topic, in which every record after ``start`` exists."""
-        now, access = self._look(), self._access
-        assert access is not None, "it was just opened"
-        access.require_present(start, now, fail_on_data_loss=self._options.fail_on_data_loss == "true")
-        return now, access
+    def _known(self) -> tuple[Snapshot, TopicAccess]:
+        """Return the topic as the newest batch was planned from it, or as it is after a restart."""
+        return self._look() if self._now is None or self._access is None else (self._now, self._access)
+
+    def _after(self, position: StreamPosition) -> dict[int, int]:
+        now, access = self._known()
+        return access.offsets_after(position, now, skip_pruned=self._options.fail_on_data_loss == "false")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        now = self._look()
-        assert self._access is not None, "it was just opened"
-        start = self._access.position_of(self._options.starting_offsets, now)
+        now, access = self._look()
+        start = access.offsets_of(self._options.starting_offsets, now)
         self._report(start)
-        return start.to_json()
+        return now.position(start).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._look()
+        self._target, _ = self._look()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_records_per_trigger is not None:
@@ -175,13 +180,13 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         position = StreamPosition.of_json(start)
-        now, _ = self._checked(position)
-        in_bytes = isinstance(limit, ReadMaxBytes)
+        now, _ = self._look()
+        begin = self._after(position)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else getattr(limit, "max_rows", None)
-        end = batch_end(position.positions, now.topic.segments, most, in_bytes=in_bytes)
-        if all(at == position.positions.get(segment, 0) for segment, at in end.items()):
+        end = batch_end(begin, now.topic.segments, most, in_bytes=isinstance(limit, ReadMaxBytes))
+        if end == begin:
             self._idle_after = now.newest[0]
-            self._report(position)  # Spark commits a batch when it has the next one.
+            self._report(begin)  # Spark commits a batch when it has the next one.
             return start
         self._idle_after = None
         return now.position(end, position.first_chunk).to_json()
@@ -191,25 +196,16 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = StreamPosition.of_json(start), StreamPosition.of_json(end)
-        if self._now is None or self._access is None:  # A batch that was planned before a restart.
-            self._checked(begin)
-        assert self._now is not None
-        assert self._access is not None
-        bounds = {
-            segment: (begin.positions.get(segment, 0), at)
-            for segment, at in stop.positions.items()
-            if segment in self._now.ends
-        }
-        return _partitions(self._access, self._options.config, self._now, bounds, begin.first_chunk)
+        now, access = self._known()
+        return _partitions(access, self._options.config, now, self._after(begin), self._after(stop), begin.first_chunk)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._report(StreamPosition.of_json(end))
+        self._report(self._after(StreamPosition.of_json(end)))
 
-    def _report(self, position: StreamPosition) -> None:
+    def _report(self, reached: dict[int, int]) -> None:
         if self._options.subscription is not None:
-            now, access = self._checked(position) if self._now is None else (self._now, self._access)
-            assert access is not None
-            access.report(self._options.subscription, position, now)
+            now, access = self._known()
+            access.report(self._options.subscription, reached, now)
 
     def stop(self) -> None:
         if self._access is not None:

@@ -5,6 +5,7 @@ The driver asks the cluster once for each batch. Tasks need the ledger only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final, NamedTuple, TypeVar
 
@@ -12,18 +13,19 @@ from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import ConfigError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
-from headgate.ledger.ledger import if_exists
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import SegmentId
 from headgate.model.position_token import decode_positions
 from headgate.model.time_text import time_ms
+from headgate.reading.continued_read import CannotContinueError, continued, unfinished, unread
 from headgate.reading.read_tasks import ReadTask, read_tasks
 from headgate.reading.selected_offsets import OffsetBounds
 from headgate.reading.time_lookup import positions_at
 from headgate.settings.config import load_client_config
-from headgate.spark.batch_planner import is_complete, readable
+from headgate.spark.batch_planner import readable
 from headgate.spark.options import TopicOptions
-from headgate.spark.stream_position import StreamPosition
+from headgate.spark.stream_position import REMEDY, StreamPosition
 from headgate.sync import EventLoopThread
 from headgate.views.topics import TopicInfo
 
@@ -44,18 +46,18 @@ class Snapshot(NamedTuple):
     newest: tuple[int, int]
     """The newest chunk before that moment, and the id of its term. Records that the ends do not count are not in it."""
 
-    def position(self, positions: dict[int, int], first_chunk: int = 1) -> StreamPosition:
-        """Return ``positions``, of every segment, as a position of the moment."""
-        segments = self.topic.segments
-        is_end = all(positions[each.segment] >= each.next_offset for each in segments)
+    def position(self, reached: Mapping[int, int], first_chunk: int = 1) -> StreamPosition:
+        """Return ``reached``, segment → next offset of every segment, as a position of the moment."""
+        chunk, term_id = self.newest
         return StreamPosition(
             topic=self.topic.topic,
             topic_id=self.topic.topic_id,
             ledger_id=self.ledger_id,
-            positions=positions,
-            unfinished=[each.segment for each in segments if not is_complete(each, positions)],
-            history=[self.newest],
-            first_chunk=self.newest[0] + 1 if is_end else first_chunk,
+            newest=max(self.ends),
+            offsets=unfinished(self.topic, reached),
+            chunk=chunk,
+            term_id=term_id,
+            first_chunk=chunk + 1 if reached == self.ends else first_chunk,
         )
 
     @property
@@ -103,59 +105,64 @@ class TopicAccess:
         header = await source.ledger.header(number)
         return Snapshot(await source.describe(), source.ledger_id, (number, header.term_id))
 
-    def require_present(self, position: StreamPosition, now: Snapshot, *, fail_on_data_loss: bool = True) -> None:
-        """Raise OtherHistoryError or PositionOutOfRangeError unless every record after ``position`` exists."""
-        position.require_present(now.topic, now.ledger_id)
-        self._loop.run(self._require_history(position, now))
-        if pruned := position.unseen_pruned(now.topic.segments):
-            assert self._admin is not None, "a snapshot exists"
-            lost = position.lost(self._loop.run(self._admin.pruned_ends(position.topic, pruned)), now.topic.segments)
-            if lost is not None and fail_on_data_loss:
-                raise PositionOutOfRangeError("out_of_range", lost)
-            if lost is not None:
-                log.warning("spark.data_lost", reason=lost)
+    def offsets_after(self, position: StreamPosition, now: Snapshot, *, skip_pruned: bool = False) -> dict[int, int]:
+        """Return segment → offset of the first record after ``position``, for every segment.
 
-    async def _require_history(self, position: StreamPosition, now: Snapshot) -> None:
-        """Compare the terms of chunks. One that was trimmed is not compared; one after the newest does not exist."""
-        source, _ = await self._open()
-        for chunk, term_id in position.history:
-            if chunk <= now.newest[0] and term_id == now.newest[1]:
-                continue
-            header = await if_exists(source.ledger.header, chunk)
-            if chunk > now.newest[0] or (header is not None and header.term_id != term_id):
-                raise OtherHistoryError(
-                    "other_history",
-                    f"chunk {chunk} of shard {now.topic.shard} is not the one that this position in topic "
-                    f"{position.topic!r} is of: an older ledger was put back; start a query with a new checkpoint",
-                )
+        Raises OtherHistoryError or PositionOutOfRangeError: a record after it does not exist any more. With
+        ``skip_pruned`` the pruned ones are passed over.
+        """
+        return self._loop.run(self._offsets_after(position, now, skip_pruned))
 
-    def position_of(self, text: str, now: Snapshot) -> StreamPosition:
-        """Return the position that an option names. Raises ConfigError, or as `require_present`."""
+    async def _offsets_after(self, position: StreamPosition, now: Snapshot, skip_pruned: bool) -> dict[int, int]:
+        position.require_topic(now.topic, now.ledger_id)
+        source, admin = await self._open()
+        known = position.term_id == now.newest[1] and position.chunk <= now.newest[0]
+        if not known and position.chunk and await source.ledger.term_id_at(position.chunk) != position.term_id:
+            raise OtherHistoryError(
+                "other_history",
+                f"the ledger does not have chunk {position.chunk} as it was at this position in topic "
+                f"{position.topic!r}: an older ledger was put back; {REMEDY}",
+            )
+        pruned = unread(now.topic, position.newest, position.offsets).keys() - now.ends.keys()
+        ends = await admin.pruned_ends(position.topic, pruned) if pruned else {}
+        try:
+            return now.ends | continued(
+                now.topic, position.newest, position.offsets, skip_pruned=skip_pruned, pruned_ends=ends
+            )
+        except CannotContinueError as error:
+            raise PositionOutOfRangeError(
+                "out_of_range",
+                f"{error}; the option subscription keeps what is unread, and failOnDataLoss=false continues with the "
+                "first records that are kept",
+            ) from None
+
+    def offsets_of(self, text: str, now: Snapshot) -> dict[int, int]:
+        """Return the offset of each segment that an option names. Raises ConfigError, or as `offsets_after`."""
         if text == "earliest":
-            return now.position(dict.fromkeys(now.ends, 0))
+            return dict.fromkeys(now.ends, 0)
         if text == "latest":
-            return now.position(now.ends)
+            return now.ends
         if text.startswith(TOKEN_PREFIX):
-            position = StreamPosition.of_token(decode_positions(text))
-            self.require_present(position, now)
-            return now.position(dict.fromkeys(now.ends, 0) | position.positions)
+            token = decode_positions(text)
+            self.offsets_after(StreamPosition.of_token(token), now)
+            return {segment: token.positions.get(SegmentId(segment), 0) for segment in now.ends}
         try:
             at_ms = time_ms(text)
         except ValueError as error:
             raise ConfigError(f"offsets: use earliest, latest, a position token, or a time: {error}") from None
         source, _ = self._loop.run(self._open())
-        return now.position(self._loop.run(positions_at(source.ledger, now.topic, at_ms)))
+        return self._loop.run(positions_at(source.ledger, now.topic, at_ms))
 
     def tasks(self, bounds: dict[int, OffsetBounds], now: Snapshot, first_chunk: int = 1) -> list[ReadTask]:
         source, _ = self._loop.run(self._open())
         return self._loop.run(read_tasks(source.ledger, now.topic.topic_id, bounds, first_chunk))
 
-    def report(self, subscription: str, position: StreamPosition, now: Snapshot) -> None:
-        """Move a subscription to ``position``, and create it if it does not exist.
+    def report(self, subscription: str, reached: Mapping[int, int], now: Snapshot) -> None:
+        """Move a subscription to ``reached``, and create it if it does not exist.
 
         Records of segments that wait for their ancestors count as unread.
         """
-        self._loop.run(self._report(subscription, readable(position.positions, now.topic.segments)))
+        self._loop.run(self._report(subscription, readable(reached, now.topic.segments)))
 
     async def _report(self, subscription: str, positions: dict[int, int]) -> None:
         _, admin = await self._open()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import OtherHistoryError, PositionOutOfRangeError
 from headgate.model.layout import Layout, SegmentState
+from headgate.reading.continued_read import CannotContinueError, continued, unfinished
 from headgate.spark.batch_planner import batch_end, is_complete, readable
 from headgate.spark.stream_position import StreamPosition
 from headgate.views.topics import SegmentInfo, TopicInfo
@@ -29,15 +30,14 @@ class World:
         self.numbers = count()
         self.records: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
         self.pruned_ends: dict[int, int] = {}
-        self.position = StreamPosition(
-            topic="t", topic_id=1, ledger_id="l", positions={0: 0, 1: 0}, unfinished=[0, 1], history=[]
-        )
+        self.reached, self.newest_segment = {0: 0, 1: 0}, 1
+        """What a position remembers: segments that are not read to their end, and the newest one."""
         self.newest: dict[int, int] = {}
         """Hash → the newest record of it that was in a batch."""
         self.read: list[int] = []
 
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        return tuple(
+    def topic(self) -> TopicInfo:
+        segments = tuple(
             SegmentInfo(
                 segment=n,
                 first_hash=known.first_hash,
@@ -51,6 +51,15 @@ class World:
             )
             for n, known in sorted(self.layout.segments.items())
         )
+        return TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=segments, subscriptions=())
+
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        return self.topic().segments
+
+    def start(self) -> dict[int, int]:
+        """Return segment → first unread offset. Raises CannotContinueError: records were pruned unread."""
+        ends = {each.segment: each.next_offset for each in self.segments()}
+        return ends | continued(self.topic(), self.newest_segment, self.reached, pruned_ends=self.pruned_ends)
 
     def step(self, verb: str, pick: int) -> None:
         active = sorted(self.layout.active(), key=lambda each: each.first_hash)
@@ -72,33 +81,29 @@ class World:
 
     def prune(self, segment: int) -> None:
         """Prune a segment that is acknowledged, which its reader may not know."""
-        known, read = self.layout.segments[segment], self.position.positions.get(segment, 0)
+        known, read = self.layout.segments[segment], self.start()[segment]
         if known.state is SegmentState.SEALED and not known.parents and read == len(self.records[segment]):
             self.layout = self.layout.prune([segment])
             self.pruned_ends[segment] = len(self.records[segment])
 
     def batch(self, limit: int | None, *, in_bytes: bool = False) -> bool:
         """Read one batch, and check it; return whether it had records."""
-        start, segments = self.position.positions, self.segments()
-        assert self.position.lost(self.pruned_ends, segments) is None
+        start, segments = self.start(), self.segments()
         end = batch_end(start, segments, limit, in_bytes=in_bytes)
         complete = {each.segment for each in segments if is_complete(each, end)}
         parents = {each.segment: each.parents for each in segments}
         assert all(set(parents[segment]) <= complete for segment, at in end.items() if at)
         assert {segment for segment, at in end.items() if at} <= readable(end, segments).keys()
-        batch = [
-            record for segment in sorted(end) for record in self.records[segment][start.get(segment, 0) : end[segment]]
-        ]
+        batch = [record for segment in sorted(end) for record in self.records[segment][start[segment] : end[segment]]]
         for number, key in batch:
             assert number > self.newest.get(key, -1)
             self.newest[key] = number
         self.read += [number for number, _ in batch]
         if limit is not None:
             assert len(batch) <= max(1, limit // 7 if in_bytes else limit)
-        waits = any(each.next_offset > start.get(each.segment, 0) for each in segments)
+        waits = any(each.next_offset > start[each.segment] for each in segments)
         assert waits == bool(batch), "a batch has a record if any waits"
-        unfinished = [each.segment for each in segments if each.segment not in complete]
-        self.position = msgspec.structs.replace(self.position, positions=end, unfinished=unfinished)
+        self.reached, self.newest_segment = unfinished(self.topic(), end), max(end)
         return bool(batch)
 
 
@@ -133,27 +138,19 @@ def test_segments_share_a_limit_in_proportion_to_what_waits() -> None:
     assert {0: 30, 1: 70} == batch_end({}, world.segments())
 
 
-def after_a_restart(world: World, *pruned: int) -> str | None:
-    """Return what was lost if ``pruned`` were pruned while the query was stopped; it knows segments 0 and 1."""
-    known = world.position
-    for segment in pruned:
-        world.pruned_ends[segment] = len(world.records[segment])
-        world.layout = world.layout.prune([segment])
-    return known.lost(world.pruned_ends, world.segments())
-
-
-def test_what_was_pruned_unread_is_named() -> None:
+def test_what_was_pruned_unread_is_named_and_what_was_read_is_not() -> None:
     world = World()
     for verb, pick in [("write", 0), ("split", 0), ("write", 0), ("split", 0)]:
         world.step(verb, pick)
+    world.layout, world.pruned_ends = world.layout.prune([0, 2]), {0: 1, 2: 1}
 
-    assert "segment 0 of topic 't' was pruned before the query read it: its records 0 to 0 are gone" in (
-        after_a_restart(world, 0) or ""
-    )
-    world.position = msgspec.structs.replace(world.position, positions={0: 1, 1: 0})
-    assert "segment 2 of topic 't' was pruned" in (after_a_restart(world, 2) or ""), "the query never saw it"
-    del world.pruned_ends[0]
-    assert "its records from 1 on are gone" in (after_a_restart(world) or ""), "its end is unknown"
+    with pytest.raises(CannotContinueError, match="segment 0 of topic 't' was read up to offset 0, and pruned since"):
+        world.start()
+    world.reached[0] = 1
+    with pytest.raises(CannotContinueError, match="segment 2 of topic 't' was read up to offset 0"):
+        world.start()
+    world.pruned_ends[2] = 0
+    assert {1: 0, 3: 0, 4: 0, 5: 0} == world.start()
 
 
 @pytest.mark.parametrize(
@@ -162,16 +159,16 @@ def test_what_was_pruned_unread_is_named() -> None:
         ({"ledger_id": "m"}, OtherHistoryError, "the ledger with the id m, .* the ledger with the id l: start a query"),
         ({"topic_id": 7}, PositionOutOfRangeError, "created again: .* id 7, and the present one has the id 1,"),
         ({"topic": "u"}, PositionOutOfRangeError, "of topic 'u', not of 't'"),
-        ({"positions": {0: 5}}, OtherHistoryError, "segment 0 of topic 't' ends at 0, before position 5: an older"),
     ],
-    ids=["ledger", "created again", "topic", "put back"],
+    ids=["ledger", "created again", "topic"],
 )
 def test_a_position_of_something_else_is_refused_with_both_names(change: dict, error: type, text: str) -> None:
-    world = World()
-    topic = TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=world.segments(), subscriptions=())
-    restored = StreamPosition.of_json(msgspec.json.decode(msgspec.json.encode(world.position.to_json())))
-    restored.require_present(topic, "l")
+    position = StreamPosition(
+        topic="t", topic_id=1, ledger_id="l", newest=1, offsets={0: 0, 1: 0}, chunk=3, term_id=2**62 + 1
+    )
+    restored = StreamPosition.of_json(msgspec.json.decode(msgspec.json.encode(position.to_json())))
+    restored.require_topic(World().topic(), "l")
 
-    assert world.position == restored
+    assert position == restored
     with pytest.raises(error, match=text):
-        msgspec.structs.replace(restored, **change).require_present(topic, "l")
+        msgspec.structs.replace(restored, **change).require_topic(World().topic(), "l")
