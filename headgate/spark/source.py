@@ -16,15 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
@@ -39,17 +31,10 @@ from headgate.storage.object_store import open_store
 from headgate.topic_dataset import stored_batches
 from headgate.views.topics import TopicInfo
 
-HEADERS: Final = ArrayType(StructType([StructField("name", StringType()), StructField("value", BinaryType())]))
-SCHEMA: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("headers", HEADERS),
-        StructField("timestamp", TimestampType()),
-        StructField("segment", LongType()),
-        StructField("offset", LongType()),
-    ]
-)
+HEADERS: Final = ArrayType(StructType().add("name", StringType()).add("value", BinaryType()))
+_RECORD: Final = {"key": BinaryType(), "value": BinaryType(), "headers": HEADERS, "timestamp": TimestampType()}
+_PLACE: Final = {"segment": LongType(), "offset": LongType()}
+SCHEMA: Final = StructType([StructField(name, kind) for name, kind in (_RECORD | _PLACE).items()])
 ROWS_PER_BATCH: Final = 65_536
 """Small chunks are put together to as many rows, and large objects are divided."""
 
@@ -90,10 +75,8 @@ def _partitions(
     end: Mapping[int, int],
     first_chunk: int = 1,
 ) -> list[InputPartition]:
-    url, bounds = (
-        load_client_config(config).ledger_url,
-        {segment: (start[segment], end[segment]) for segment in now.ends},
-    )
+    url = load_client_config(config).ledger_url
+    bounds = {segment: (start[segment], end[segment]) for segment in now.ends}
     return [TaskPartition(url, now.topic, task) for task in access.tasks(bounds, now, first_chunk)]
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import ConfigError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.log.event_log import get_logger
-from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.position_token import decode_positions
 from headgate.model.time_text import time_ms
@@ -32,8 +31,6 @@ from headgate.views.topics import TopicInfo
 IDLE_SECONDS: Final = 1.0
 """How long a query that has read everything waits for a new chunk, before it asks again all the same."""
 TOKEN_PREFIX: Final = "positions-"  # noqa: S105 - no password
-
-ResultT = TypeVar("ResultT")
 
 log = get_logger(__name__)
 
@@ -162,14 +159,12 @@ class TopicAccess:
 
         Records of segments that wait for their ancestors count as unread.
         """
-        self._loop.run(self._report(subscription, readable(reached, now.topic.segments)))
+        self._loop.run(self._report(now.topic.topic, subscription, readable(reached, now.topic.segments)))
 
-    async def _report(self, subscription: str, positions: dict[int, int]) -> None:
+    async def _report(self, topic: str, subscription: str, positions: dict[int, int]) -> None:
         _, admin = await self._open()
-        topic = self._options.topic
         if self._reported is None:
-            kind = SubscriptionType.QUEUE
-            await admin.create_subscription(topic, subscription, type=kind, start="earliest", if_absent=True)
+            await admin.create_subscription(topic, subscription, type="queue", start="earliest", if_absent=True)
             self._reported = {}
         if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
             try:

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from drain.spark.session import build_session
 from headgate.spark import HeadgateDataSource
@@ -81,6 +83,21 @@ class Keys:
         self.sent += count
 
 
+def finish(query: DataStreamWriter) -> None:
+    """Run ``query`` until it has read everything.
+
+    Spark gives its Python process ten seconds to start, which are too few on a busy machine: start the query again.
+    """
+    for attempt in range(6):
+        try:
+            query.trigger(availableNow=True).start().awaitTermination()
+        except StreamingQueryException as error:
+            if attempt == 5 or "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return
+
+
 class Query:
     """A query with a checkpoint. Each run ends when everything is read, and keeps what its batches had."""
 
@@ -99,7 +116,7 @@ class Query:
 
         source = self._spark.readStream.format("headgate").options(**self._options).load(self._topic)
         writer = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(self._checkpoint))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        finish(writer)
 
     def require_each_once(self, count: int) -> None:
         by_key = defaultdict(list)
@@ -227,7 +244,7 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
         source = spark.readStream.format("headgate").option("maxRecordsPerTrigger", 10).load("from")
         columns = source.select("key", "value", "headers", "timestamp")
         writer = columns.writeStream.format("headgate").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start("to").awaitTermination()
+        finish(writer.option("topic", "to"))
         return sorted(int(row.value) for row in spark.read.format("headgate").load("to").collect())
 
     keys.send(25)
@@ -281,15 +298,8 @@ async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
         finally:
             os.killpg(program.pid, signal.SIGKILL)
             await program.wait()
-    last = (
-        spark.readStream.format("headgate")
-        .load("killed")
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-    )
-    last.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+    last = spark.readStream.format("headgate").load("killed").writeStream.format("parquet")
+    finish(last.option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint")))
 
     stored = [int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert list(range(keys.sent)) == sorted(stored)

@@ -1,0 +1,103 @@
+"""Reading a topic with the Spark source: rows a second, compared with Spark's own reader of Parquet.
+
+The source over ``spark.read.parquet``, in turns: the same columns of the same chunks, into Spark's sink `noop`. The
+source verifies each checksum, reads with arro3 in Python workers and passes Arrow batches on; Spark's reader skips the
+columns that it does not need, verifies nothing, and does not leave the JVM. The cluster is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
+from controller.chunk_writer.builder import ChunkBuilder
+from drain.spark.session import build_session
+from headgate.ledger.ledger import Ledger
+from headgate.reading.read_tasks import read_tasks
+from headgate.spark.source import SCHEMA, TaskPartition, TopicReading
+from headgate.storage.object_store import open_store
+from headgate.views.topics import TopicInfo
+
+CHUNKS, VALUE_BYTES, SEGMENTS = 32, 100, 4
+COLUMNS = "key", "value", "offset"
+TOPIC = TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=())
+
+
+class StoredTopic(DataSource):
+    """The source without a cluster: its ends are an option."""
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(schema, self.options["url"], json.loads(self.options["ends"]))
+
+
+class _Reader(TopicReading, DataSourceReader):
+    def __init__(self, schema: StructType, url: str, ends: list[int]) -> None:
+        super().__init__(schema)
+        self._url, self._ends = url, ends
+
+    def partitions(self) -> list[InputPartition]:
+        bounds = {segment: (0, end) for segment, end in enumerate(self._ends)}
+        tasks = asyncio.run(read_tasks(Ledger(open_store(self._url), 0), 1, bounds))
+        return [TaskPartition(self._url, TOPIC, task) for task in tasks]
+
+
+async def _write(url: str, rows: int) -> None:
+    ledger, draw = Ledger(open_store(url), 0), random.Random(1)
+    for number in range(1, CHUNKS + 1):
+        builder = ChunkBuilder()
+        for row in range(rows):
+            columns = builder.records
+            columns.topic_id.append(1)
+            columns.segment.append(row % SEGMENTS)
+            columns.offset.append(((number - 1) * rows + row) // SEGMENTS)
+            columns.timestamp_ms.append(0)
+            columns.key.append(b"k%d" % (row % 1000))
+            columns.value.append(draw.randbytes(VALUE_BYTES))
+            columns.headers.append(())
+        await ledger.append(number, builder.encode(shard=0, number=number, leader_epoch=1, at_ms=number))
+
+
+def measure(effort: Effort) -> Measurement:
+    """Return the rows per second of the source, divided by those of Spark's reader."""
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        url, rows = f"file://{folder}/ledger", effort.pick(64_000, 16_000)
+        asyncio.run(_write(url, rows))
+        effort.progress(f"wrote {CHUNKS * rows:,} records")
+        session = build_session(wrapper_folder=Path(folder) / "java")
+        try:
+            session.dataSource.register(StoredTopic)
+            return _measure(effort, session, url, rows)
+        finally:
+            session.stop()
+
+
+def _measure(effort: Effort, session: SparkSession, url: str, rows: int) -> Measurement:
+    ends = json.dumps([CHUNKS * rows // SEGMENTS] * SEGMENTS)
+    schema = StructType([SCHEMA[name] for name in COLUMNS])
+
+    def source() -> None:
+        frame = session.read.format("StoredTopic").schema(schema).options(url=url, ends=ends).load()
+        frame.write.format("noop").mode("overwrite").save()
+
+    def parquet() -> None:
+        frame = session.read.parquet(f"{url}/chunks/shard=0000").where("fact = 'record'").select(*COLUMNS)
+        frame.write.format("noop").mode("overwrite").save()
+
+    measured = run_alternating({"source": source, "parquet": parquet}, effort.pick(7, 3), effort.progress)
+    ratio = measured.median_ratio("parquet", "source")
+    speed = round(CHUNKS * rows / measured.median_seconds("source"))
+    return Measurement(ratio.value, {**ratio.parts, "source_rows_per_second": speed})
+
+
+BENCHMARK = Benchmark(unit="of its rows per second", goal=0.7, better="higher", measure=measure)
