@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.client.admin import Admin as Admin
+    from headgate.client.admin import Admin as Admin, TopicSetting as TopicSetting
     from headgate.client.client_metrics import ConsumerMetrics as ConsumerMetrics, ProducerMetrics as ProducerMetrics
     from headgate.client.connection import Client as Client
     from headgate.client.consumer import ConsumedRecord as ConsumedRecord, Consumer as Consumer
