@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
-from headgate.lakehouse.position import Origin, position_after, starts_of
+from headgate.lakehouse.position import Origin, TablePosition, starts_of
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import ExportTable
+from headgate.reading.continued_read import unfinished
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 
@@ -87,8 +88,13 @@ class Exporter:
             segment: last + 1 for segment, last in zip(*(column.to_pylist() for column in ends.columns), strict=True)
         }
         chunk = await self._source.ledger.newest()
-        term_id = (await self._source.ledger.header(chunk)).term_id
-        position = position_after(self._origin, topic, unread, chunk, term_id)
+        position = TablePosition(
+            origin=self._origin,
+            chunk=chunk,
+            term_id=(await self._source.ledger.header(chunk)).term_id,
+            newest=max(each.segment for each in topic.segments),
+            offsets=unfinished(topic, unread),
+        )
         await asyncio.to_thread(self._table.append, rows, position)
         self.reached |= unread
         self.records, self.commits = self.records + len(rows), self.commits + 1

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from headgate.errors import ConfigError, ObjectExistsError
 from headgate.lakehouse.position import PROPERTY, Origin, TablePosition
 from headgate.lakehouse.table_rows import TableRows
-from headgate.lakehouse.tables import TableConflictError, foreign_rows
+from headgate.lakehouse.tables import foreign_rows, table_errors
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.storage.object_store import open_store
 
@@ -33,7 +33,7 @@ class ParquetExport:
         self._number = max(numbers, default=0)
         self.position: TablePosition | None = None
         if self._number:
-            file = pq.ParquetFile(BytesIO(asyncio.run(self._store.read(self._path(self._number)))))
+            file = pq.ParquetFile(BytesIO(asyncio.run(self._store.read(f"{FOLDER}/{chunk_name(self._number)}"))))
             rows.lacks_columns(file.schema_arrow, self.name)
             metadata = file.schema_arrow.metadata or {}
             if PROPERTY.encode() not in metadata:
@@ -44,10 +44,8 @@ class ParquetExport:
         out = BytesIO()
         pq.write_table(rows.replace_schema_metadata({PROPERTY: position.encode()}), out, compression="zstd")
         number = self._number + 1
-        try:
-            asyncio.run(self._create(self._path(number), out.getvalue()))
-        except ObjectExistsError as error:
-            raise TableConflictError(self.name) from error
+        with table_errors(self.name, ObjectExistsError):
+            asyncio.run(self._create(f"{FOLDER}/{chunk_name(number)}", out.getvalue()))
         self._number, self.position = number, position
 
     async def _create(self, path: str, data: bytes) -> None:
@@ -57,7 +55,3 @@ class ParquetExport:
         except ObjectExistsError:
             if await self._store.read(path) != data:
                 raise
-
-    @staticmethod
-    def _path(number: int) -> str:
-        return f"{FOLDER}/{chunk_name(number)}"

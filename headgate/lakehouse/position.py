@@ -6,13 +6,12 @@
 3. It lists segments as headgate.reading.continued_read says.
 """
 
-from collections.abc import Mapping
 from typing import Self
 
 import msgspec
 
 from headgate.errors import HeadgateError
-from headgate.reading.continued_read import CannotContinueError, continued, unfinished
+from headgate.reading.continued_read import CannotContinueError, continued
 from headgate.views.topics import TopicInfo
 
 PROPERTY = "headgate.position"
@@ -68,11 +67,3 @@ def starts_of(
             f"{table} cannot continue: {error}; --skip-pruned continues behind pruned records, and --subscription "
             "keeps those that are not exported"
         ) from None
-
-
-def position_after(
-    origin: Origin, topic: TopicInfo, reached: Mapping[int, int], chunk: int, term_id: int
-) -> TablePosition:
-    """Return the position of a table that has the records before ``reached``, segment → next offset."""
-    newest = max((each.segment for each in topic.segments), default=-1)
-    return TablePosition(origin=origin, chunk=chunk, term_id=term_id, newest=newest, offsets=unfinished(topic, reached))

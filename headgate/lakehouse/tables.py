@@ -47,10 +47,10 @@ def table_errors(table: str, *conflicts: type[Exception]) -> Iterator[None]:
     """Raise the errors of a library, which have no common base, as one line. They end the export."""
     try:
         yield
-    except HeadgateError:
-        raise
     except conflicts as error:
         raise TableConflictError(table) from error
+    except HeadgateError:
+        raise
     except Exception as error:
         # delta-rs puts a coloured arrow before each cause.
         lines = [re.sub(r"\x1b\[\d*m|↳", "", line).strip() for line in str(error).splitlines()]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from headgate.lakehouse.tables import OpenTable
 
 KINDS: Final = {"delta": "DeltaExport", "iceberg": "IcebergExport", "parquet": "ParquetExport"}
-DEFAULT_COMMIT_BYTES: Final = 128_000_000
-DEFAULT_INTERVAL_SECONDS: Final = 60.0
 
 
 @command(
@@ -57,7 +55,7 @@ DEFAULT_INTERVAL_SECONDS: Final = 60.0
     "--commit-bytes",
     type=click.IntRange(min=1),
     metavar="N",
-    default=DEFAULT_COMMIT_BYTES,
+    default=128_000_000,
     show_default=True,
     help="Bytes of records that fill a commit, hence a file.",
 )
@@ -66,7 +64,7 @@ DEFAULT_INTERVAL_SECONDS: Final = 60.0
     "--interval",
     type=Seconds(),
     metavar="SECONDS",
-    default=DEFAULT_INTERVAL_SECONDS,
+    default=60.0,
     show_default=True,
     help="With --follow: time from one export to the next, hence the age of the table.",
 )
@@ -187,7 +185,5 @@ def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTabl
     try:
         types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])
         return open_table, TableRows(types, by_day=by_day)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ConfigError) as error:
         raise ConfigError(f"{schema} is not a JSON object of names and types: {error}") from None
-    except ConfigError as error:
-        raise ConfigError(f"{schema}: {error}") from None

@@ -68,7 +68,7 @@ def test_records_are_exported_once_and_the_subscription_follows(
         (
             ("lake", "--to", "delta", "--schema", "schema.json"),
             1,
-            "schema.json: the schema has field 'n' of type 'int'",
+            "names and types: the schema has field 'n' of type 'int'",
         ),
         (
             ("lake", "--to", "delta", "--schema", "broken.json"),
