@@ -49,12 +49,12 @@ class Lake:
         return table.select(["segment", "offset", "n"]).to_pylist()
 
 
-@pytest.fixture(params=KINDS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """An empty folder, and the environment of the commands that find its catalog."""
+@pytest.fixture
+def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Lake]:
+    """A table of each kind, and the environment of the commands that find its catalog."""
     (tmp_path / "schema.json").write_text(json.dumps({"id": "string", "n": "long"}))
-    made = Lake(request.param, tmp_path)
-    for name, value in made.catalog.items():
+    made = {kind: Lake(kind, tmp_path) for kind in KINDS}
+    for name, value in made["iceberg"].catalog.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
     return made
 
@@ -72,32 +72,39 @@ def require_each_once(lake: Lake, count: int) -> None:
     assert count == len({(row["segment"], row["offset"]) for row in rows})
 
 
-async def test_killed_and_concurrent_exports_store_each_record_once(node: Node, lake: Lake) -> None:
-    """The topic is split after a kill, and then two exports run at once."""
-    topic = f"lake-{lake.kind}"
-    await node.commands.succeed("topic", "create", topic)
-    await produce(node, topic, 0, 400)
-    following = await node.commands.start(topic, *lake.words(topic, *SMALL_COMMITS, "--follow"))
-    await wait_until(lambda: lake.commits() >= 1, lambda: f"a commit: {following.errors()}")
-    await following.kill()
+async def test_killed_and_concurrent_exports_store_each_record_once(node: Node, lakes: dict[str, Lake]) -> None:
+    """The topic is split after a kill, and then two exports run at once for each table."""
+    await node.commands.succeed("topic", "create", "lake")
+    await produce(node, "lake", 0, 400)
+    for kind, lake in lakes.items():
+        following = await node.commands.start(kind, *lake.words("lake", *SMALL_COMMITS, "--follow"))
+        await wait_until(lambda lake=lake: lake.commits() >= 1, lambda log=following: f"a commit: {log.errors()}", 60)
+        await following.kill()
 
-    await node.commands.succeed("topic", "split", topic, "0")
-    await produce(node, topic, 400, 200)
-    both = [await node.commands.start(f"{topic}-{at}", *lake.words(topic, "--subscription", "lake")) for at in range(2)]
-    codes = [await each.ended(60) for each in both]
-    assert 0 in codes, [each.errors() for each in both]
-    assert all("another commit to" in each.errors() for code, each in zip(codes, both, strict=True) if code)
-    require_each_once(lake, 600)
+    await node.commands.succeed("topic", "split", "lake", "0")
+    await produce(node, "lake", 400, 200)
+    both = {
+        kind: [
+            await node.commands.start(f"{kind}-{at}", *lake.words("lake", "--subscription", "lake")) for at in range(2)
+        ]
+        for kind, lake in lakes.items()
+    }
+    for kind, exports in both.items():
+        codes = [await each.ended(60) for each in exports]
+        assert 0 in codes, [each.errors() for each in exports]
+        assert all("another commit to" in each.errors() for code, each in zip(codes, exports, strict=True) if code)
+        require_each_once(lakes[kind], 600)
 
-    (backlog,) = (await node.commands.succeed("backlog", topic, "lake", "--json")).document()
+    (backlog,) = (await node.commands.succeed("backlog", "lake", "lake", "--json")).document()
     assert 0 == sum(each["records"] for each in backlog["segments"])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-async def test_no_record_is_lost_or_doubled_by_twenty_kills(node: Node, lake: Lake) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_record_is_lost_or_doubled_by_twenty_kills(node: Node, lakes: dict[str, Lake], kind: str) -> None:
     """Exports are killed at random points while records arrive and the topic splits."""
-    topic, chance, stored = f"kills-{lake.kind}", random.Random(lake.kind), 0
+    topic, chance, stored, lake = f"kills-{kind}", random.Random(kind), 0, lakes[kind]
     words = lake.words(topic, *SMALL_COMMITS, "--follow", "--interval", "0.2")
     await node.commands.succeed("topic", "create", topic)
     for kill in range(20):
