@@ -392,6 +392,7 @@ class Admin(_Facade[admin.Admin]):
     import_topic = _blocking(admin.Admin.import_topic)
     list_topics = _blocking(admin.Admin.list_topics)
     describe_topic = _blocking(admin.Admin.describe_topic)
+    pruned_ends = _blocking(admin.Admin.pruned_ends)
     topic_settings = _blocking(admin.Admin.topic_settings)
     leader_of = _blocking(admin.Admin.leader_of)
     split = _blocking(admin.Admin.split)
