@@ -268,7 +268,11 @@ class SubscriptionCoordinator:
 
     def positions_changed(self) -> None:
         """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
-        self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
+        generation = self._subscription.seek_generation
+        if self._subscription.consumers:
+            self._log.warning("subscription.seek_completed", seek_generation=generation)
+        else:  # A query or an export reports its position, maybe each second.
+            self._log.debug("subscription.seek_completed", seek_generation=generation)
         self._context.observer.observe(events.SubscriptionSeekCompleted())
         self.drain.positions_changed()
         former = self.reconciler.release_all()

@@ -8,7 +8,6 @@ columns that it does not need, verifies nothing, and does not leave the JVM. The
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import tempfile
 from pathlib import Path
@@ -38,17 +37,16 @@ class StoredTopic(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(schema, self.options["url"], json.loads(self.options["ends"]))
+        return _Reader(schema, self.options["url"], int(self.options["end"]))
 
 
 class _Reader(TopicReading, DataSourceReader):
-    def __init__(self, schema: StructType, url: str, ends: list[int]) -> None:
+    def __init__(self, schema: StructType, url: str, end: int) -> None:
         super().__init__(schema)
-        self._url, self._ends = url, ends
+        self._url, self._bounds = url, dict.fromkeys(range(SEGMENTS), (0, end))
 
     def partitions(self) -> list[InputPartition]:
-        bounds = {segment: (0, end) for segment, end in enumerate(self._ends)}
-        tasks = asyncio.run(read_tasks(Ledger(open_store(self._url), 0), 1, bounds))
+        tasks = asyncio.run(read_tasks(Ledger(open_store(self._url), 0), 1, self._bounds))
         return [TaskPartition(self._url, TOPIC, task) for task in tasks]
 
 
@@ -75,26 +73,20 @@ def measure(effort: Effort) -> Measurement:
         asyncio.run(_write(url, rows))
         effort.progress(f"wrote {CHUNKS * rows:,} records")
         session = build_session(wrapper_folder=Path(folder) / "java")
-        try:
-            session.dataSource.register(StoredTopic)
-            return _measure(effort, session, url, rows)
-        finally:
-            session.stop()
+        session.dataSource.register(StoredTopic)
+        measured = _measure(effort, session, url, rows)
+        session.stop()
+        return measured
 
 
 def _measure(effort: Effort, session: SparkSession, url: str, rows: int) -> Measurement:
-    ends = json.dumps([CHUNKS * rows // SEGMENTS] * SEGMENTS)
-    schema = StructType([SCHEMA[name] for name in COLUMNS])
-
-    def source() -> None:
-        frame = session.read.format("StoredTopic").schema(schema).options(url=url, ends=ends).load()
-        frame.write.format("noop").mode("overwrite").save()
-
-    def parquet() -> None:
-        frame = session.read.parquet(f"{url}/chunks/shard=0000").where("fact = 'record'").select(*COLUMNS)
-        frame.write.format("noop").mode("overwrite").save()
-
-    measured = run_alternating({"source": source, "parquet": parquet}, effort.pick(7, 3), effort.progress)
+    schema, end = StructType([SCHEMA[name] for name in COLUMNS]), CHUNKS * rows // SEGMENTS
+    frames = {
+        "source": session.read.format("StoredTopic").schema(schema).options(url=url, end=end).load(),
+        "parquet": session.read.parquet(f"{url}/chunks/shard=0000").where("fact = 'record'").select(*COLUMNS),
+    }
+    sides = {name: each.write.format("noop").mode("overwrite").save for name, each in frames.items()}
+    measured = run_alternating(sides, effort.pick(7, 3), effort.progress)
     ratio = measured.median_ratio("parquet", "source")
     speed = round(CHUNKS * rows / measured.median_seconds("source"))
     return Measurement(ratio.value, {**ratio.parts, "source_rows_per_second": speed})

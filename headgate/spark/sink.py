@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -118,13 +118,16 @@ class _Writer:
 
     def _store(self, batches: Iterable[pa.RecordBatch], name: str, write: str, number: int) -> WrittenRows:
         """Store the rows of one partition, except those that an earlier task has stored."""
+        given = (batch for batch in batches if batch.num_rows)
+        if (first := next(given, None)) is None:
+            return WrittenRows(0)  # Without a producer: a query may have hundreds of empty partitions.
         row = 0
         sent: list[Delivery] = []
         with EventLoopThread() as loop:
             producer = Producer(self._config, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
             try:
                 stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), write, number)
-                for batch in batches:
+                for batch in chain((first,), given):
                     begin, row = max(row, stored), row + batch.num_rows
                     if begin < row:
                         rows = rows_of(batch.slice(batch.num_rows - (row - begin)))

@@ -219,6 +219,7 @@ def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
+@pytest.mark.nightly
 def test_a_write_stores_each_row_once_although_each_task_fails_once(spark: SparkSession, admin: Admin) -> None:
     admin.create_topic("written", segments=2)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)
