@@ -22,7 +22,7 @@ from headgate.reading.topic_reader import ReadPlan
 
 TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of keys, values and headers in compacted objects that are worth a task. Each object is read by one task."""
-TASK_CHUNKS: Final = 64
+TASK_CHUNKS: Final = 16
 """Chunks that are worth a task. Fewer are not searched."""
 SEARCHED_CHUNKS: Final = 8
 """Chunks that are read to find the next record of a segment."""
