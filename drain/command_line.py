@@ -14,7 +14,6 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from drain.spark.chunks import MustRestartError
-from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
 from headgate.errors import ConfigError, StoreError
@@ -43,7 +42,6 @@ def add_ledger_options(parser: argparse.ArgumentParser) -> None:
 def add_spark_options(parser: argparse.ArgumentParser, *, default_master: str | None = DEFAULT_MASTER) -> None:
     parser.add_argument("--master", default=default_master, help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
     parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
 
 
 @asynccontextmanager

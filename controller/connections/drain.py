@@ -43,7 +43,6 @@ def spark_options(settings: Settings) -> list[str]:
         ("--master", drain.master),
         ("--driver-memory", drain.driver_memory),
         ("--run-timeout-seconds", f"{drain.run_timeout_seconds:g}"),
-        ("--reader", drain.reader),
         *(("--conf", f"{name}={value}") for name, value in drain.spark_conf.items()),
     ]
     if compaction.enabled:

@@ -184,10 +184,6 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     master: Text = DEFAULT_MASTER
     """Spark master: ``local[*]`` (all cores of this machine), ``spark://host:port``, ``yarn``,
     ``k8s://…``, or ``sc://host:port`` for Spark Connect."""
-    reader: Literal["auto", "spark"] = "auto"
-    """How Spark reads the ledger. ``auto``: a folder directly, a bucket through obstore, which
-    needs no jars. ``spark``: a bucket directly too, with Hadoop's jars for that store; name them in
-    ``spark_conf`` or install them on the cluster."""
     results: str | None = None
     """URL of published results (``headgate drain job --out URL``, run by cron or Airflow).
     The daemon polls them and neither starts nor asks a Spark process. Default: none."""

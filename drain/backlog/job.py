@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    chunks = LedgerChunks(arguments.ledger)
     results = chunks.store if arguments.out in (None, arguments.ledger) else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
     async with spark_session(arguments) as session:

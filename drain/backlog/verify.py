@@ -166,8 +166,8 @@ async def _run(arguments: argparse.Namespace) -> int:
     def progress(text: str) -> None:
         print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
 
-    chunks = LedgerChunks(arguments.ledger, arguments.reader)
-    scanned = LedgerChunks(arguments.ledger, arguments.reader, small_read_max_rows=0)
+    chunks = LedgerChunks(arguments.ledger)
+    scanned = LedgerChunks(arguments.ledger, small_read_max_rows=0)
     shards = arguments.shard or await chunks.shards()
     progress("starting Spark")
     async with spark_session(arguments) as session:

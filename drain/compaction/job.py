@@ -1,21 +1,18 @@
 """Compact old chunks into large objects, sorted by segment.
 
-A run verifies what it reads, writes into a folder of its own, reads the objects back, and compares
+Spark's workers verify what they read, write into a folder of the run's own, and read the objects back. The run compares
 them with the facts. Then one manifest with their checksums, created with put-if-absent, makes the
 range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
 are deleted after a delay for readers. drain.compaction.publication has the rules.
 
     headgate drain compact --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
-
-Spark's file systems must reach the ledger: a folder, or a bucket with Hadoop's jars.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import secrets
 import sys
 import time
@@ -23,14 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog import plans as backlog_plans
 from drain.backlog.aggregates import NO_ID
@@ -38,12 +32,14 @@ from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
+from drain.compaction.object_writer import write_objects
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
-from drain.spark.chunks import LedgerChunks, in_groups
-from drain.spark.engines import RunError
-from drain.spark.fact_source import FACTS, hadoop_url, spark_frame
+from drain.spark.chunks import LedgerChunks
+from drain.spark.engines import RunError, run_errors
+from drain.spark.fact_source import FACTS, spark_frame
+from drain.spark.object_reader import object_frame
 from drain.spark.runner import SparkRunner
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
 from headgate.ledger.checksum import checksum
@@ -57,7 +53,7 @@ from headgate.ledger.compacted import (
 )
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_path
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
 
@@ -65,18 +61,14 @@ CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys, values and headers in one object: large enough that a request's latency is small beside its
 transfer, small enough that a consumer can hold one per segment."""
-_OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
-_HEADERS: Final = "headers array<struct<name string, value binary>>"
-_COMPACTED_SCHEMA: Final = (
-    f"offset long, timestamp_ms long, stored_at_ms long, size_bytes long, key binary, value binary, {_HEADERS}, "
-    "topic_id long, segment long"
+MAX_TASKS: Final = 8
+"""Tasks of a run that write objects: each has whole segments, and one object at a time in memory."""
+_RECORDS: Final = pa.schema(
+    [(name, pa.int64()) for name in ("topic_id", "segment", "offset", "timestamp_ms", "stored_at_ms", "size_bytes")]
+    + [(name, pa.binary()) for name in ("key", "value")]
+    + [("headers", pa.list_(pa.struct({"name": pa.string(), "value": pa.binary()})))]
 )
-_WRITTEN_SCHEMA: Final = f"{_COMPACTED_SCHEMA}, part long"
-_CHUNK_SCHEMA: Final = (
-    "fact string, topic_id long, segment long, offset long, timestamp_ms long, size_bytes long, "
-    f"key binary, value binary, {_HEADERS}"
-)
-_SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+_FACTS_AND_RECORDS: Final = _RECORDS.append(pa.field("fact", pa.string()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,7 @@ class CompactionJob:
         self.store: Store = open_store(ledger_url)
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
-        self._url, self._root = ledger_url, hadoop_url(ledger_url)
+        self._url = ledger_url
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
@@ -153,17 +145,14 @@ class CompactionJob:
         if planned is None:
             return None
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
-        times = {} if sources else await self._chunk_times(shard, planned.range)
-        last_at_ms = sources[-1].last_at_ms if sources else times[planned.range.last]
+        last_at_ms = sources[-1].last_at_ms if sources else await self._stored_at_ms(shard, planned.range.last)
         if last_at_ms > began_ms - self._settings.delay_seconds * 1000:
             return None
         folder = f"{compacted_folder(shard)}/{_run_name(planned.range, began_ms)}"
         facts = (
             pa.concat_tables([await read_range_facts(self.store, source) for source in sources]) if sources else None
         )
-        work = _CompactionWork(
-            ledger.ledger_id, shard, planned, folder, sources, times, facts, existing_segments(result)
-        )
+        work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
         return await self._published.publish(await self._written(work, last_at_ms), began_ms)
 
     async def sweep(self, shard: int) -> int:
@@ -174,7 +163,6 @@ class CompactionJob:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         shard, planned = work.shard, work.planned
         written = await self._runner.run(lambda _: self._write(work))
-        objects = await self._written_objects(work.folder, written)
         _check_record_counts(work, written)
         facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(written.facts, shard, *planned.range)
@@ -189,7 +177,7 @@ class CompactionJob:
             last_at_ms=last_at_ms,
             facts=facts_path,
             facts_checksum=checksum(facts_data),
-            objects=objects,
+            objects=written.objects,
         )
 
     def _next(self, covering: Sequence[tuple[ChunkRange, int]], watermark: int) -> PlannedCompaction | None:
@@ -197,99 +185,44 @@ class CompactionJob:
             covering, watermark=watermark, chunks=self._settings.chunks, fanout=self._settings.fanout
         )
 
-    async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
-        """Return chunk → its time. Checks headers: Spark ignores missing columns of foreign files."""
-        numbers = range(chunks.first, chunks.last + 1)
+    async def _stored_at_ms(self, shard: int, number: int) -> int:
         try:
-            headers = await in_groups(numbers, Ledger(self.store, shard).header)
+            return (await Ledger(self.store, shard).header(number)).at_ms
         except ObjectMissingError as error:
             raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
-        return {number: header.at_ms for number, header in headers}
 
     def _write(self, work: _CompactionWork) -> _Written:
-        try:
-            # Counting has the default pool, because consumers wait for it.
-            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "compaction")
-            self._check_sources(work)
-            target = f"{self._root}/{work.folder}"
-            tasks = max(1, min(len(work.alive), self._session.sparkContext.defaultParallelism * 4))
+        with run_errors(f"shard {work.shard}, chunks {work.planned.range}: ", doing="compact"):
             laid_out = plans.sort_into_objects(
-                self.records(work), tasks=tasks, object_bytes=self._settings.object_bytes
+                self.records(work),
+                tasks=max(1, min(len(work.alive), MAX_TASKS)),
+                object_bytes=self._settings.object_bytes,
             )
-            writer = laid_out.write.option("compression", "zstd").option(_SUCCESS_FILE_OPTION, "false")
-            writer.partitionBy(*plans.PARTITION_COLUMNS).parquet(target)
-            written = self._session.read.schema(_WRITTEN_SCHEMA).option("basePath", target)
-            checksums = self._checksums(work, [work.folder]) if work.alive else {}
-            rows = plans.describe_objects(written.parquet(target)).collect() if work.alive else []
+            rows = write_objects(laid_out, self._url, work.folder).collect() if work.alive else []
             facts = backlog_plans.aggregate_joined(self.facts(work)).toArrow()
-        except (Py4JError, PySparkException, OSError, EOFError) as error:
-            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise RunError(
-                f"Spark could not compact shard {work.shard}, chunks {work.planned.range}: {first}"
-            ) from error
-        if self._folder is not None:
+        if self._folder is not None and rows:
             _make_durable(self._folder / work.folder)
-        return _Written([row.asDict() for row in rows], checksums, facts)
-
-    def _check_sources(self, work: _CompactionWork) -> None:
-        """Raise LedgerError for a damaged object of a narrower range: Spark would copy the damage."""
-        if items := work.source_objects():
-            found = self._checksums(work, [item.path for item in items])
-            for item in items:
-                if found.get(item.path) != item.checksum:
-                    raise LedgerError(f"{item.path} is damaged: its checksum is not the one in its manifest")
-
-    def _checksums(self, work: _CompactionWork, paths: Sequence[str]) -> dict[str, int]:
-        """Return path → checksum of compacted objects, or of all objects in a folder. The tasks read whole objects."""
-        files = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
-        frame = files.option("pathGlobFilter", "*.parquet").load([f"{self._root}/{path}" for path in paths])
-        folder = f"/{compacted_folder(work.shard)}/"
-        rows = plans.object_checksums(frame).collect()
-        return {row["path"][row["path"].rindex(folder) + 1 :]: row["checksum"] for row in rows}
+        objects = (
+            CompactedObject(**{name: row[name] for name in CompactedObject.__struct_fields__})
+            for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"]))
+        )
+        return _Written(list(objects), facts)
 
     def records(self, work: _CompactionWork) -> DataFrame:
         alive = self._session.createDataFrame(work.alive, "topic_id long, segment long")
         if work.sources:
-            paths = [f"{self._root}/{item.path}" for item in work.source_objects()]
-            if not paths:
-                return self._session.createDataFrame([], _COMPACTED_SCHEMA)
-            # Several runs' folders have the same partition columns, so they are read from the path
-            # of each file.
-            frame = self._session.read.schema(_COMPACTED_SCHEMA).option("recursiveFileLookup", "true").parquet(*paths)
-            return plans.only_segments(plans.with_partition_columns(frame), alive)
-        names = [chunk_name(number) for number in work.times]
-        times = self._session.createDataFrame(
-            list(zip(names, work.times.values(), strict=True)), "chunk_name string, stored_at_ms long"
-        )
-        base = f"{self._root}/{chunk_folder(work.shard)}"
-        chunks = self._session.read.schema(_CHUNK_SCHEMA).parquet(*(f"{base}/{name}" for name in names))
-        return plans.only_segments(plans.stored_records(plans.with_chunk_name(chunks), times), alive)
+            objects = {item.path: item.checksum for item in work.source_objects()}
+            stored = object_frame(self._session, self._url, objects, _RECORDS)
+        else:
+            chunks = object_frame(self._session, self._url, work.chunks(), _FACTS_AND_RECORDS)
+            stored = chunks.where("fact = 'record'").drop("fact")
+        return plans.only_segments(stored, alive)
 
     def facts(self, work: _CompactionWork) -> DataFrame:
         if work.facts is not None:
             return backlog_plans.contributions_again(spark_frame(self._session, work.facts))
-        paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
-        facts = self._session.read.schema(from_arrow_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
-        return backlog_plans.contributions(facts.parquet(*paths))
-
-    async def _written_objects(self, folder: str, written: _Written) -> list[CompactedObject]:
-        paths: dict[tuple[int, ...], str] = {}
-        for path in await self.store.paths(folder):
-            if match := _OBJECT_PATH.search(path):
-                key = tuple(int(each) for each in match.groups())
-                if key in paths:
-                    raise RunError(f"two objects have the same topic, segment and part: {paths[key]} and {path}")
-                paths[key] = path
-        found = []
-        for row in sorted(written.objects, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
-            if row["end_offset"] - row["first_offset"] != row["records"]:
-                raise RunError(f"{folder}: offsets of {row} have holes or occur twice")
-            path = paths.pop((row["topic_id"], row["segment"], row["part"]))
-            described = row | {"path": path, "checksum": written.checksums[path]}
-            found.append(CompactedObject(**{name: described[name] for name in CompactedObject.__struct_fields__}))
-        if paths:
-            raise RunError(f"{next(iter(paths.values()))} was written but cannot be read back")
-        return found
+        facts = object_frame(self._session, self._url, work.chunks(), FACTS)
+        return backlog_plans.contributions(facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +232,13 @@ class _CompactionWork:
     planned: PlannedCompaction
     folder: str
     sources: Sequence[Manifest]
-    times: dict[int, int]
     facts: pa.Table | None
     alive: list[tuple[int, int]]
+
+    def chunks(self) -> dict[str, None]:
+        """Return the paths of the range's chunks."""
+        chunks = self.planned.range
+        return {chunk_path(self.shard, number): None for number in range(chunks.first, chunks.last + 1)}
 
     def source_objects(self) -> list[CompactedObject]:
         """Return the objects of narrower ranges whose segments still exist."""
@@ -311,10 +248,8 @@ class _CompactionWork:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    objects: list[dict[str, Any]]
-    """Rows of `plans.describe_objects`."""
-    checksums: dict[str, int]
-    """Path → checksum of each object."""
+    objects: list[CompactedObject]
+    """Sorted by topic, segment and offset."""
     facts: pa.Table
     """The aggregated facts of the range."""
 
@@ -330,8 +265,8 @@ def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
         if row["subscription_id"] == NO_ID and row["kind"] >= 0:
             expected[row["topic_id"], row["segment"]] += row["records"]
     found: Counter[tuple[int, int]] = Counter()
-    for row in written.objects:
-        found[row["topic_id"], row["segment"]] += row["records"]
+    for item in written.objects:
+        found[item.topic_id, item.segment] += item.end_offset - item.first_offset
     for key in work.alive:
         if expected[key] != found[key]:
             raise RunError(
@@ -341,14 +276,10 @@ def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
 
 
 def _make_durable(folder: Path) -> None:
-    """Flush everything below ``folder`` to the disk, and delete Hadoop's checksum files, which are never read."""
+    """Flush everything below ``folder`` to the disk."""
     for directory, _, names in os.walk(folder, topdown=False):
         for name in names:
-            path = Path(directory, name)
-            if name.startswith("."):
-                path.unlink()
-                continue
-            with path.open("rb") as file:
+            with Path(directory, name).open("rb") as file:
                 os.fsync(file.fileno())
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -396,7 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    shards = arguments.shard or await LedgerChunks(arguments.ledger, arguments.reader).shards()
+    shards = arguments.shard or await LedgerChunks(arguments.ledger).shards()
     settings = parsed_settings(arguments)
     code = 0
     async with spark_session(arguments) as session:

@@ -124,7 +124,7 @@ class DrainServer:
 
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
     """Serve until ``stopping`` is set (returns 0) or it must restart (returns 1)."""
-    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    chunks = LedgerChunks(arguments.ledger)
     runner = SparkRunner(session, name="backlog", run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
@@ -158,10 +158,6 @@ async def _run_compaction(
     arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, coalescer: RunCoalescer
 ) -> None:
     if not arguments.chunks:  # the default: compact nothing
-        return
-    if chunks.source.checks_objects or engine_of(arguments.master) == "connect":
-        reason = "Spark can write only to folders, or with Hadoop's jars, and not through Spark Connect"
-        print(f"not compacting: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
         return
     settings = parsed_settings(arguments)
     compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)

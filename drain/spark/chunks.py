@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.protocol import CountedLedger
-from drain.spark.fact_source import SMALL_READ_MAX_ROWS, FactSource, Reader, fact_source
+from drain.spark.fact_source import SMALL_READ_MAX_ROWS, FactSource, fact_source
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import decode_header
 from headgate.ledger.identity import read_ledger_id
@@ -54,15 +54,13 @@ class LedgerReplacedError(MustRestartError):
 
 
 class LedgerChunks:
-    def __init__(
-        self, ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
-    ) -> None:
+    def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
 
         ``small_read_max_rows``: 0 leaves every chunk to Spark.
         """
         self.store: Store = open_store(ledger_url)
-        self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
+        self.source: FactSource = fact_source(ledger_url, small_read_max_rows=small_read_max_rows)
         """How Spark reads the chunks."""
         self._reads = asyncio.Semaphore(MAX_READS)
         self._ledger = CountedLedger(url=ledger_url)

@@ -26,7 +26,7 @@ ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
 """The exceptions that a call to an engine raises, except for bugs."""
 _FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
 _OBJECT_ERROR = re.compile(r"ObjectError: (.+)")
-"""An error of drain.spark.object_data_source, between two stack traces."""
+"""An error of drain.spark.object_reader, between two stack traces."""
 
 
 class RunError(HeadgateError):
@@ -48,8 +48,9 @@ class ClassicCalls:
         self._jvm: Any = session._jvm  # noqa: SLF001 - the only way to reach the JVM without a job
 
     def begin(self, run: str) -> None:
-        """Name the next run of the calling thread."""
+        """Name the next run of the calling thread. Runs of different kinds share the cores (`SETTINGS`)."""
         self._context.setJobGroup(run, "backlog", interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", run.rpartition("-")[0])
 
     def cancel(self, run: str) -> None:
         """Cancel the run with that name, if it is running."""
@@ -96,23 +97,23 @@ def _grpc_status(error: PySparkException) -> str:
 
 
 @contextmanager
-def run_errors(prefix: str = "") -> Iterator[None]:
+def run_errors(prefix: str = "", doing: str = "count") -> Iterator[None]:
     """Raise RunError, its text after ``prefix``, or JvmGoneError instead of the engine's errors."""
     try:
         yield
     except ENGINE_ERRORS as error:
         if is_gone(error):
             raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
-        raise RunError(prefix + error_summary(error)) from error
+        raise RunError(prefix + error_summary(error, doing)) from error
 
 
-def error_summary(error: Exception) -> str:
+def error_summary(error: Exception, doing: str = "count") -> str:
     """Return one line with the cause and the object, from Spark's page of stack traces."""
     text = str(error)
     if found := _OBJECT_ERROR.search(text):
-        return f"Spark could not count: {found.group(1)[:500]}"
+        return f"Spark could not {doing}: {found.group(1)[:500]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
     line = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]
     file = _FILE.search(text)
-    return f"Spark could not count: {line}" + (f" ({file.group(0)})" if file and file.group(0) not in line else "")
+    return f"Spark could not {doing}: {line}" + (f" ({file.group(0)})" if file and file.group(0) not in line else "")

@@ -1,14 +1,12 @@
 """Where Spark gets the facts of chunks: its own file systems, headgate's object reader, or this process.
 
-Spark reads a folder itself, which is fastest. A bucket needs no jar
-(drain.spark.object_data_source), unless an operator has installed Hadoop's jars and sets ``reader =
-"spark"``. A few small chunks in a folder are read here: scanning them in Spark costs more than
-counting their rows. Spark never infers a schema.
+Spark reads a folder itself, and a bucket through drain.spark.object_reader, without a jar. A few small chunks in a
+folder are read here: scanning them in Spark costs more than counting their rows. Spark never infers a schema.
 """
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -16,12 +14,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from drain.spark import object_data_source as objects
+from drain.spark.object_reader import object_frame
 from headgate.ledger.chunk import COLUMNS
 from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 
-Reader = Literal["auto", "spark"]
-READERS: Final[tuple[Reader, ...]] = ("auto", "spark")
 FACT_COLUMNS: Final = (
     "fact",
     "topic_id",
@@ -51,15 +47,6 @@ SMALL_READ_MAX_CHUNKS: Final = 2000
 """Each chunk takes 0.25 ms here, one after the other, while tasks open them concurrently. Measured with two cores and
 some rows per chunk: 200 chunks take 94 ms here and 270 with a scan, 1 600 take 425 and 858. The first scan of a process
 takes 4 s longer, and the first read here 0.2. More cores would make the scan faster."""
-_HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
-"""Scheme of a ledger URL (as in obstore) → scheme of Spark's file system."""
-
-
-def hadoop_url(ledger_url: str) -> str:
-    """Return the URL of the ledger for Spark's file systems, which do not decode paths."""
-    parts = urlsplit(ledger_url)
-    scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
-    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
 
 
 def read_small_chunks(paths: Sequence[str], max_rows: int, max_chunks: int = SMALL_READ_MAX_CHUNKS) -> pa.Table | None:
@@ -97,16 +84,18 @@ def spark_frame(session: SparkSession, table: pa.Table) -> DataFrame:
 
 
 class SparkFiles:
-    """Chunks that Spark reads. It fills missing columns with nulls, and checks neither checksums nor headers."""
+    """Chunks of a folder. Spark fills missing columns with nulls, and checks neither checksums nor headers."""
 
     checks_objects = False
     """Whether reading fails for a damaged chunk, or one whose header does not match its name."""
 
     def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
-        """Up to ``small_read_max_rows`` rows of a folder are read in this process; 0: Spark reads all of them."""
-        parts = urlsplit(ledger_url)
-        self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
-        self._root = hadoop_url(ledger_url)
+        """Up to ``small_read_max_rows`` rows are read in this process; 0: Spark reads all of them.
+
+        Spark does not decode the path of ``ledger_url``.
+        """
+        self._small_read_max_rows = small_read_max_rows
+        self._root = f"file://{unquote(urlsplit(ledger_url).path).rstrip('/')}"
         self.base = f"{self._root}/{CHUNKS_FOLDER}"
         """The folder of all shards, for error messages."""
 
@@ -124,7 +113,7 @@ class SparkFiles:
 
 
 class StoreObjects:
-    """Chunks that headgate's object reader fetches on Spark's workers (drain.spark.object_data_source)."""
+    """Chunks that headgate's object reader fetches on Spark's workers (drain.spark.object_reader)."""
 
     checks_objects = True
 
@@ -136,8 +125,7 @@ class StoreObjects:
         return f"{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        objects.register(session)
-        return objects.object_frame(session, self._ledger_url, paths, _FACTS)
+        return object_frame(session, self._ledger_url, dict.fromkeys(paths), FACTS)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
         """Return None: only workers fetch objects."""
@@ -147,9 +135,8 @@ class StoreObjects:
 FactSource = SparkFiles | StoreObjects
 
 
-def fact_source(
-    ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
-) -> FactSource:
-    """Return the source for the ledger at ``ledger_url``; ``spark`` relies on jars that an operator installed."""
-    native = reader == "spark" or urlsplit(ledger_url).scheme == "file"
-    return SparkFiles(ledger_url, small_read_max_rows=small_read_max_rows) if native else StoreObjects(ledger_url)
+def fact_source(ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> FactSource:
+    """Return the source for the ledger at ``ledger_url``."""
+    if urlsplit(ledger_url).scheme == "file":
+        return SparkFiles(ledger_url, small_read_max_rows=small_read_max_rows)
+    return StoreObjects(ledger_url)

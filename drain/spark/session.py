@@ -37,6 +37,8 @@ SETTINGS: Final[dict[str, str]] = {
     # Every file has to be counted: no file may be skipped.
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    # By default a batch for a Python task has up to 10 000 records, of up to a megabyte each.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
     # The UI of a process that runs for months is not used, and its retained data only grows.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -101,7 +103,7 @@ def build_session(
         )
     os.environ["JAVA_HOME"] = str(find_java(wrapper_folder))
     settings = dict(SETTINGS, **{"spark.driver.memory": driver_memory})
-    # Workers that read objects (drain.spark.object_data_source) need the packages of this
+    # Workers that read objects (drain.spark.object_reader) need the packages of this
     # interpreter. On a cluster its path may differ.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # They import nothing from the working folder either (headgate.process.child_process.python_module).

@@ -8,7 +8,7 @@ A CRC finds accidents, not forgery: every single flipped bit, every damaged run 
 and all but one in four billion others (Koopman, "32-bit cyclic redundancy codes for Internet
 applications", 2002). docs/decisions/checksums.md compares the alternatives.
 
-Pure, and without imports of headgate: drain.spark.object_data_source sends it to Spark's workers.
+Pure, and without imports of headgate: drain.spark.object_reader sends it to Spark's workers.
 """
 
 import zlib

@@ -81,13 +81,13 @@ async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_co
 
 def test_the_settings_are_passed_to_the_spark_process() -> None:
     conf = {"spark.a": "1", "spark.b": "x=y z"}
-    drain = DrainSettings(master="sc://host:15002", driver_memory="2g", reader="spark", spark_conf=conf)
+    drain = DrainSettings(master="sc://host:15002", driver_memory="2g", spark_conf=conf)
     settings = Settings(
         ledger=LedgerSettings(url=OWN.url), drain=drain, compaction=CompactionSettings(min_chunks=7, delay_seconds=1.5)
     )
     arguments = parsed(["--ledger", "s3://bucket/l", "--listen", "/s", *spark_options(settings)])
 
-    assert (arguments.master, arguments.driver_memory, arguments.reader) == ("sc://host:15002", "2g", "spark")
+    assert (arguments.master, arguments.driver_memory) == ("sc://host:15002", "2g")
     assert dict(arguments.conf) == conf
     assert (arguments.chunks, arguments.delay_seconds, arguments.external) == (7, 1.5, None)
 

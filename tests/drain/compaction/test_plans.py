@@ -14,8 +14,10 @@ import pytest
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
 from drain.compaction.job import CompactionJob, CompactionSettings
+from drain.compaction.object_writer import RECORD_COLUMNS
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS
 from drain.spark.chunks import LedgerChunks
+from drain.spark.engines import RunError
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import decode_compacted, delete_compacted_segments, manifest_ranges, read_manifest
@@ -60,7 +62,7 @@ class CompactionFixture:
             for item in (await read_manifest(self.store, self.ledger.shard, each)).objects:
                 data = await self.store.read(item.path)
                 table = pq.read_table(io.BytesIO(data))
-                assert table.column_names == list(plans.RECORD_COLUMNS)
+                assert table.column_names == list(RECORD_COLUMNS)
                 rows = table.to_pylist()
                 arrow = StoredRows(decode_compacted(data, item), range(len(rows)), item.segment).arrow()
                 names = ["key", "value", "headers", "offset"]
@@ -275,13 +277,13 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     data = ledger.path(2).read_bytes()
     for broken, reason in (
         (ledger.path(3).read_bytes(), "states that it is chunk 3"),
-        (flipped(data), rf"^{chunk_path(0, 2)} is damaged"),
-        (None, "is counted, not compacted, and missing"),
+        (flipped(data), f"{chunk_path(0, 2)} is damaged"),
+        (None, f"{chunk_path(0, 2)}: .*not found"),
     ):
         ledger.path(2).unlink()
         if broken is not None:
             ledger.path(2).write_bytes(broken)
-        with pytest.raises(LedgerError, match=reason):
+        with pytest.raises(RunError, match=reason):
             await fixture.compaction_job.run(0)
         ledger.path(2).write_bytes(data)
 
@@ -302,7 +304,7 @@ async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_pat
     path = manifest.facts if kind == "facts" else manifest.objects[0].path
     (tmp_path / path).write_bytes(flipped((tmp_path / path).read_bytes()))
 
-    with pytest.raises(LedgerError, match=rf"^{path} is damaged"):
+    with pytest.raises(LedgerError if kind == "facts" else RunError, match=f"{path} is damaged"):
         await fixture.run()
     assert [ChunkRange(n, n) for n in range(1, FANOUT + 1)] == await manifest_ranges(fixture.store, 0)
 

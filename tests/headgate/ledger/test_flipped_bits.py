@@ -21,7 +21,7 @@ from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, decode_result, encode_result, result_path
 from drain.spark.fact_source import FACTS
-from drain.spark.object_data_source import ObjectError, decode_object
+from drain.spark.object_reader import ObjectError, decode_object
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
 from headgate.ledger.checksum import checksum

@@ -10,13 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
+from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import FACT_COLUMNS, FACTS, SparkFiles, StoreObjects, fact_source
-from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectReader, ReadLimits
+from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, read_objects
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from tests.support.samples.damaged_files import corrupt, truncate
@@ -33,9 +33,7 @@ def ledger(tmp_path: Path) -> RandomLedger:
 
 
 def rows_read(url: str, paths: list[str], limits: ReadLimits = DEFAULT_LIMITS) -> pa.Table:
-    reader = ObjectReader(url, paths, to_arrow_schema(from_arrow_schema(FACTS)), limits)
-    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    return pa.Table.from_batches(batches)
+    return pa.Table.from_batches(read_objects(url, list(dict.fromkeys(paths).items()), FACTS, limits))
 
 
 def paths_of(ledger: WrittenLedger) -> list[str]:
@@ -107,8 +105,6 @@ def test_an_invalid_object_fails_with_its_name(ledger, damage, reason):
 def test_a_bucket_is_read_by_the_object_reader_and_a_folder_by_spark():
     assert isinstance(fact_source("file:///folder"), SparkFiles)
     assert isinstance(fact_source("s3://bucket/prefix"), StoreObjects)
-    with_jars = fact_source("s3://bucket/some folder", "spark")
-    assert with_jars.path(3, 7) == "s3a://bucket/some folder/chunks/shard=0003/000000000007.parquet"
 
 
 async def copied(ledger: WrittenLedger, url: str) -> None:
@@ -120,6 +116,26 @@ async def copied(ledger: WrittenLedger, url: str) -> None:
 def job_on(spark, url: str) -> BacklogJob:
     chunks = LedgerChunks(url)
     return BacklogJob(chunks, count_on(spark, chunks), max_chunks_per_job=15)
+
+
+@pytest.mark.spark
+@pytest.mark.engines
+async def test_a_bucket_is_compacted_like_a_folder(spark, s3, ledger):
+    """Chunks become two ranges, and these one that replaces them."""
+    s3.make_bucket("compacted")
+    url = "s3://compacted/a prefix"
+    await copied(ledger, url)
+    found = []
+    for each in (url, ledger.url):
+        assert {} == (await job_on(spark, each).run([3])).failures
+        compaction = CompactionJob(each, spark, CompactionSettings(10, 0, fanout=2), now_ms=lambda: 10**12)
+        for manifest in await compaction.run(3):
+            items = [(item.topic_id, item.segment, item.first_offset, item.checksum) for item in manifest.objects]
+            found.append((each, manifest.range, items))
+    half = len(found) // 2
+
+    assert half == 3
+    assert [rest for _, *rest in found[:half]] == [rest for _, *rest in found[half:]]
 
 
 @pytest.mark.spark

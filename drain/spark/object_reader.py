@@ -1,0 +1,200 @@
+"""Read objects of a ledger on Spark's workers, without a jar.
+
+Each task fetches some objects through obstore, so no byte of the ledger passes through the driver.
+Workers need pyarrow, obstore and the store's credentials in their environment, but not headgate:
+this module and headgate.ledger.checksum are sent with the query, and import no other headgate module.
+
+1. Each object is fetched whole. Before its rows count, its checksum is verified: that of a chunk is in it, beside a
+   header that is compared with its path, and that of a compacted object is given.
+2. Every error is one line that names its object: `ObjectError`.
+3. Memory on a worker is bounded: max_concurrent_fetches objects of up to small_object_bytes, one larger object, and
+   a batch.
+"""
+
+import json
+import re
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Lock
+from typing import Any, Final
+
+import obstore
+import obstore.exceptions
+import obstore.store
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from headgate.ledger.checksum import ChecksumError, check, verify_parquet
+
+_METADATA_KEY: Final = b"headgate"
+_FORMAT: Final = 5
+_MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
+"""As in headgate.storage.size_limits, which workers do not have."""
+_CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
+_COMPACTED_PATH: Final = re.compile(r"/topic_id=(\d+)/segment=(\d+)/")
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """Sizes of tasks, fetches and batches."""
+
+    objects_per_task: int = 64
+    """Small objects cost a round trip each, which overlap within a task. A task itself costs some
+    10 ms."""
+    max_concurrent_fetches: int = 16
+    small_object_bytes: int = 4 * 1024 * 1024
+    """Larger objects are fetched one at a time."""
+    rows_per_batch: int = 65_536
+    bytes_per_batch: int = 16 * 1024 * 1024
+
+
+DEFAULT_LIMITS: Final = ReadLimits()
+
+
+class ObjectError(Exception):
+    """An object cannot be read, or does not match its path."""
+
+
+def object_frame(
+    session: SparkSession, ledger_url: str, objects: Mapping[str, int | None], schema: pa.Schema
+) -> DataFrame:
+    """Return the rows of ``objects`` as ``schema``: the facts of chunks, or the records of compacted objects.
+
+    ``objects``: path relative to ``ledger_url`` → checksum of a compacted object; None: a chunk. A chunk's ``shard``
+    and ``stored_at_ms`` are those of its header, topic and segment of a compacted object are taken from its path, and
+    another column that an object lacks is null in all of its rows.
+    """
+    items, limits = list(objects.items()), DEFAULT_LIMITS
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            task = [items[index] for index in batch.column(0).to_pylist()]
+            yield from read_objects(ledger_url, task, schema, limits)
+
+    for module in (__name__, verify_parquet.__module__):
+        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
+    # Adjacent objects are in one task. A data source of Python would start three processes for each query.
+    tasks = max(1, -(-len(items) // limits.objects_per_task))
+    return session.range(0, len(items), 1, tasks).mapInArrow(read, from_arrow_schema(schema))
+
+
+def read_objects(
+    ledger_url: str, objects: Sequence[tuple[str, int | None]], schema: pa.Schema, limits: ReadLimits
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task's objects, with many small objects in a batch; raises ObjectError."""
+    store = obstore.store.from_url(ledger_url, retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)})
+    gathered: list[pa.Table] = []
+    rows = size_bytes = 0
+    for table in _prefetch(store, objects, schema, limits):
+        gathered.append(table)
+        rows += len(table)
+        size_bytes += table.nbytes
+        if rows >= limits.rows_per_batch or size_bytes >= limits.bytes_per_batch:
+            yield from _batches(gathered, limits.rows_per_batch)
+            gathered, rows, size_bytes = [], 0, 0
+    yield from _batches(gathered, limits.rows_per_batch)
+
+
+def _batches(tables: Sequence[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
+    if tables:
+        yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=rows)
+
+
+def _prefetch(
+    store: Any, objects: Sequence[tuple[str, int | None]], schema: pa.Schema, limits: ReadLimits
+) -> Iterator[pa.Table]:
+    """Yield the tables in order, while the next ones are fetched."""
+    pending: deque[Future[pa.Table]] = deque()
+    one_large = Lock()
+    with ThreadPoolExecutor(limits.max_concurrent_fetches, thread_name_prefix="objects") as threads:
+        try:
+            for path, expected in objects:
+                submitted = threads.submit(_table, store, path, expected, schema, limits.small_object_bytes, one_large)
+                pending.append(submitted)
+                if len(pending) == limits.max_concurrent_fetches:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _table(
+    store: Any, path: str, expected: int | None, schema: pa.Schema, small_object_bytes: int, one_large: Lock
+) -> pa.Table:
+    try:
+        found = obstore.get(store, path)
+        if found.meta["size"] > _MAX_CHUNK_BYTES:
+            raise ObjectError(f"{path} has {found.meta['size']} bytes, and a chunk has at most {_MAX_CHUNK_BYTES}")
+        large = found.meta["size"] > small_object_bytes
+        with one_large if large else nullcontext():
+            if large:
+                found = obstore.get(store, path)  # The first response would be idle while others are read.
+            table = decode_object(bytes(found.bytes()), path, expected, schema)
+    except (obstore.exceptions.BaseError, OSError) as error:
+        raise object_error(path, error) from None
+    return pa.concat_tables([schema.empty_table(), table], promote_options="permissive").cast(schema)
+
+
+def object_error(path: str, error: Exception) -> ObjectError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    # A store may quote a URL with a signature in it.
+    reason = re.sub(r"[?]\S+", "", lines[0])
+    return ObjectError(f"{path}: {reason}")
+
+
+def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> pa.Table:
+    """Return the columns of ``schema`` that an object has, and those that follow from it; raises ObjectError."""
+    try:
+        if expected is None:
+            verify_parquet(data)
+        else:
+            check(data, expected)
+    except ChecksumError as error:
+        raise ObjectError(f"{path} is damaged: {error}") from None
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        constants = _of_header(file.metadata.metadata, path) if expected is None else _of_path(path)
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        table = file.read(columns=names, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise object_error(path, error) from None
+    if "fact" in names:
+        table = table.filter(table.column("fact").is_valid())
+    for name in constants.keys() & set(schema.names):
+        table = table.append_column(name, pa.repeat(constants[name], len(table)))
+    return table
+
+
+def _of_path(path: str) -> dict[str, int]:
+    match = _COMPACTED_PATH.search(path)
+    assert match is not None, f"{path} is not the name of a compacted object"
+    return {"topic_id": int(match[1]), "segment": int(match[2])}
+
+
+def _of_header(metadata: dict[bytes, bytes] | None, path: str) -> dict[str, int]:
+    match = _CHUNK_PATH.search(path)
+    assert match is not None, f"{path} is not the name of a chunk"
+    shard, number = int(match[1]), int(match[2])
+    try:
+        header = json.loads((metadata or {})[_METADATA_KEY])
+        found, at_ms = (header["format"], header["shard"], header["number"]), int(header["at_ms"])
+    except (KeyError, TypeError, ValueError):
+        raise ObjectError(f"{path} is a Parquet object that headgate did not write") from None
+    if found[0] != _FORMAT:
+        raise ObjectError(
+            f"{path} has format {found[0]}, this version of headgate reads format {_FORMAT}; "
+            "run the version that wrote it"
+        )
+    if found[1:] != (shard, number):
+        raise ObjectError(f"{path} states that it is chunk {found[2]} of shard {found[1]}")
+    return {"shard": shard, "stored_at_ms": at_ms}
