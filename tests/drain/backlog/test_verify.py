@@ -101,7 +101,7 @@ def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
     monkeypatch.setattr(command_line, "build_session", lambda **settings: built.append(settings) or spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
-    assert main(["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
+    assert main(["--ledger", ledger.url, "--conf", "spark.a=1"]) == 1
     assert built[0]["extra"] == {"spark.a": "1"}
     output = capsys.readouterr()
     assert "records" in output.out
