@@ -16,7 +16,7 @@ from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from tests.support.documents.program_help import help_of
 from tests.support.samples.secret_files import write_secret
-from web.listener import HttpLimits
+from web.listener import CLOSE_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
@@ -84,12 +84,7 @@ def test_time_limits_exceed_the_times_of_the_program():
     settings = load_settings(DEPLOY / "headgate.toml")
     locks, broker, child = settings.zookeeper.session_timeout_seconds, 2, 5
     longest_stop = EVACUATION_SECONDS + (
-        HANDOVER_TIMEOUT_SECONDS
-        + settings.ingest.write_timeout_seconds
-        + locks
-        + broker
-        + HttpLimits().close_seconds
-        + child
+        HANDOVER_TIMEOUT_SECONDS + settings.ingest.write_timeout_seconds + locks + broker + CLOSE_SECONDS + child
     )
 
     assert float(daemon["TimeoutStopSec"][0]) >= longest_stop

@@ -77,9 +77,8 @@ async def two():
     """Another daemon, which leads the shard and admits only daemons."""
     source = FakeSource(part("two", [topic_summary(daemon="two")], [subscription_summary(daemon="two")]))
     access = HttpAccess(tokens=Tokens(()))
-    harness = HttpHarness(
-        source=source, access=access, is_peer=lambda token: SECRET.accepts_http_token(token, "two", NOW_MS)
-    )
+    harness = HttpHarness(source=source, access=access)
+    harness.server.is_peer = lambda token: SECRET.accepts_http_token(token, "two", NOW_MS)
     async with harness.server:
         yield harness
 

@@ -77,7 +77,7 @@ def stored_chunk(records: int, **limits: int) -> Stored:
             lambda data: chunk.decode(data, shard=3, number=7),
             lambda data: chunk.decode_records(data, shard=3, number=7),
             lambda data: chunk.decode_header(data, shard=3, number=7),
-            lambda data: decode_object(data, path, WORKER_SCHEMA),
+            lambda data: decode_object(data, path, None, WORKER_SCHEMA),
         ),
     )
 
