@@ -229,6 +229,7 @@ class Producer:
                 ``max_named_producers`` names, or the topic of a named producer does not exist.
         """
         batches = await self._open_shard(topic)
+        batches.seal_all()
         timeout_seconds = self._settings.delivery_timeout_seconds
         await batches.session.open(timeout_seconds)
         position = None
@@ -240,6 +241,7 @@ class Producer:
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
+            batches.session.continue_source(topic)
         self._opened = batches.session.created, position
 
     @property

@@ -132,5 +132,6 @@ class DeadLetterSender:
             except RequestRejectedError as error:
                 if error.verdict != "invalid" or not sent:
                     raise
+                await producer.open(letter.topic)  # It was not stored, so the position is still the one before.
             else:
                 return

@@ -42,6 +42,9 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 14. A batch that expires in flight keeps its place until its attempt ends. Its answer may be on its
     way, and an opening in its stead costs a round trip, in which the next batch expires. For the same
     reason a batch is not sent that cannot be answered before its deadline: it is reported as not stored.
+15. Records with a source position are stored without a gap, because a program continues at the last position. A queued
+    batch of them expires as a whole. Once one is not known to be stored, none of a later batch for its topic is sent,
+    until the program opens the topic, and so reads the position again.
 """
 
 import math
@@ -154,19 +157,25 @@ class ProducerSession:
 
     # Events
 
-    def offer(self, payload: Sendable, deadlines: Sequence[float], now: float) -> list[Command]:
-        """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known."""
+    def offer(
+        self, payload: Sendable, deadlines: Sequence[float], now: float, source: str | None = None
+    ) -> list[Command]:
+        """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known; see `Sendable`."""
         assert self.phase is not Phase.CLOSED, "offered to a closed session"
         if self.phase is Phase.FENCED:
             outcome, reason = self._end
             return [Resolve(payload, outcome, reason=reason)]
-        self._batches.add(payload, deadlines, now)
+        self._batches.add(payload, deadlines, now, source)
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
         """Request an identity before there is a batch. `Identified` or `IdentityRejected` follows."""
         self._identity.wanted = not self._identity.open
         return self._advance(now)
+
+    def continue_source(self, topic: str) -> None:
+        """Send records with source positions in ``topic`` again: the program has read where to continue; rule 15."""
+        self._batches.interrupted.discard(topic)
 
     def connection_changed(self, connected: bool, now: float) -> list[Command]:
         self._leader.connected = connected

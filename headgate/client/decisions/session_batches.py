@@ -53,6 +53,10 @@ class Sendable(Protocol):
     def deadlines(self) -> Sequence[float]:
         """Loop times, ascending, at which the outcomes of its records must be known."""
 
+    @property
+    def source(self) -> str | None:
+        """The topic in which it moves a source position; None: its records have none."""
+
     def request(
         self,
         *,
@@ -177,6 +181,8 @@ class SessionBatch:
     """Of the records without an outcome, ascending; empty once it is resolved by expiry."""
     life_seconds: float
     """From its offer to its last deadline."""
+    source: str | None = None
+    """See `Sendable`."""
     sequence: int = 0
     attempt: int = 0
     """The attempt in which it was last sent."""
@@ -253,6 +259,8 @@ class SessionBatches:
         """Request id → what it carried; requests that may still be answered."""
         self.round_trip = RoundTrip()
         self.resent = 0
+        self.interrupted: set[str] = set()
+        """Topics in which a record with a source position is not known to be stored; rule 15."""
         self._next_sequence = 0
         self._commands = commands
         self._request_ids = request_ids
@@ -268,10 +276,23 @@ class SessionBatches:
 
     # Requests
 
-    def add(self, payload: Sendable, deadlines: Sequence[float], now: float) -> None:
+    def add(self, payload: Sendable, deadlines: Sequence[float], now: float, source: str | None = None) -> None:
         """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known."""
-        self.queue.append(SessionBatch(payload, deque(deadlines), deadlines[-1] - now))
+        batch = SessionBatch(payload, deque(deadlines), deadlines[-1] - now, source)
+        if self._is_cut_off(batch):
+            return
+        self.queue.append(batch)
         self.next_deadline = min(self.next_deadline, deadlines[0])
+
+    def _is_cut_off(self, batch: SessionBatch) -> bool:
+        """Return whether rule 15 forbids to send ``batch``, which is then reported."""
+        cut_off = batch.source in self.interrupted
+        if cut_off:
+            reason = (
+                "an earlier record of its source was not stored: open the topic again, which says where to continue"
+            )
+            self._resolve(batch, Outcome.FAILED, reason)
+        return cut_off
 
     def add_request(self, batch: SessionBatch | None, attempt: Attempt, now: float) -> int:
         """Expect the answer to a request that carries ``batch``, or that asks for the identity; return its id."""
@@ -387,6 +408,8 @@ class SessionBatches:
         due = None
         if batch.resolved:
             return
+        if outcome is Outcome.FAILED and batch.source is not None and batch.deadlines[0] <= now:
+            now = math.inf
         while batch.deadlines and batch.deadlines[0] <= now:
             due = batch.deadlines.popleft()
         if due is None:
@@ -419,7 +442,7 @@ class SessionBatches:
                 self._resolve(batch, Outcome.COMMITTED)
             elif batch.refusal is not None:
                 self._resolve(batch, Outcome.INVALID, batch.refusal)
-            elif not batch.resolved:
+            elif not batch.resolved and not self._is_cut_off(batch):
                 unsent.append(batch)
         self.in_flight.clear()
         self.queue.extendleft(reversed(unsent))
@@ -441,6 +464,10 @@ class SessionBatches:
         if not batch.resolved:
             batch.resolved = True
             self._commands.append(Resolve(batch.payload, outcome, reply, reason))
+            if outcome is not Outcome.COMMITTED and batch.source is not None and batch.source not in self.interrupted:
+                self.interrupted.add(batch.source)
+                for later in self.queue:
+                    self._is_cut_off(later)
 
     def _forget_requests(self, batch: SessionBatch) -> None:
         for request_id in batch.request_ids:

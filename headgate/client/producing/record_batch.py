@@ -152,6 +152,11 @@ class RecordBatch:
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._locations: list[tuple[int, int] | None] | None = None
 
+    @property
+    def source(self) -> str | None:
+        """See `Sendable`."""
+        return None if self.source_position is None else self.topic
+
     def accepts_deadline(self, deadline: float) -> bool:
         """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
         return deadline > self._group_deadline - DEADLINE_RESOLUTION_SECONDS

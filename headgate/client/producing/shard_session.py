@@ -116,7 +116,10 @@ class ShardSession:
     def offer(self, batch: Sendable) -> None:
         """Queue ``batch``; `Sendable.resolve` receives its outcome."""
         assert not self._closed, "offered to a closed session"
-        self._perform(self._session.offer(batch, batch.deadlines, self._loop.time()))
+        self._perform(self._session.offer(batch, batch.deadlines, self._loop.time(), batch.source))
+
+    def continue_source(self, topic: str) -> None:
+        self._session.continue_source(topic)
 
     async def open(self, timeout_seconds: float) -> None:
         """Get an identity before there is a batch to send.

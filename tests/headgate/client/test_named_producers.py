@@ -9,7 +9,8 @@ import pytest
 from controller.settings.sections import IngestSettings
 from headgate.client.admin import Admin
 from headgate.client.producer import Producer
-from headgate.errors import ForgottenError, RequestRejectedError
+from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.errors import DeliveryFailedError, ForgottenError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client, create
 from tests.support.worlds.one_shard import OneShard
@@ -27,6 +28,32 @@ async def import_lines(world: OneShard, name: str = "import-1", topic: str = "or
         for number, line in enumerate(LINES[first:], start=first + 1):
             await producer.send(topic, b"k", line, source_position=b"%d" % number)
         return producer.created
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 50_000], ids=["batches of one", "one batch"])
+async def test_the_position_passes_no_record_that_was_not_stored(batch_bytes):
+    """The network is back when the first record has expired and the others have not. The next run stores them all."""
+    world = OneShard()
+    settings = ProducerSettings(batch_bytes=batch_bytes, delivery_timeout_seconds=10, request_timeout_seconds=1)
+    async with world.leader():
+        await create(world)
+        async with Producer(client(world, "importer"), name="import-1", settings=settings) as producer:
+            await producer.open("orders")
+            world.broker.stop()
+            deliveries = []
+            for number, line in enumerate(LINES, start=1):
+                deliveries.append(await producer.send("orders", b"k", line, source_position=b"%d" % number))
+                await asyncio.sleep(2)
+            await asyncio.sleep(0.5)
+            world.broker.start()
+            outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+            assert [DeliveryFailedError] * len(LINES) == [type(each) for each in outcomes]
+            assert "an earlier record of its source was not stored" in str(outcomes[-1])
+            await producer.open("orders")
+            assert producer.source_position is None
+            await producer.send_and_wait("orders", b"k", LINES[0], source_position=b"1")
+        await import_lines(world)
+    assert LINES == await stored(world)
 
 
 async def open_anonymous(world: OneShard, count: int) -> None:
