@@ -1,4 +1,4 @@
-"""A program that stores a source under a name, ends at any moment, and continues at its source position.
+"""A program that stores a source under a name, ends at any moment or failure, and continues at its source position.
 
 Meanwhile other programs open more anonymous producers than a shard keeps.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from headgate import Producer
+from headgate import Delivery, Producer
 from headgate.client.connection import Client
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, NoLeaderError
@@ -42,10 +43,12 @@ class ImportProgram:
         self._topic = topic
         self._pause = pause
         self._shard = shard
+        self._window = rng.choice((0, 20))
+        """Records that it sends before it waits for the first one."""
 
     async def run(self) -> None:
         """Start the program again whenever it has ended, until cancelled."""
-        settings = ProducerSettings(request_timeout_seconds=2, delivery_timeout_seconds=20)
+        settings = ProducerSettings(request_timeout_seconds=2, delivery_timeout_seconds=self._rng.choice((6, 20)))
         for run in itertools.count():
             with suppress(TimeoutError, NoLeaderError, DeliveryFailedError, DeliveryUnknownError):
                 async with (
@@ -57,9 +60,17 @@ class ImportProgram:
     async def _import(self, producer: Producer) -> None:
         await producer.open(self._topic)
         first = 0 if producer.source_position is None else int(producer.source_position)
-        for number in itertools.count(first):
-            await producer.send_and_wait(self._topic, IMPORT_KEY, b"%d" % number, source_position=b"%d" % (number + 1))
-            await self._pause(self._rng, 0, 0.5)
+        sent: deque[Delivery] = deque()
+        try:
+            for number in itertools.count(first):
+                position = b"%d" % (number + 1)
+                sent.append(await producer.send(self._topic, IMPORT_KEY, b"%d" % number, source_position=position))
+                await self._pause(self._rng, 0, 0.5)
+                if len(sent) > self._window:
+                    await sent.popleft()
+        except (DeliveryFailedError, DeliveryUnknownError):
+            await producer.flush()
+            raise
 
     async def open_anonymous(self) -> None:
         """Open anonymous producers, until cancelled."""

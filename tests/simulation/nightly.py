@@ -23,7 +23,7 @@ from tests.simulation.failure import failure_of
 from tests.simulation.plan import plan_of
 from tests.simulation.planted_bugs import BUGS, Bug, planted
 
-SEED_SECONDS = 60
+SEED_SECONDS = 300
 """Processor time after which a seed counts as one that never ends."""
 WIDTH = 100
 """Characters of the failure that are shown."""

@@ -151,11 +151,6 @@ def _granting_the_retired(right: Function, *args: Any) -> Any:
     return replace(gate, grantable=tuple(sorted({*gate.grantable, *gate.retired})))
 
 
-async def _failed_is_drained(right: Function, self: Any, segments: frozenset[int]) -> Any:
-    outcome, found = await right(self, segments)
-    return ("drained", segments) if outcome == "failed" else (outcome, found)
-
-
 def _keeping_drained(right: Function, self: Any, entry: Any, at_ms: int) -> None:
     drained = set(self.drained)
     right(self, entry, at_ms)
@@ -233,7 +228,6 @@ BUGS = (
     Bug("A drained segment stays grantable.", GATE, _granting_the_retired),
     Bug("A sealed segment counts as drained without a count.", "shard.subscriptions.gate:drained_without_count",
         lambda _, layout, drained, *__: sorted(undrained_sealed(layout, drained))),
-    Bug("A drain check that fails counts as drained.", "coordinator.drain_poller:DrainPoller._check_in_time", _failed_is_drained),
     Bug("A drained fact outlives a seek.", f"{SUBSCRIPTION}.apply", _keeping_drained),
     Bug("Spark reports each sealed segment as drained.", f"{MERGE}:drained",
         lambda _, backlog, __, segments: frozenset(each.segment for each in backlog if each.sealed) & segments),

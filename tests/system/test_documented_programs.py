@@ -26,7 +26,7 @@ DOCUMENTS = [
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "tutorial.md" and any(block.runs for block in blocks(path))
 ]
-NIGHTLY = ("migration", "backup.md", "day-two.md")
+NIGHTLY = ("migration", "backup.md", "day-two.md", "spark.md")
 """What is among the documents that take minutes and change seldom."""
 
 

@@ -46,9 +46,10 @@ TILES = """Object.fromEntries([...document.querySelectorAll("#totals .tiles > di
 
 
 @pytest.fixture
-async def harness() -> AsyncIterator[HttpHarness]:
+async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpHarness]:
     access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)))
-    async with (made := HttpHarness(access=access, interval_seconds=0.2)).server:
+    monkeypatch.setattr("web.live_stream.INTERVAL_SECONDS", 0.2)
+    async with (made := HttpHarness(access=access)).server:
         yield made
 
 

@@ -88,20 +88,12 @@ def _print(found: list[BacklogInfo], *, by_segment: bool) -> None:
 @click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
-@click.option(
-    "--reader",
-    type=click.Choice(["auto", "spark"]),
-    default="auto",
-    show_default=True,
-    help="How to read a ledger in a bucket: auto: through obstore in Spark's workers; spark: Spark's file systems.",
-)
 def verify(
     context: CommandContext,
     topic: str | None,
     ledger: str | None,
     master: str,
     conf: tuple[str, ...],
-    reader: str,
 ) -> None:
     """Count the whole ledger again, and compare the result with the incremental count.
 
@@ -114,7 +106,7 @@ def verify(
     """
     if not daemon_is_installed():
         raise HeadgateError(f"the count needs Spark; {installation_hint('drain')}")
-    command = python_module("headgate", "drain", "verify", "--master", master, "--reader", reader)
+    command = python_module("headgate", "drain", "verify", "--master", master)
     command += [part for pair in conf for part in ("--conf", pair)]
     counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:
