@@ -29,7 +29,7 @@ from headgate.client.producing.record_batch import Delivery, RecordBatch, Record
 from headgate.client.producing.shard_batches import ShardBatches
 from headgate.client.producing.shard_session import ShardSession
 from headgate.client.reply_dispatch import body_of
-from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of
 from headgate.model.headers import GivenHeaders, Headers, checked_headers, header_bytes, wrong_headers
@@ -227,13 +227,20 @@ class Producer:
             ForgottenError: the named producer was deleted after this one had opened it.
             RequestRejectedError: the leader refused it for good, for example because the shard has
                 ``max_named_producers`` names, or the topic of a named producer does not exist.
+            DeliveryUnknownError: an earlier record with a source position in ``topic`` may still be stored.
         """
         batches = await self._open_shard(topic)
-        batches.seal_all()
+        if batches.session.is_interrupted(topic):
+            await self.flush()  # What has no outcome yet could still move the position.
         timeout_seconds = self._settings.delivery_timeout_seconds
         await batches.session.open(timeout_seconds)
         position = None
         if self._program is not None:
+            if not batches.session.continue_source(topic):
+                raise DeliveryUnknownError(
+                    f"topic {topic!r}: an earlier record of its source may still be stored: close this producer, and "
+                    f"open another one with the name {self._program.name!r}, which decides it"
+                )
             question = m.DescribePosition(producer=self._program.name, topic=topic)
             try:
                 reply = await self._client.request(batches.shard, question, timeout_seconds)
@@ -241,7 +248,6 @@ class Producer:
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
-            batches.session.continue_source(topic)
         self._opened = batches.session.created, position
 
     @property

@@ -44,7 +44,8 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     reason a batch is not sent that cannot be answered before its deadline: it is reported as not stored.
 15. Records with a source position are stored without a gap, because a program continues at the last position. A queued
     batch of them expires as a whole. Once one is not known to be stored, none of a later batch for its topic is sent,
-    until the program opens the topic, and so reads the position again.
+    until the program opens the topic, and so reads the position again. If one may still be stored, the position may
+    still move: only the opening of another producer of the name decides it.
 """
 
 import math
@@ -173,9 +174,15 @@ class ProducerSession:
         self._identity.wanted = not self._identity.open
         return self._advance(now)
 
-    def continue_source(self, topic: str) -> None:
-        """Send records with source positions in ``topic`` again: the program has read where to continue; rule 15."""
-        self._batches.interrupted.discard(topic)
+    def is_interrupted(self, topic: str) -> bool:
+        return topic in self._batches.interrupted
+
+    def continue_source(self, topic: str) -> bool:
+        """Send records with source positions in ``topic`` again; rule 15. False: an earlier one may still be stored."""
+        if self._batches.interrupted.get(topic):
+            return False
+        self._batches.interrupted.pop(topic, None)
+        return True
 
     def connection_changed(self, connected: bool, now: float) -> list[Command]:
         self._leader.connected = connected

@@ -259,8 +259,8 @@ class SessionBatches:
         """Request id → what it carried; requests that may still be answered."""
         self.round_trip = RoundTrip()
         self.resent = 0
-        self.interrupted: set[str] = set()
-        """Topics in which a record with a source position is not known to be stored; rule 15."""
+        self.interrupted: dict[str, bool] = {}
+        """Topic in which a record with a source position is not known to be stored → whether one may be; rule 15."""
         self._next_sequence = 0
         self._commands = commands
         self._request_ids = request_ids
@@ -464,9 +464,10 @@ class SessionBatches:
         if not batch.resolved:
             batch.resolved = True
             self._commands.append(Resolve(batch.payload, outcome, reply, reason))
-            if outcome is not Outcome.COMMITTED and batch.source is not None and batch.source not in self.interrupted:
-                self.interrupted.add(batch.source)
-                for later in self.queue:
+            if outcome is not Outcome.COMMITTED and batch.source is not None:
+                unknown = self.interrupted.get(batch.source)
+                self.interrupted[batch.source] = bool(unknown) or outcome is Outcome.UNKNOWN
+                for later in self.queue if unknown is None else ():
                     self._is_cut_off(later)
 
     def _forget_requests(self, batch: SessionBatch) -> None:

@@ -118,8 +118,12 @@ class ShardSession:
         assert not self._closed, "offered to a closed session"
         self._perform(self._session.offer(batch, batch.deadlines, self._loop.time(), batch.source))
 
-    def continue_source(self, topic: str) -> None:
-        self._session.continue_source(topic)
+    def is_interrupted(self, topic: str) -> bool:
+        """Whether records with a source position in ``topic`` are not sent; see `ProducerSession.continue_source`."""
+        return self._session.is_interrupted(topic)
+
+    def continue_source(self, topic: str) -> bool:
+        return self._session.continue_source(topic)
 
     async def open(self, timeout_seconds: float) -> None:
         """Get an identity before there is a batch to send.

@@ -75,10 +75,10 @@ class Dialogue:
             sent += self.offer_until(name, self.now + self.deadline)
         return sent
 
-    def offer_until(self, name: str, *deadlines: float) -> list[str]:
+    def offer_until(self, name: str, *deadlines: float, source: str | None = None) -> list[str]:
         """Offer a batch of records with these deadlines."""
         self.offered.add(name)
-        return self._record(self.session.offer(name, deadlines, self.now))
+        return self._record(self.session.offer(name, deadlines, self.now, source))
 
     @property
     def unresolved(self) -> int:

@@ -305,3 +305,33 @@ def test_another_leader_ends_the_pause_after_a_refusal():
     assert Phase.BACKING_OFF is talk.session.phase
     assert ["a@1"] == talk.leader(3)
     assert 3 == talk.last["a"].leader_epoch
+
+
+# Source positions
+
+
+def test_behind_a_record_that_may_be_stored_nothing_of_its_source_is_sent_by_this_producer():
+    talk = streaming()
+    assert ["a@1"] == talk.offer_until("a", talk.now + 10, source="orders")
+    talk.connect(False)
+    talk.offer_until("b", talk.now + 20, source="orders")
+    talk.wait(11)
+    assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert talk.session.is_interrupted("orders")
+    assert not talk.session.continue_source("orders")
+    talk.offer_until("c", talk.now + 20, source="orders")
+    talk.offer_until("d", talk.now + 20, source="payments")
+    assert Outcome.FAILED == talk.outcomes["c"]
+    assert "d" not in talk.outcomes
+
+
+def test_a_source_continues_behind_a_record_that_is_certainly_not_stored():
+    """A batch expires as a whole: its position is that of its last record."""
+    talk = streaming()
+    talk.connect(False)
+    talk.offer_until("a", talk.now + 10, talk.now + 20, source="orders")
+    talk.wait(11)
+    assert {"a": Outcome.FAILED} == {each: talk.outcomes[each] for each in "a"}
+    assert talk.session.continue_source("orders")
+    talk.offer_until("b", talk.now + 20, source="orders")
+    assert "b" not in talk.outcomes
