@@ -10,9 +10,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
@@ -50,6 +51,16 @@ class CommandContext:
     watch_interval_seconds: float = 2.0
 
     # The client
+
+    def of_cluster(self, config: Path) -> Self:
+        """Return a context of this command for the cluster that ``config`` names."""
+        other = copy(self)
+        other.config = config
+        return other
+
+    def is_same_cluster(self, other: CommandContext) -> bool:
+        mine, others = self.client_config(), other.client_config()
+        return (mine.cluster, mine.ledger_url) == (others.cluster, others.ledger_url)
 
     def client_config(self) -> ClientConfig:
         import msgspec  # noqa: PLC0415

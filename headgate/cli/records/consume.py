@@ -19,7 +19,7 @@ import msgspec
 from headgate.cli.arguments import of_subscription, subscription_type_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
-from headgate.cli.records.exported import json_headers, put_text
+from headgate.cli.records.json_fields import json_headers, put_text
 from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ class CopyProgress:
         if len(largest) > MAX_POSITION_BYTES:
             raise CopyPositionError(
                 f"topic {topic.topic!r} has {len(self._unfinished)} segments to copy, and their positions take "
-                f"{len(largest)} bytes, of at most {MAX_POSITION_BYTES}: use headgate topic export-records, and then "
-                "import-records"
+                f"{len(largest)} bytes, of at most {MAX_POSITION_BYTES}: copy it with a program that reads "
+                "headgate.dataset() and sends with a Producer"
             )
 
     def after(self, segment: int, offset: int) -> bytes:

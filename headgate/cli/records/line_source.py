@@ -1,4 +1,4 @@
-"""Write the lines of files, or of standard input, to a topic: the part that `headgate produce` shares with imports.
+"""Write the lines of files, or of standard input, to a topic, for `headgate produce`.
 
 Rules:
 
@@ -20,7 +20,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -32,24 +32,21 @@ from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
 from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
 from headgate.errors import HeadgateError
 from headgate.model.headers import Headers
-from headgate.protocol.messages import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
     from headgate import Producer
+
+SKIP_ADVICE: Final = "correct the line, or skip invalid lines with --skip-bad-lines"
 
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
     parse: Callable[[lines.Line], lines.KeyedRecord | lines.Header | None]
-    max_line_bytes: int = MAX_RECORD_BYTES
-    advice: str = "correct the line, or skip invalid lines with --skip-bad-lines"
     quotes: Callable[[], Quotes] | None = None
     """For CSV: a line feed inside quotes does not end a line."""
     has_header: bool = False
     """Whether the first line is needed to parse the others."""
     headers: Headers = ()
-    copies: bool = False
-    """Whether the lines are stored records, which may have headers of headgate's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ class LineImport:
     async def run(self) -> None:
         """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
         await self._context.answer(lambda admin: admin.describe_topic(self._topic))
-        async with self._context.open_producer(name=self._name, copies=self._parser.copies) as producer:
+        async with self._context.open_producer(name=self._name) as producer:
             beginning = await self._resume(producer)
             self.began = True
             await self._sender.run(producer, self._outgoing(beginning))
@@ -118,7 +115,7 @@ class LineImport:
                         record.value,
                         record.timestamp_ms,
                         None if self._name is None else lines.encode_position(record),
-                        self._parser.headers + record.headers,
+                        self._parser.headers,
                     )
             if self._sender.stop is not None:
                 return
@@ -145,7 +142,7 @@ class LineImport:
         except lines.BadLineError as bad:
             problem = f"{_display_name(source)}:{line.number} {bad}"
             if bad.ends or not self._skip_bad_lines:
-                advice = "correct this line" if bad.ends else self._parser.advice
+                advice = "correct this line" if bad.ends else SKIP_ADVICE
                 self._sender.stop = HeadgateError(f"{problem}; {advice}")
                 return None
             self.counts.skipped += 1
@@ -186,7 +183,6 @@ class LineImport:
         splitter = lines.LineSplitter(
             offset=beginning.offset,
             number=beginning.number,
-            max_line_bytes=self._parser.max_line_bytes,
             hasher=beginning.hasher,
             quotes=None if quotes is None else quotes(),
         )

@@ -26,7 +26,6 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.headers import Headers
 from headgate.model.time_text import TimeUnit, time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
@@ -106,7 +105,6 @@ class KeyedRecord:
     has_mark: bool = False
     """Whether a byte order mark before the line was left out."""
     more_lines: int = 0
-    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import click
 
 from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.exported import put_text
+from headgate.cli.records.json_fields import put_text
 from headgate.cli.records.record_format import printable
 from headgate.cli.terminal.output import print_table
 from headgate.cli.topics.transfer import TopicCopy
@@ -138,7 +138,7 @@ async def replay_open(context: CommandContext, found: OpenLetters) -> int:
     """Send the dead letters back; return how many were stored."""
     store, target = found.store, found.source
     producer = f"replay-{store.shard}-{store.topic_id}-{target.shard}-{found.described.subscription_id}"
-    copy = TopicCopy(context, store.topic, target.topic, producer, append=True)
+    copy = TopicCopy(context, store.topic, context, target.topic, producer, append=True)
     copy.select(lambda record: found.is_own(origin_of(record.headers)), found.starts)
     await copy.run()
     await context.answer(found.close)

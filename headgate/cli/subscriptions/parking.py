@@ -14,7 +14,7 @@ import msgspec
 
 from headgate.cli.arguments import consent_options, destroy, of_subscription
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.exported import put_text
+from headgate.cli.records.json_fields import put_text
 from headgate.cli.records.record_format import printable
 from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError

@@ -15,7 +15,7 @@ from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
 from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, option_values, switch
 from headgate.cli.topics.segment_tree import draw_topic, import_lines
-from headgate.cli.topics.transfer import copy, export_records, import_records
+from headgate.cli.topics.transfer import copy
 from headgate.model.entries import TopicPolicy
 from headgate.protocol.request_fields import PolicyField
 
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def topic() -> None:
-    """Create, import, list, describe, split, merge, get, set, copy, export, prune, delete topics; list their files."""
+    """Create, import, list, describe, split, merge, get, set, copy, prune, delete topics; list their files."""
 
 
 topic.add_command(copy)
-topic.add_command(export_records)
 topic.add_command(files)
-topic.add_command(import_records)
 
 
 def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]]) -> None:

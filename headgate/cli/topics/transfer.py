@@ -1,4 +1,4 @@
-"""`headgate topic copy`, `export-records` and `import-records`: whole records of a topic.
+"""`headgate topic copy`: the records of a topic, in another topic or another cluster.
 
 Rules:
 
@@ -15,18 +15,14 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.arguments import topic_argument
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import CopyPositionError, CopyProgress
-from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_exported
-from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
 from headgate.errors import HeadgateError, RequestRejectedError
@@ -36,33 +32,38 @@ if TYPE_CHECKING:
     from headgate.reading.stored_rows import LedgerRecord
     from headgate.reading.topic_reader import TopicReader
 
-OUTPUT_BYTES: Final = 64 * 1024
-
-append_option = click.option("--append", is_flag=True, help="Add the records to those that the topic has.")
-
 
 @command(
     "headgate topic copy orders orders-v2",
     "headgate topic copy orders archive --append --name nightly-archive",
-    "headgate topic copy orders orders-v2 --json",
+    "headgate topic copy orders orders --to-config new-cluster.toml",
 )
 @click.argument("source", shell_complete=complete_topic)
 @click.argument("target", shell_complete=complete_topic)
-@append_option
+@click.option("--append", is_flag=True, help="Add the records to those that the topic has.")
+@click.option(
+    "--to-config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Client configuration of the cluster that has TARGET. [default: the cluster that has SOURCE]",
+)
 @click.option(
     "--name", metavar="NAME", help="Producer name, which keeps how far the copy is. [default: copy-SOURCE-TARGET]"
 )
-def copy(context: CommandContext, source: str, target: str, append: bool, name: str | None) -> None:
+def copy(
+    context: CommandContext, source: str, target: str, append: bool, to_config: Path | None, name: str | None
+) -> None:
     """Copy the records of topic SOURCE to topic TARGET.
 
     Keys, headers and timestamps stay, and each key in order. TARGET must exist, and may have other segments. The copy
     ends after the last record that was stored when it began. An interrupted copy continues where it stopped, and a
     later one copies what was stored since: each record is copied once. A target with other records needs --append.
     """
-    if source == target:
+    to = context if to_config is None else context.of_cluster(to_config)
+    if source == target and (to_config is None or to.is_same_cluster(context)):
         raise click.UsageError("SOURCE and TARGET are the same topic")
     producer = name or f"copy-{source}-{target}"
-    command = TopicCopy(context, source, target, producer, append=append)
+    command = TopicCopy(context, source, to, target, producer, append=append)
     try:
         context.run(command.run())
     finally:
@@ -75,9 +76,13 @@ def copy(context: CommandContext, source: str, target: str, append: bool, name: 
 class TopicCopy:
     """One run of a command that copies records of a topic."""
 
-    def __init__(self, context: CommandContext, source: str, target: str, name: str, *, append: bool) -> None:
+    def __init__(
+        self, context: CommandContext, source: str, to: CommandContext, target: str, name: str, *, append: bool
+    ) -> None:
+        """``context`` is that of the cluster with topic ``source``, ``to`` that of the one with ``target``."""
         self._context = context
         self._source = source
+        self._to = to
         self._target = target
         self._name = name
         self._append = append
@@ -94,8 +99,8 @@ class TopicCopy:
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
 
         async with self._context.open_topic(self._source) as source:
-            target = await _require_target(self._context, self._target, name=self._name, append=self._append)
-            async with self._context.open_producer(name=self._name, copies=True) as producer:
+            target = await _require_target(self._to, self._target, name=self._name, append=self._append)
+            async with self._to.open_producer(name=self._name, copies=True) as producer:
                 await producer.open(self._target)
                 positions = self._positions(source.ledger_id, source.description, target, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
@@ -135,7 +140,7 @@ class TopicCopy:
                     )
 
 
-async def _require_target(context: CommandContext, topic: str, *, name: str | None, append: bool) -> TopicInfo:
+async def _require_target(context: CommandContext, topic: str, *, name: str, append: bool) -> TopicInfo:
     """Return ``topic``. Raise HeadgateError if it cannot take the records, or has others and they may not be mixed.
 
     A topic that the producer ``name`` has written to before has the earlier part of the same records.
@@ -152,10 +157,8 @@ async def _require_target(context: CommandContext, topic: str, *, name: str | No
         return described
 
 
-async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> bool:
+async def _has_position(admin: Admin, name: str, topic: TopicInfo) -> bool:
     """Return whether the producer has written to this topic: not to an earlier one of its name."""
-    if name is None:
-        return False
     try:
         found = await admin.describe_producer(name)
         return any(
@@ -168,74 +171,3 @@ async def _has_position(admin: Admin, name: str | None, topic: TopicInfo) -> boo
         if error.verdict != "invalid":
             raise
         return False
-
-
-@command(
-    "headgate topic export-records orders > orders.ndjson",
-    "headgate topic export-records orders | gzip > orders.ndjson.gz",
-    name="export-records",
-    prints_json=False,
-)
-@topic_argument
-def export_records(context: CommandContext, topic: str) -> None:
-    """Print the records of TOPIC for import-records.
-
-    Each line is a JSON object with key, value, timestamp and headers, byte for byte, in base64 if they are no text.
-    The order is that in which the records were stored, so each key is in order. The export ends after the last
-    record that was stored when it began.
-    """
-    exported = context.run(_export(context, topic))
-    if sys.stderr.isatty():
-        click.echo(f"{exported} records", err=True)
-
-
-async def _export(context: CommandContext, topic: str) -> int:
-    from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
-
-    printed = 0
-    block = bytearray()
-    async with context.open_topic(topic) as source:
-        total = sum(segment.next_offset for segment in source.description.segments)
-        starts = dict.fromkeys((segment.segment for segment in source.description.segments), 0)
-        reader = TopicReader(source.ledger, source.description, starts=starts, describe=source.describe)
-        with ProgressLine(lambda: f"{printed} of {total} records", total, _progress_stream()) as progress:
-            async with aclosing(reader.stored()) as records:
-                async for record in records:
-                    block += exported_line(record.key, record.value, record.timestamp_ms, record.headers)
-                    printed += 1
-                    progress.advance_to(printed)
-                    if len(block) >= OUTPUT_BYTES:
-                        await context.write_output(bytes(block))
-                        block.clear()
-            await context.write_output(bytes(block))
-    return printed
-
-
-def _progress_stream() -> TextIO:
-    """Return where a bar is drawn: not on the terminal that shows the records."""
-    return StringIO() if sys.stdout.isatty() else sys.stderr
-
-
-@command(
-    "headgate topic import-records orders orders.ndjson",
-    "headgate topic import-records orders orders.ndjson --name restore-1",
-    "gunzip -c orders.ndjson.gz | headgate topic import-records orders --append",
-    name="import-records",
-)
-@topic_argument
-@click.argument("file", default="-", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
-@append_option
-@click.option("--name", metavar="NAME", help="Producer name. The next run with this name and FILE continues this one.")
-def import_records(context: CommandContext, topic: str, file: Path, append: bool, name: str | None) -> None:
-    """Write exported records to TOPIC.
-
-    FILE (standard input by default) is the output of `headgate topic export-records`. Keys, values, headers and
-    timestamps are those of the export, and each key stays in order. TOPIC must exist, and may have other segments; with
-    other records it needs --append. `headgate topic import` is for topics whose records are stored elsewhere.
-    """
-    if name is not None:
-        require_one_regular_file([file])
-    parser = LineParser(parse_exported, MAX_LINE_BYTES, advice="correct the line, or export again", copies=True)
-    command = LineImport(context, topic, [file], parser=parser, skip_bad_lines=False, name=name)
-    context.run(_require_target(context, topic, name=name, append=append))
-    command.run_command()

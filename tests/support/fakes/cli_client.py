@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self, TextIO
 
 from msgspec.structs import replace
@@ -389,6 +390,13 @@ class FakeContext(DaemonContext):
     def __init__(self, cluster: FakeCluster) -> None:
         super().__init__()
         self.cluster = cluster
+        self.others: dict[Path, FakeCluster] = {}
+        """Other clusters, by the file of their configuration."""
+
+    def of_cluster(self, config: Path) -> Self:
+        other = super().of_cluster(config)
+        other.cluster = self.others.get(config, self.cluster)
+        return other
 
     def open_admin(self) -> Any:
         return FakeAdmin(self.cluster)

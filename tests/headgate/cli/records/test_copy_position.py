@@ -159,6 +159,6 @@ def test_a_copy_whose_position_would_be_too_large_does_not_begin() -> None:
     begun(described(*((number, 10**9, False) for number in range(160))), None)
 
     with pytest.raises(
-        CopyPositionError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: use headgate"
+        CopyPositionError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: copy it with a program"
     ):
         begun(described(*((number, 10**9, False) for number in range(200))), None)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.cli.records.consume import record_line
-from headgate.cli.records.exported import MAX_LINE_BYTES, exported_line, parse_exported
 from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter, keyed_record
 from headgate.cli.records.record_format import record_formatter
 from headgate.model.identifiers import Offset, SegmentId
@@ -43,7 +42,7 @@ def written(records: list[tuple[bytes, bytes]], write: Callable[[LedgerRecord], 
 def read(text: bytes, parse: Parse, *, cut: int, last_end: bool = True) -> list[tuple[bytes, bytes]]:
     """Read ``text`` in two blocks; without ``last_end``, its last line lacks the line feed."""
     text = text if last_end else text.removesuffix(b"\n")
-    splitter = LineSplitter(max_line_bytes=MAX_LINE_BYTES)
+    splitter = LineSplitter()
     lines = [line for block in (text[:cut], text[cut:]) for line in splitter.feed(block)] + list(splitter.end())
     found = [parse(line) for line in lines]
     assert all(isinstance(each, KeyedRecord) for each in found), found
@@ -52,15 +51,6 @@ def read(text: bytes, parse: Parse, *, cut: int, last_end: bool = True) -> list[
 
 def with_form(form: LineFormat) -> Parse:
     return lambda line: keyed_record(line, form)
-
-
-@settings(max_examples=40)
-@given(RECORDS, st.integers(0, 40), st.booleans())
-def test_an_export_is_imported_unchanged(records: list[tuple[bytes, bytes]], cut: int, last_end: bool) -> None:
-    """`topic export-records` and `topic import-records`: any key and value."""
-    text = written(records, lambda record: exported_line(record.key, record.value, record.timestamp_ms, ()))
-
-    assert records == read(text, parse_exported, cut=cut, last_end=last_end)
 
 
 @settings(max_examples=40)

@@ -1,4 +1,4 @@
-"""`headgate topic copy`, `export` and `import-records`: what is sent, where it continues, and refusals."""
+"""`headgate topic copy`: what is sent, where it continues, and refusals."""
 
 from __future__ import annotations
 
@@ -116,55 +116,33 @@ def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, clus
     assert "producer import-1 cannot continue: its producer has read another source before" in result.stderr
 
 
-def test_an_export_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
-    exported = invoke("topic", "export-records", "orders")
-    assert json.loads(exported.stdout.splitlines()[0]) == {"key": "k0", "value": "0.0", "timestamp": 0}
-
-    file = tmp_path / "orders.ndjson"
-    file.write_text(exported.stdout)
-    result = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
-
-    assert result.exit_code == 0, result.stderr
-    assert (values(cluster), cluster.timestamps, cluster.names) == (VALUES, [0] * 4, ["restore"])
-    assert cluster.headers == HEADERS
-    cluster.source_position = cluster.positions[1]
-    cluster.sent.clear()
-    again = invoke("topic", "import-records", "copies", str(file), "--name", "restore")
-    assert values(cluster) == VALUES[2:]
-    assert "2 lines are already stored; continuing after them" in again.stderr
+def written_config(file: Path, name: str, port: int = 1883) -> Path:
+    lines = (f'cluster = "{name}"', 'broker_host = "::1"', f"broker_port = {port}", 'ledger_url = "file:///ledger"')
+    file.write_text("\n".join(lines))
+    return file
 
 
-def test_records_are_imported_from_standard_input(
+def test_a_copy_goes_to_a_topic_of_another_cluster(
     invoke: Invoke, cluster: FakeCluster, context: InProcessContext, tmp_path: Path
 ) -> None:
-    file = tmp_path / "orders.ndjson"
-    file.write_text(invoke("topic", "export-records", "orders").stdout)
-    with file.open("rb") as opened:
-        context.input_file = opened.fileno()
-        result = invoke("topic", "import-records", "copies")
+    """Its topic may have the same name. The producer and the records in the way are those of that cluster."""
+    here, file = written_config(tmp_path / "here.toml", "here"), written_config(tmp_path / "to.toml", "there")
+    there = context.others[file] = FakeCluster(topics={"orders": topic("orders", segment(0, 0, 65_535))})
+    words = ("topic", "copy", "orders", "orders", "--config", str(here), "--to-config", str(file))
+    result = invoke(*words)
 
-    assert (result.exit_code, values(cluster)) == (0, VALUES)
-
-
-def test_a_line_that_is_no_record_ends_an_import(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
-    file = tmp_path / "orders.ndjson"
-    file.write_text('{"key": "a", "value": "b", "timestamp": 1}\n{"key": "a"}\n')
-
-    result = invoke("topic", "import-records", "copies", str(file))
-
-    assert (result.exit_code, values(cluster)) == (1, [b"b"])
-    assert "orders.ndjson:2 is not a line of 'headgate topic export-records'" in result.stderr
-    assert "correct the line, or export again" in result.stderr
+    assert result.exit_code == 0, result.stderr
+    assert [value for _, _, value in there.sent] == VALUES
+    assert (there.names, cluster.names, cluster.sent) == (["copy-orders-orders"], [], [])
+    there.topics["orders"] = topic("orders", segment(0, 0, 65_535, next_offset=4))
+    assert "topic orders has 4 records: add --append" in invoke(*words).stderr
 
 
-def test_an_import_into_a_topic_with_records_needs_consent(
+def test_another_file_of_the_same_cluster_does_not_make_another_topic(
     invoke: Invoke, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.topics["copies"] = topic("copies", segment(0, 0, 65_535, next_offset=7))
-    file = tmp_path / "orders.ndjson"
-    file.write_text(invoke("topic", "export-records", "orders").stdout)
+    files = [written_config(tmp_path / f"{port}.toml", "main", port) for port in (1883, 1884)]
+    result = invoke("topic", "copy", "orders", "orders", "--config", str(files[0]), "--to-config", str(files[1]))
 
-    assert invoke("topic", "import-records", "copies", str(file)).exit_code == 1
-    assert cluster.sent == []
-    assert invoke("topic", "import-records", "copies", str(file), "--append").exit_code == 0
-    assert values(cluster) == VALUES
+    assert (result.exit_code, cluster.sent) == (2, [])
+    assert "SOURCE and TARGET are the same topic" in result.stderr
