@@ -16,6 +16,7 @@ import click
 
 from headgate.cli.context import CommandContext
 from headgate.cli.terminal.signals import until_signalled
+from headgate.errors import ConfigError
 from headgate.log.lossy_output import lossy_standard_output
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
@@ -39,6 +40,16 @@ class DaemonContext(CommandContext):
         from controller.local.machine import require_machine  # noqa: PLC0415
 
         require_machine(folder)
+
+    async def require_ledger(self, url: str) -> None:
+        """Raise ConfigError if no leader can write a ledger at ``url``, before any server starts."""
+        from controller.settings.load import ledger_problem  # noqa: PLC0415
+        from headgate.storage.object_store import open_store  # noqa: PLC0415
+        from headgate.storage.write_probe import write_problem  # noqa: PLC0415
+
+        found = ledger_problem(url) or await write_problem(open_store(url))
+        if found is not None:
+            raise ConfigError(f"--ledger {url}: {found}")
 
     def new_daemon(self, settings: Settings) -> Daemon:
         """Return the daemon, not yet running."""

@@ -64,6 +64,7 @@ class _UpOptions:
     http_port: int | None
     daemons: int
     tls: bool = False
+    ledger: str | None = None
     results: str | None = None
     external: Path | None = None
 
@@ -72,6 +73,7 @@ class _UpOptions:
     epilog=examples(
         "headgate up",
         "headgate up --tls --data ./secure",
+        "headgate up --ledger s3://bucket/headgate",
         "headgate up --data ./other --mqtt-port 0 --zookeeper-port 0 --http-port 0",
         "headgate --config ./other/client.toml topic list",
     ),
@@ -95,6 +97,12 @@ class _UpOptions:
     is_flag=True,
     help="Encrypt all connections with a throwaway authority, and give each role a user with a random password. "
     "Fixed by the first start.",
+)
+@click.option(
+    "--ledger",
+    metavar="URL",
+    help="Object store of the ledger, such as s3://bucket/path; endpoint and credentials are in the environment. "
+    "Fixed by the first start.  [default: a folder in the data folder]",
 )
 @click.option("--results", metavar="URL", help="Poll drain results from this URL instead of running Spark.")
 @click.option(
@@ -180,6 +188,12 @@ class _Node:
                 f"--tls: the first start of {folder.path} was without TLS, so its producers and consumers have no "
                 "users; leave the option out, or choose another folder with --data"
             )
+        own_ledger = (folder.path / "ledger").as_uri()
+        if previous.shards and options.ledger not in (None, previous.ledger or own_ledger):
+            raise ConfigError(
+                f"--ledger {options.ledger}: the first start of {folder.path} fixed {previous.ledger or own_ledger}; "
+                "leave the option out, or choose another folder with --data"
+            )
         self._context = context
         self._folder = folder
         self._instance = instance
@@ -198,7 +212,9 @@ class _Node:
             http_port=self._port("--http-port", options.http_port, previous.http_port, defaults.http_port),
             shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
             tls=previous.tls or options.tls,
+            ledger=previous.ledger or options.ledger or "",
         )
+        self._ledger_url = self._node_state.ledger or own_ledger
         self._cluster = ClusterSettings(shards=self._node_state.shards)
         self._security = LocalSecurity(folder.path, self._cluster.name) if self._node_state.tls else None
 
@@ -209,6 +225,8 @@ class _Node:
         """Start everything, print the addresses, and serve until cancelled."""
         folder, state, security = self._folder, self._node_state, self._security
         _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
+        if state.ledger:
+            await self._context.require_ledger(state.ledger)
         async with contextlib.AsyncExitStack() as stack:
             zookeeper = await stack.enter_async_context(
                 self._context.new_zookeeper(
@@ -229,7 +247,7 @@ class _Node:
             _print_status(f"MQTT broker ({broker.kind}) at {broker.address}")
             servers = LocalServers(
                 cluster=self._cluster,
-                ledger_url=(folder.path / "ledger").as_uri(),
+                ledger_url=self._ledger_url,
                 zookeepers=[zookeeper],
                 broker=broker,
                 security=security,
@@ -247,7 +265,8 @@ class _Node:
     def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path
         (path / "drain").mkdir(exist_ok=True)
-        (path / "ledger").mkdir(exist_ok=True)
+        if not self._node_state.ledger:
+            (path / "ledger").mkdir(exist_ok=True)
         return servers.settings(
             instance=self._instance,
             drain=DrainSettings(

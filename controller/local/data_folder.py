@@ -27,6 +27,8 @@ class NodeState(msgspec.Struct, frozen=True):
     shards: int = 0
     tls: bool = False
     """Whether all connections use TLS, and all clients have users."""
+    ledger: str = ""
+    """URL of the ledger; empty: a folder in the data folder."""
 
 
 class DataFolder:

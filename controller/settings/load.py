@@ -272,7 +272,7 @@ def _problems(settings: Settings) -> Iterator[Problem]:
     """Yield everything that the types do not check."""
     yield from _name_problems(settings)
     yield from zookeeper_problems(settings.zookeeper)
-    if problem := _ledger_problem(settings.ledger.url):
+    if problem := ledger_problem(settings.ledger.url):
         yield "ledger.url", problem
     yield from _drain_problems(settings.drain)
     yield from http_problems(settings.http)
@@ -328,7 +328,7 @@ def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
         engine_of(drain.master)
     except ConfigError as error:
         yield "drain.master", str(error)
-    if drain.results is not None and (problem := _ledger_problem(drain.results)):
+    if drain.results is not None and (problem := ledger_problem(drain.results)):
         yield "drain.results", problem
     if drain.results is not None and drain.external is not None:
         problem = "excludes drain.results: where results are polled, no process reads tables; remove one of the two"
@@ -360,7 +360,7 @@ def _name_problems(settings: Settings) -> Iterator[Problem]:
             yield field, str(error)
 
 
-def _ledger_problem(url: str) -> str | None:
+def ledger_problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
     except ValueError as error:

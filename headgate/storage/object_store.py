@@ -184,7 +184,7 @@ class RemoteStore:
             await obstore.put_async(self._bucket, path, data, mode="create", use_multipart=False)
         except obstore.exceptions.AlreadyExistsError:
             raise ObjectExistsError(f"{path} already exists") from None
-        except obstore.exceptions.BaseError as error:
+        except (OSError, obstore.exceptions.BaseError) as error:  # The bucket itself may not exist.
             raise OutcomeUnknownError(f"unknown whether {path} was written: {_reason(error)}") from error
 
     async def read(self, path: str) -> bytes:

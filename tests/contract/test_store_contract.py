@@ -199,6 +199,12 @@ async def test_a_chunk_that_a_bucket_stores_without_saying_so_is_recognized(
 
 
 @pytest.mark.contract
+@pytest.mark.usefixtures("store_on_s3")
+async def test_a_write_to_a_bucket_that_does_not_exist_fails() -> None:
+    with pytest.raises(OutcomeUnknownError, match="a not found"):
+        await open_store("s3://no-such-bucket").create("a", b"1")
+
+
 async def test_the_error_of_an_unreachable_bucket_is_one_line_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server() as gone:
         for name, value in gone.environment().items():

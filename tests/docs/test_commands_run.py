@@ -42,6 +42,7 @@ RUN_BY = {
     "topic files --json": "headgate/cli/topics/test_files.py",
     "up --data": "controller/cli/test_up.py",
     "up --external": "controller/cli/test_up.py",
+    "up --ledger": "system/test_buckets_and_jobs.py",
     "up --results": "controller/cli/test_up.py",
     "up --tls": "controller/cli/test_up_tls.py",
     # They run Spark, or read a whole ledger.

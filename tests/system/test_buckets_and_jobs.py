@@ -1,20 +1,24 @@
-"""A ledger in a bucket: children are released when Spark beside the daemon, or a scheduled job, has counted."""
+"""A ledger in a bucket: children are released when Spark of the node, or a scheduled job, has counted."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from controller.settings.sections import DrainSettings
+from headgate.process.background import cancel_and_wait
 from tests.support.servers.cluster import Cluster
+from tests.support.servers.node import ANY_PORTS, Node
 from tests.support.servers.programs import (
     RUN_ID,
     TEST_SECONDS,
+    ClientCommands,
     CommandResult,
     command_line,
     jsonl,
@@ -43,7 +47,6 @@ class BucketCluster(Cluster):
         )
         settings = DrainSettings(socket=self.drain_socket, folder=str(folder / "drain"), master="local[1]", **drain)
         self.sections["drain"] = settings
-        self._reading: list[asyncio.Task[CommandResult]] = []
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -52,34 +55,35 @@ class BucketCluster(Cluster):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for reading in self._reading:
-            reading.cancel()
-        await asyncio.gather(*self._reading, return_exceptions=True)
         await self.stop("daemon")
         await super().__aexit__()
 
-    async def split_with_records(self) -> None:
-        """Create a topic of one segment with ten records, split it, and store ten more in its children."""
-        await self.commands.succeed("topic", "create", "t", "--segments", "1", seconds=60)
-        await self.commands.succeed(
-            "produce", "t", "--key-field", "id", stdin=jsonl({"id": f"k{n}", "n": 0} for n in range(10))
-        )
-        await self.commands.succeed("topic", "split", "t", "0")
-        await self.commands.succeed(
-            "produce", "t", "--key-field", "id", stdin=jsonl({"id": f"k{n}", "n": 1} for n in range(10))
-        )
 
-    def consume(self, subscription: str) -> asyncio.Task[CommandResult]:
-        """Start a consumer that reads until it has caught up."""
-        options = (subscription, "--type", "stream", "--from", "earliest", "--exit-when-caught-up")
-        self._reading.append(asyncio.create_task(self.commands.succeed("consume", "t", *options, seconds=120)))
-        return self._reading[-1]
+@contextlib.asynccontextmanager
+async def reading_of_a_split_topic(commands: ClientCommands) -> AsyncIterator[asyncio.Task[CommandResult]]:
+    """Create a topic of one segment with ten records, split it, and store ten more in its children; read them all."""
+    await commands.succeed("topic", "create", "t", "--segments", "1", seconds=60)
+    for n in range(2):
+        records = jsonl({"id": f"k{key}", "n": n} for key in range(10))
+        await commands.succeed("produce", "t", "--key-field", "id", stdin=records)
+        if n == 0:
+            await commands.succeed("topic", "split", "t", "0")
+    options = ("--type", "stream", "--from", "earliest", "--exit-when-caught-up")
+    reading = asyncio.create_task(commands.succeed("consume", "t", "s", *options, seconds=120))
+    try:
+        yield reading
+    finally:
+        await cancel_and_wait(reading)
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
     with s3_server() as server:
         yield server
+
+
+def files_with(content: bytes, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and content in path.read_bytes()]
 
 
 def order(result: CommandResult) -> dict[str, list[int]]:
@@ -90,27 +94,31 @@ def order(result: CommandResult) -> dict[str, list[int]]:
     return found
 
 
-async def test_daemon_clients_and_spark_agree_on_a_bucket_and_never_show_its_secret(tmp_path: Path, s3: S3Server):
-    async with BucketCluster(tmp_path / "spark", s3) as cluster:
-        await cluster.split_with_records()
-        reading = cluster.consume("s")
-        while not reading.done():
-            # Other users can read the list of processes at any time.
-            assert SECRET not in str([command_line(process) for process in processes_of(cluster.run_id)])
-            await asyncio.wait({reading}, timeout=1)
-        assert order(reading.result()) == IN_ORDER
+async def test_a_node_clients_and_spark_agree_on_a_bucket_and_never_show_its_secret(tmp_path: Path, s3: S3Server):
+    node = Node(tmp_path, env=s3.environment())
+    try:
+        await node.up(*ANY_PORTS, "--shards", "1", "--ledger", f"s3://{BUCKET}/ledger/of a node")
+        async with reading_of_a_split_topic(node.commands) as reading:
+            while not reading.done():
+                # Other users can read the list of processes at any time.
+                assert SECRET not in str([command_line(process) for process in processes_of(node.run_id)])
+                await asyncio.wait({reading}, timeout=1)
+            assert order(reading.result()) == IN_ORDER
+        assert await node.down() == 0
+    finally:
+        await node.clean_up()
 
-    files = [path for path in cluster.folder.rglob("*") if path.is_file()]
-    assert {"daemon.log", "drain.log"} <= {path.name for path in files}
-    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert {"daemon.log", "drain.log"} <= {path.name for path in files_with(b"", tmp_path)}
+    assert files_with(SECRET.encode(), tmp_path) == []
 
 
 @pytest.mark.nightly
 async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(tmp_path: Path, s3: S3Server):
     folder = tmp_path / "jobs"
-    async with BucketCluster(folder, s3, results=f"s3://{BUCKET}/jobs/of a cluster") as cluster:
-        await cluster.split_with_records()
-        reading = cluster.consume("s")
+    async with (
+        BucketCluster(folder, s3, results=f"s3://{BUCKET}/jobs/of a cluster") as cluster,
+        reading_of_a_split_topic(cluster.commands) as reading,
+    ):
 
         async def children_wait() -> bool:
             # A list, because the reader may not have registered yet.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from click.testing import Result
 
 from controller.settings.load import load_settings
 from drain.socket_path import socket_path
@@ -85,17 +86,48 @@ def test_invalid_tables_are_rejected_before_anything_starts(
     assert recorder.events == []
 
 
-def test_another_number_of_shards_is_rejected_before_anything_starts(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+@pytest.mark.parametrize(
+    ("first", "second", "fixed"),
+    [
+        (("--shards", "2"), ("--shards", "3"), "2 shards"),
+        (("--ledger", "file:///{0}/first"), ("--ledger", "file:///{0}/second"), "file:///{0}/first"),
+        ((), ("--ledger", "file:///{0}/second"), "file://{0}/ledger"),
+    ],
+)
+def test_what_the_first_start_fixed_is_not_changed(
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    fixed: str,
+    invoke: Invoke,
+    recorder: NodeRecorder,
+    tmp_path: Path,
 ):
-    invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
-    recorder.events.clear()
+    def up(options: tuple[str, ...]) -> Result:
+        return invoke("up", "--data", str(tmp_path), *ANY_PORTS, *(option.format(tmp_path) for option in options))
 
-    result = invoke("up", "--data", str(tmp_path), "--shards", "3")
+    assert up(first).exit_code == up(()).exit_code == 0
+    recorder.events.clear()
+    result = up(second)
 
     assert result.exit_code == 1
-    assert "the first start of" in result.stderr.splitlines()[-1]
-    assert "fixed 2 shards" in result.stderr
+    assert f"the first start of {tmp_path} fixed {fixed.format(tmp_path)}" in result.stderr.splitlines()[-1]
+    assert recorder.events == []
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("s3:/bucket", "names no bucket; write s3://bucket/path"),
+        ("file:///dev/null/ledger", "cannot write /dev/null/ledger/write-probe"),
+    ],
+)
+def test_a_ledger_that_no_leader_can_write_is_refused_before_anything_starts(
+    url: str, reason: str, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
+    result = invoke("up", "--data", str(tmp_path), "--ledger", url, *ANY_PORTS)
+
+    assert result.exit_code == 1
+    assert reason in result.stderr.splitlines()[-1]
     assert recorder.events == []
 
 

@@ -33,13 +33,13 @@ ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
 class Node:
     """One node. A test that stops it or a part of it leaves it running for the next test."""
 
-    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False, env: dict[str, str] | None = None) -> None:
         self.tls = tls
         self.folder = folder
         self.data = folder / "headgate-data"
         self.config = self.data / "client.toml"
         self.run_id = uuid.uuid4().hex
-        self.env = {RUN_ID: self.run_id}
+        self.env = {RUN_ID: self.run_id} | (env or {})
         self.commands = ClientCommands(folder, self.config, self.env)
         self.http_address: HttpAddress
         self.start_output = ""

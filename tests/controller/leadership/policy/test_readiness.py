@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.connections.store import FAILING_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS
+from controller.connections.store import FAILING_INTERVAL_SECONDS
 from controller.leader.shard_spreader import VIEW_INTERVAL_SECONDS
 from controller.leadership.policy.readiness import (
     BROKER_LOST_SECONDS,
@@ -12,6 +12,7 @@ from controller.leadership.policy.readiness import (
     Servers,
     readiness,
 )
+from headgate.storage.write_probe import PROBE_TIMEOUT_SECONDS
 from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, MqttTiming
 
 WORKS = (True, 1000.0)
