@@ -1,7 +1,8 @@
 """The public producer: records in, outcomes out.
 
 1. Records of one topic keep the order in which `Producer.send` accepted them.
-2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. It grows while one is.
+2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. It grows with what is
+   unanswered: see `headgate.client.decisions.batch_growth`.
 3. ``delivery_timeout_seconds`` is one bound for each record, from `Producer.send` to its outcome,
    including waiting for buffer space and retries. It is never reset, and a record never expires
    early because it shares a batch with an older one. One that cannot be answered in time is not sent.

@@ -17,13 +17,13 @@ class ProducerSettings:
 
     linger_seconds: float = 0.0
     """How long a batch that is not full waits for more records. 0: until the next turn of the event
-    loop; while another batch is queued, it grows anyway."""
+    loop; while much is unanswered, it grows anyway."""
     batch_bytes: int = 50 * 1024
     """Size at which a batch is full: large enough for little overhead, small enough for short delays.
-    While the window has no space for another batch, the open one grows to four times as much."""
-    max_in_flight: int = 32
+    The more is unanswered, the larger it gets, up to 16 times as large."""
+    max_in_flight: int = 16
     """Most batches of one shard in flight, its window; the leader can announce fewer. All of them are sent again when
-    the leader changes. This many grown batches per round trip bound the throughput: 64 MB a second at 100 ms. A leader
+    the leader changes. This many grown batches per round trip bound the throughput: 128 MB a second at 100 ms. A leader
     remembers 128 batches."""
     request_timeout_seconds: float = 5.0
     """After this long without a reply a batch is sent again. Longer than any commit takes."""

@@ -6,10 +6,12 @@ lingered, contains an expired record, or precedes a source position of another t
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from headgate.client.connection import Client
+from headgate.client.decisions.batch_growth import BatchGrowth
 from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery, RecordBatch
@@ -20,9 +22,14 @@ from headgate.protocol import messages as m
 REQUEST_OVERHEAD_BYTES: Final = 4096
 """At least what a request has besides its records: names, numbers and a source position."""
 
-GROWTH: Final = 4
-"""How many times as large a batch gets while the window is full. A message costs a leader as much as 50 records of
-1 KB, so four times as large batches of them take two thirds of its time. Larger ones gain little more."""
+
+@dataclass(slots=True)
+class _OpenBatch:
+    batch: RecordBatch
+    full_bytes: int
+    leaves_at: int
+    """See `BatchGrowth`."""
+    lingered: bool = False
 
 
 class ShardBatches:
@@ -51,23 +58,26 @@ class ShardBatches:
         )
         self._client = client
         self._settings = settings
-        self.batch_bytes = self._grown_bytes = 0
-        """A batch of more is full; as far as the broker accepts so much."""
-        self._limit_batches()
+        self._growth = BatchGrowth(settings.batch_bytes)
+        self._growth.limit(self.max_record_bytes())
         self._pending = pending
         self._on_outcome = on_outcome
         self._loop = asyncio.get_running_loop()
-        self._open: dict[str, RecordBatch] = {}
-        self._lingered: set[str] = set()
+        self._open: dict[str, _OpenBatch] = {}
         self._offering = False
         self._filled = False
         self._deadline_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def batch_bytes(self) -> int:
+        """Every broker and leader accepts a record of so much."""
+        return self._growth.least_bytes
+
     def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
         """Return, once per batch, whether ``size_bytes`` more start a new one."""
-        batch = self._open.get(topic)
-        if batch is not None:
-            return not batch.content.fits(size_bytes, self._full_bytes)
+        opened = self._open.get(topic)
+        if opened is not None:
+            return not self._fits(opened, size_bytes)
         filled, self._filled = self._filled, False
         return filled
 
@@ -89,18 +99,24 @@ class ShardBatches:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
         deadline = started_at + self._settings.delivery_timeout_seconds
-        batch, full_bytes = self._open.get(topic), self._full_bytes
-        if batch is not None and not (batch.content.fits(size_bytes, full_bytes) and batch.accepts_deadline(deadline)):
+        opened = self._open.get(topic)
+        if opened is not None and not (self._fits(opened, size_bytes) and opened.batch.accepts_deadline(deadline)):
             self._seal(topic)
-            batch = None
-        if batch is None:
-            batch = self._open_batch(topic)
+            opened = None
+        if opened is None:
+            opened = self._open_batch(topic)
             self._watch_deadline(deadline)
-        delivery = batch.add(record, size_bytes, position, deadline, headers)
-        if batch.content.size_bytes >= full_bytes:
+        delivery = opened.batch.add(record, size_bytes, position, deadline, headers)
+        if opened.batch.content.size_bytes >= opened.full_bytes and not self._fits(opened, 1):
             self._filled = True
             self._seal(topic)
         return delivery
+
+    def _fits(self, opened: _OpenBatch, size_bytes: int) -> bool:
+        content = opened.batch.content
+        return content.fits(size_bytes, opened.full_bytes) or (
+            not self.session.ready_for_batch and content.fits(size_bytes, self._growth.most_bytes)
+        )
 
     def seal_all(self) -> None:
         for topic in list(self._open):
@@ -123,51 +139,55 @@ class ShardBatches:
         """Hand open batches with expired records to the session, which reports them."""
         self._deadline_timer = None
         now = self._loop.time()
-        for topic in [topic for topic, batch in self._open.items() if batch.deadlines[0] <= now]:
+        for topic in [topic for topic, opened in self._open.items() if opened.batch.deadlines[0] <= now]:
             self._seal(topic)
         if self._open:
-            self._watch_deadline(min(batch.deadlines[0] for batch in self._open.values()))
+            self._watch_deadline(min(opened.batch.deadlines[0] for opened in self._open.values()))
 
     def max_record_bytes(self) -> int:
         """Return how many bytes of records one request can contain, as far as the broker says what it accepts."""
         return max(0, self._client.max_request_bytes(self.shard) - REQUEST_OVERHEAD_BYTES)
 
-    def _limit_batches(self) -> None:
-        wanted, accepted = self._settings.batch_bytes, self.max_record_bytes()
-        self.batch_bytes, self._grown_bytes = min(wanted, accepted), min(wanted * GROWTH, accepted)
-
-    @property
-    def _full_bytes(self) -> int:
-        """Bytes at which the open batch is full: it grows while the window has no space for it."""
-        return self.batch_bytes if self.session.ready_for_batch else self._grown_bytes
-
-    def _open_batch(self, topic: str) -> RecordBatch:
-        self._limit_batches()
-        on_outcome = partial(self._on_outcome, self.shard, self._loop.time())
+    def _open_batch(self, topic: str) -> _OpenBatch:
+        growth = self._growth
+        growth.limit(self.max_record_bytes())
+        on_outcome = partial(self._on_batch_outcome, self._loop.time())
         batch = RecordBatch(topic, on_outcome, reserved_headers=self._settings.reserved_headers)
-        self._open[topic] = batch
+        full_bytes = growth.full_bytes()
+        opened = self._open[topic] = _OpenBatch(batch, full_bytes, growth.leaves_at(full_bytes))
         self._pending.add(batch)
         if self._settings.linger_seconds:
-            self._loop.call_later(self._settings.linger_seconds, partial(self._on_lingered, topic, batch))
+            self._loop.call_later(self._settings.linger_seconds, partial(self._on_lingered, opened))
         else:
-            self._loop.call_soon(self._on_lingered, topic, batch)
-        return batch
+            self._loop.call_soon(self._on_lingered, opened)
+        return opened
 
-    def _on_lingered(self, topic: str, batch: RecordBatch) -> None:
-        if self._open.get(topic) is batch:
-            self._lingered.add(topic)
+    def _on_lingered(self, opened: _OpenBatch) -> None:
+        opened.lingered = True
+        if self._open.get(opened.batch.topic) is opened:
             self._offer_lingered()
 
     def _offer_lingered(self) -> None:
-        """Rule 2 of `headgate.client.producer`."""
+        """Rule 2 of `headgate.client.producer`, and rule 3 of `headgate.client.decisions.batch_growth`."""
         if self._offering:
             return
         self._offering = True
-        while self._lingered and self.session.ready_for_batch:
-            self._seal(next(topic for topic in self._open if topic in self._lingered))
+        while self.session.ready_for_batch and (topic := self._first_to_leave()) is not None:
+            self._seal(topic)
         self._offering = False
 
+    def _first_to_leave(self) -> str | None:
+        answered_bytes = self._growth.answered_bytes
+        due = (topic for topic, each in self._open.items() if each.lingered and each.leaves_at <= answered_bytes)
+        return next(due, None)
+
     def _seal(self, topic: str) -> None:
-        batch = self._open.pop(topic)
-        self._lingered.discard(topic)
+        batch = self._open.pop(topic).batch
+        self._growth.offered_bytes += batch.content.size_bytes
         self.session.offer(batch)
+
+    def _on_batch_outcome(
+        self, opened_at: float, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int
+    ) -> None:
+        self._growth.answered_bytes += released_bytes
+        self._on_outcome(self.shard, opened_at, batch, outcome, records, released_bytes)

@@ -103,6 +103,22 @@ async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_
     assert {0, 5, 9, 24} == turns, "at the first record of each batch but the first, and at the end"
 
 
+@pytest.mark.parametrize(("busy_records", "waits"), [(3, False), (8, True)], ids=["little", "much"])
+async def test_a_batch_that_may_grow_waits_until_as_much_was_answered(busy_records, waits, cluster):
+    """It does not wait until nothing is unanswered: a busy topic would hold back all others of its shard."""
+    settings = ProducerSettings(batch_bytes=100)
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
+        await producer.send_and_wait("orders", b"k", b"first")
+        leader.script.extend(["silent"] * busy_records)
+        for _ in range(busy_records):
+            await producer.send("orders", b"k", b"v" * (100 - RECORD_OVERHEAD_BYTES - 1))
+        leader.script.extend(["accept"] * 10)
+        waiting = await producer.send("others", b"k", b"v")
+        await asyncio.sleep(0.05)
+        assert waits is not any(batch.topic == "others" for batch in leader.seen(m.ProduceBatch))
+        await waiting
+
+
 async def test_a_cancelled_send_reserves_no_bytes(cluster):
     """A caller that cancels `send` repeatedly must not use up the buffer."""
     settings = ProducerSettings(batch_bytes=100)
