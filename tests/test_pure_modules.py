@@ -5,7 +5,6 @@ The import contract names the packages that are pure as a whole. This covers sin
 
 from __future__ import annotations
 
-import ast
 import tomllib
 
 import grimp
@@ -26,7 +25,8 @@ def forbidden() -> list[str]:
 def says_pure(module: str) -> bool:
     path = ROOT / module.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return "Pure." in (ast.get_docstring(ast.parse(source.read_text())) or "")
+    _, docstring, *_ = source.read_text().split('"""', 2)
+    return "Pure." in docstring
 
 
 def test_a_module_that_calls_itself_pure_imports_nothing_that_is_not() -> None:

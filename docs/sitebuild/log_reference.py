@@ -106,7 +106,7 @@ def _events(module: _Module, passed: Mapping[str, set[str]]) -> Iterator[tuple[s
                 func=ast.Attribute(attr=level) as method, args=[ast.Constant() | ast.Name() as first, *_]
             ) if level in LEVELS and (_constants([first]) or _receiver(method) == "log"):
                 fields = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
-                names = _names(first, [each for each in module.functions if node in ast.walk(each)], passed)
+                names = _names(first, (each for each in module.functions if node in ast.walk(each)), passed)
                 if not names:
                     raise UndocumentedError(f"line {node.lineno}: the name of the log event is unknown")
                 for name in names:

@@ -242,7 +242,7 @@ def plan_of(seed: int, scale: Scale | None = None) -> Plan:
         steps.append(Step(number, at_seconds, lead, burst, rng.choice(OPERATIONS), rng.getrandbits(32)))
     rarity = random.Random(f"{seed}/rare programs").random()
     programs += [name for name, probability in RARE_PROGRAMS.items() if rarity < probability]
-    programs += _situations(seed, programs)
+    programs += _situations(seed, drawn, programs)
     programs += [name for name, probability in RARE_CLIENTS.items() if _draw(seed, name) < probability]
     plan = Plan(seed, drawn, tuple(programs), tuple(_with_rare_step(seed, steps)))
     return _clustered(plan) if scale is None and drawn is not BUSY and is_clustered(seed) else plan
@@ -252,9 +252,13 @@ def _draw(seed: int, purpose: str) -> float:
     return random.Random(f"{seed}/{purpose}").random()
 
 
-def _situations(seed: int, programs: Collection[str]) -> list[str]:
+def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]:
     """Draw the programs that make a situation, each from random numbers of its own."""
-    pointless = {"inspector": seed % 2 == 0, "cut_producer": "import" not in programs}
+    pointless = {
+        "inspector": seed % 2 == 0,
+        "cut_producer": "import" not in programs,
+        "parkers": scale is BUSY,  # Each step of a resumption reads all chunks again: ten minutes.
+    }
     return [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drain.compaction.policy import PlannedCompaction, next_compaction
@@ -27,7 +27,6 @@ def all_compacted(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
     return covering
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2000), st.integers(1, 40))
 def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: int) -> None:
     covering = all_compacted(watermark, chunks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.client.producer import Producer
@@ -102,7 +102,6 @@ def number(request_id: int) -> bytes:
 
 
 @pytest.mark.simulation
-@settings(max_examples=60, deadline=None)
 @example([IDENTITY, b""])  # an identity in answer to a batch once broke the session
 @given(st.lists(hostile(REPLIES), min_size=1, max_size=12))
 def test_every_record_gets_an_outcome_whatever_replies_arrive(payloads: list[bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.reading.read_tasks import read_tasks
@@ -25,7 +25,6 @@ async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]
     return found
 
 
-@settings(max_examples=100)
 @given(CHUNKS, st.integers(0, 15), st.integers(0, 9), st.sampled_from([1, 2, 100]), st.sampled_from([1, 5, 100]))
 def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_chunks: int, task_bytes: int):
     async def play() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ObjectMissingError
@@ -66,7 +66,6 @@ CHUNKS = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(CHUNKS, st.integers(0, 60), st.integers(0, 26))
 def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted: int) -> None:
     """Compared with a walk through all chunks. Chunks include splits, and some are compacted and deleted.

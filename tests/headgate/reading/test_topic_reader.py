@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -74,7 +74,6 @@ async def test_a_start_at_a_time_skips_older_chunks():
     assert 30 > known.ledger.store.calls["read"] - reads
 
 
-@settings(max_examples=60)
 @given(CHUNKS, st.integers(0, 21), st.integers(0, 200))
 def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
     """Every record once, a segment by offset, and no record of a child before one of its ancestors."""
@@ -176,7 +175,6 @@ async def test_chunks_that_compaction_deletes_meanwhile_are_read_from_its_object
     assert [(0, offset) for offset in range(1, 20)] == await places(reading)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), min_size=4, max_size=30), st.randoms())
 def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks, rng):
     """After each object that is read, all ranges may be replaced by a wider one, and everything else deleted."""

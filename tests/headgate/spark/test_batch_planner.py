@@ -6,7 +6,7 @@ from itertools import count
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import OtherHistoryError, PositionOutOfRangeError
@@ -107,7 +107,6 @@ class World:
         return bool(batch)
 
 
-@settings(max_examples=200)
 @given(STEPS)
 def test_every_record_is_in_one_batch_and_those_of_a_key_in_order(steps: list[tuple[str, int]]) -> None:
     world = World()

@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shard.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load, fair_level
@@ -218,7 +218,6 @@ def test_rule_3_moves_do_not_raise_the_highest_level(assignment_input: WeightedA
 
 
 @given(assignment_inputs(most_keys=5, most_consumers=3))
-@settings(max_examples=30)
 def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(
     assignment_input: WeightedAssignmentInput,
 ) -> None:

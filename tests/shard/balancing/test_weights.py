@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shard.balancing import weights as w
@@ -83,7 +83,6 @@ def test_rule_2_a_load_that_varies_by_a_third_changes_its_weight_at_most_once(se
 
 
 @given(st.lists(st.integers(70_000, 130_000), min_size=20, max_size=80))
-@settings(max_examples=50)
 def test_rule_2_no_sequence_of_loads_within_a_third_changes_a_weight_twice(loads: list[int]) -> None:
     stream = Stream()
     for load in loads:
@@ -125,7 +124,6 @@ def test_rule_2_a_load_within_the_band_of_a_recorded_weight_changes_nothing_in_a
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), min_size=10, max_size=60))
-@settings(max_examples=50)
 def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_term(
     loads: list[tuple[int, int]],
 ) -> None:
@@ -152,7 +150,6 @@ def test_two_samples_at_one_instant_count_as_a_millisecond_apart() -> None:
 
 
 @given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
-@settings(max_examples=50)
 def test_rule_4_nearly_idle_segments_have_the_minimum_weight(loads: list[int]) -> None:
     stream = Stream()
     for load in loads:
@@ -212,7 +209,6 @@ def test_segments_that_are_no_longer_sampled_are_dropped() -> None:
     st.lists(st.integers(10_000, 2_000_000), min_size=4, max_size=12),
     st.lists(st.integers(70, 130), min_size=400, max_size=400),
 )
-@settings(max_examples=20, deadline=None)
 def test_loads_that_vary_by_a_third_move_nothing_after_the_first_target(means: list[int], swing: list[int]) -> None:
     """Smoothing and target together, for three consumers and half an hour."""
     capacities = {"ada": 100, "bob": 100, "cyd": 200}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import LayoutError
@@ -58,7 +58,6 @@ def after(holders: dict[SegmentSlice, str], moves: list[m.ProposedMove]) -> dict
     can_share=st.booleans(),
     records=st.integers(0, 1),
 )
-@settings(max_examples=60, deadline=None)
 async def test_a_plan_matches_the_real_changes(segments, names, splits, joins, leaves, can_share, records):
     harness = CoordinatorHarness(segments=segments)
     for name in names:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
+
+MQTT3_CONNACK_BYTES: Final = 2
+UNSUBSCRIBE: Final = 0xA2
+"""First byte of the packet whose answer clients await before they disconnect."""
 
 
 def connack(code: int = 0, properties: bytes = b"") -> bytes:
@@ -34,6 +39,10 @@ async def scripted_broker(
         else:
             writer.write(chosen)
             await writer.drain()
+            while data := await reader.read(64):
+                if data[0] == UNSUBSCRIBE:
+                    rest = data[2:4] + (bytes(2) if chosen[1] > MQTT3_CONNACK_BYTES else b"")
+                    writer.write(bytes([0xB0, len(rest)]) + rest)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -70,7 +70,6 @@ async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> t
     return copied, stored
 
 
-@settings(max_examples=60)
 @given(CHUNKS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 21))
 def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[int], compacted: int) -> None:
     """Runs end at any record, and records, splits and a compaction come between them."""

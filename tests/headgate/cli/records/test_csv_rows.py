@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.records.csv_rows import RowParser
@@ -32,7 +32,6 @@ def split(text: bytes, cut: int) -> list[Line]:
     return [line for block in (text[:cut], text[cut:]) for line in splitter.feed(block)] + list(splitter.end())
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(FIELDS.map("x".__add__), FIELDS, FIELDS), min_size=1, max_size=5),
     st.integers(0, 80),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.records.consume import record_line
@@ -53,7 +53,6 @@ def with_form(form: LineFormat) -> Parse:
     return lambda line: keyed_record(line, form)
 
 
-@settings(max_examples=40)
 @given(RECORDS, st.sampled_from([("\\t", b"\t"), ("=", b"="), (" | ", b" | ")]), st.integers(0, 40))
 def test_keys_and_values_are_produced_unchanged(
     records: list[tuple[bytes, bytes]], separator: tuple[str, bytes], cut: int
@@ -67,7 +66,6 @@ def test_keys_and_values_are_produced_unchanged(
     assert kept == read(written(kept, record_formatter(f"%k{shown}%v\\n")), with_form(form), cut=cut)
 
 
-@settings(max_examples=40)
 @given(RECORDS, st.integers(0, 80), st.booleans())
 def test_lines_of_json_are_stored_and_read_as_they_were_written(
     records: list[tuple[bytes, bytes]], cut: int, last_end: bool
