@@ -49,8 +49,8 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulate nightly mutation docs \
-  performance constraints deb deb-test sbom clean
+.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulation security spark \
+  system simulate nightly mutation docs performance constraints deb deb-test sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,16 +97,29 @@ chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), a
 scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (default 0.01) multiplies its full size
 	$(BIN)/python -m scale --scale $(SCALE)
 
-test: ## Install what the tests need, then lint, then all tests, the fastest first; starts every server they need
+test: ## Install what the tests need, then lint and all tests, the fastest first; starts every server they need
 	@tests/install-servers </dev/null
-	@$(MAKE) --no-print-directory lint tiers
+	@$(MAKE) --no-print-directory tiers
 
+# What computes runs beside what uses one processor, or waits: the types beside the unit tests, simulations in the
+# pauses of real servers, which they must not delay.
 tiers: $(DOCS_STAMP)
-	@$(MAKE) --no-print-directory unit
-	$(BIN)/pytest -q -n auto -m "simulation and not nightly" $(SIMULATION_TESTS)
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target contract $(SPARK_CLASSES)
-	$(BIN)/pytest -q -n $(WAITING) --dist loadfile -m "security" tests/security
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint unit
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target contract simulation $(SPARK_CLASSES)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target spark security
+	@$(MAKE) --no-print-directory system
+
+simulation: $(TEST_STAMP)
+	nice -n 10 $(BIN)/pytest -q -n auto -m "simulation and not nightly" $(SIMULATION_TESTS)
+
+# Each process has a cluster of its own.
+security: $(TEST_STAMP)
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "security and not nightly" tests/security
+
+spark: $(TEST_STAMP) $(SPARK_CLASSES)
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
+
+system: $(DOCS_STAMP) $(SPARK_CLASSES)
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system and not nightly" --tls half $(SYSTEM_TESTS)
 
 # The client's unit tests on the newest Python, if this machine has it: half a minute. `nox` runs all on every Python.
@@ -181,6 +194,7 @@ nightly: $(DOCS_STAMP) $(SPARK_CLASSES) ## Play what `make test` leaves out: pla
 	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
+	$(BIN)/pytest -q -m "security and nightly" tests/security
 	$(BIN)/pytest -m "system and nightly" $(SYSTEM_TESTS)
 	@$(MAKE) --no-print-directory client-newest
 

@@ -23,7 +23,6 @@ from demo.cluster import SHARDS, DemoCluster
 from demo.evidence import read_deliveries, read_ledger, read_sent
 from demo.report import evaluate_run, show
 from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
-from demo.view import View
 from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.settings.arguments import require_seconds
@@ -36,18 +35,17 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
     """Run the scenario and check it; return the exit code."""
     console = Console(stderr=as_json)
     run = Run()
-    cluster = DemoCluster(folder)
-    view = View(console, cluster, run)
-    view.report_step(f"starting ZooKeeper, a broker and Spark; the folder of this run is {folder}")
-    async with cluster:
-        view.report_step(f"ZooKeeper, {cluster.broker.kind} and Spark are ready")
-        showing = asyncio.create_task(view.run(), name="view")
-        try:
-            await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=view.report_step)
-        finally:
-            showing.cancel()
-            await asyncio.wait({showing})
-        view.report_step("reading the ledger and the consumers' records")
+    now = asyncio.get_running_loop().time
+    began = now()
+
+    def report_step(what: str) -> None:
+        console.print(f"{now() - began:6.1f} s  {what}", highlight=False, soft_wrap=True)
+
+    report_step(f"starting ZooKeeper, a broker and Spark; the folder of this run is {folder}")
+    async with DemoCluster(folder) as cluster:
+        report_step(f"ZooKeeper, {cluster.broker.kind} and Spark are ready")
+        await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=report_step)
+        report_step("reading the ledger and the consumers' records")
         shard = topic_shard(SHARDS)
         sent = read_sent(cluster.output_path("producer"))
         chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
@@ -87,7 +85,7 @@ def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
 
     Example: python -m demo --rate 2000 --seconds 30
     """
-    # The view shows the progress. Lost connections are part of the scenario.
+    # Lost connections are part of the scenario.
     configure_logging(LogSettings(level="error"), sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     code = EXIT_VIOLATION

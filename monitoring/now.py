@@ -6,7 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import units
 
-from monitoring.panels import CLUSTER, Panel, Query, Row, highest, quantiles, rate, stat, subscription, summed
+from monitoring.panels import CLUSTER, Query, Row, graph, highest, quantiles, rate, stat, subscription, summed
 
 NOW: Final = Row(
     "Now",
@@ -69,59 +69,61 @@ NOW: Final = Row(
 SUBSCRIPTIONS: Final = Row(
     "Subscriptions (the busiest, and those of metrics.backlog_topics)",
     (
-        Panel(
+        graph(
             "Unacknowledged records",
             "Records that the subscription has not acknowledged.",
             units.Short,
-            (subscription("backlog_records"),),
+            subscription("backlog_records"),
         ),
-        Panel(
+        graph(
             "Unacknowledged bytes",
             "Bytes that the subscription has not acknowledged. No line: the size is unknown.",
             units.BytesIEC,
-            (subscription("backlog_bytes"),),
+            subscription("backlog_bytes"),
         ),
-        Panel(
+        graph(
             "Oldest unacknowledged record",
             "Age of the oldest record that the subscription has not acknowledged.",
             units.Seconds,
-            (subscription("oldest_unacknowledged_seconds"),),
+            subscription("oldest_unacknowledged_seconds"),
         ),
-        Panel(
+        graph(
             "Time until drained",
             "Time until the backlog is empty, at the current rates. No line: unknown, or it does not shrink.",
             units.Seconds,
-            (Query(f"{subscription('drained_in_seconds').expression} < Inf", "{{topic}} {{subscription}}"),),
+            Query(f"{subscription('drained_in_seconds').expression} < Inf", "{{topic}} {{subscription}}"),
         ),
-        Panel(
+        graph(
             "Backlog of shards",
             "Unacknowledged records of all subscriptions of a shard. Sums contain known values only.",
             units.Short,
-            (highest("backlog_records"),),
+            highest("backlog_records"),
         ),
-        Panel(
+        graph(
             "Bytes of backlogs",
             "Unacknowledged bytes of all subscriptions of a shard, and of all compacted objects.",
             units.BytesIEC,
-            (highest("backlog_bytes"), highest("compacted_bytes", prefix="compacted: ")),
+            highest("backlog_bytes"),
+            highest("compacted_bytes", prefix="compacted: "),
         ),
-        Panel(
+        graph(
             "Ages of shards",
             "Age of the oldest unacknowledged record of a shard, and of the oldest count.",
             units.Seconds,
-            (highest("backlog_oldest_unacknowledged_seconds"), highest("backlog_as_of_age_seconds", prefix="count: ")),
+            highest("backlog_oldest_unacknowledged_seconds"),
+            highest("backlog_as_of_age_seconds", prefix="count: "),
         ),
-        Panel(
+        graph(
             "Blocked segments",
             "Segments that an ancestor blocks, by daemon.",
             units.Short,
-            (summed("segments_blocked", "instance"),),
+            summed("segments_blocked", "instance"),
         ),
-        Panel(
+        graph(
             "Longest blocked segment",
             "How long the longest blocked segment has been blocked.",
             units.Seconds,
-            (highest("segments_blocked_longest_seconds", "instance"),),
+            highest("segments_blocked_longest_seconds", "instance"),
         ),
     ),
     collapsed=False,
@@ -130,45 +132,43 @@ SUBSCRIPTIONS: Final = Row(
 INGESTION: Final = Row(
     "Ingestion",
     (
-        Panel(
+        graph(
             "Records stored",
             "Records in durable chunks per second, over five minutes. Recorded by headgate.rules.yml.",
             units.CountsPerSecond,
-            (Query(f"job_shard:headgate_records_stored:rate5m{{{CLUSTER}}}", "shard {{shard}}"),),
+            Query(f"job_shard:headgate_records_stored:rate5m{{{CLUSTER}}}", "shard {{shard}}"),
         ),
-        Panel(
+        graph(
             "Bytes stored",
             "Bytes of durable chunks per second.",
             units.BytesPerSecondSI,
-            (rate("chunks_stored_bytes_total", "shard"),),
+            rate("chunks_stored_bytes_total", "shard"),
         ),
-        Panel(
+        graph(
             "Batches by verdict",
             "Verdicts of leaders on batches.",
             units.CountsPerSecond,
-            (rate("batches_judged_total", "verdict"),),
+            rate("batches_judged_total", "verdict"),
         ),
-        Panel(
+        graph(
             "Batch commit",
             "Time from a batch's verdict to its durable chunk.",
             units.Seconds,
-            quantiles("batch_commit_seconds"),
+            *quantiles("batch_commit_seconds"),
         ),
-        Panel(
+        graph(
             "Chunk commit",
             "Time to create a chunk in the object store.",
             units.Seconds,
-            quantiles("chunk_commit_seconds"),
+            *quantiles("chunk_commit_seconds"),
         ),
-        Panel(
+        graph(
             "Ingest queue",
             "Used part of the ingest queue. At 100% a leader rejects batches. Recorded by headgate.rules.yml.",
             units.PercentUnit,
-            (
-                Query(
-                    f"max by (instance, shard) (job_instance_shard:headgate_ingest_queue_bytes:ratio{{{CLUSTER}}})",
-                    "{{instance}} shard {{shard}}",
-                ),
+            Query(
+                f"max by (instance, shard) (job_instance_shard:headgate_ingest_queue_bytes:ratio{{{CLUSTER}}})",
+                "{{instance}} shard {{shard}}",
             ),
         ),
     ),

@@ -95,5 +95,9 @@ def subscription(metric: str) -> Query:
     )
 
 
+def graph(title: str, description: str, unit: str, *queries: Query) -> Panel:
+    return Panel(title, description, unit, queries)
+
+
 def stat(title: str, description: str, query: Query, red_from: float | None = None) -> Panel:
     return Panel(title, description, units.NoUnit, (query,), "stat", red_from)

@@ -1,10 +1,9 @@
-"""Unread time of a topic when a consumer joins, against eager rebalancing and kazoo's SetPartitioner.
+"""Unread time of a topic when a consumer joins, against eager rebalancing.
 
 Three consumers hold all segments of a topic on real servers while records are produced, and a
-fourth one joins. Ours: revoke, confirm, grant, for the segments that must move. The second side
+fourth one joins. Ours: revoke, confirm, grant, for the segments that must move. The other side
 uses the same servers with the eager protocol: all consumers release everything, and register again
-once nothing is held. The third is kazoo's SetPartitioner on the same ZooKeeper with as many items,
-and a quiet time of one second instead of thirty, so that its work is measured and not its pause.
+once nothing is held.
 
 Each side records when each segment lost its old holder and got its new one; a segment that was not
 released was never unread. The value is the unread time summed over all segments, of the eager
@@ -15,8 +14,6 @@ longest unread time of a single segment.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -24,23 +21,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.recipe.partitioner import PartitionState, SetPartitioner
-
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
 from bench.harness.cluster import SHARD, BenchCluster
 from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
-from headgate.errors import HeadgateError
 from headgate.protocol import messages as m
 
 SUBSCRIPTION = "bench"
 INITIAL_CONSUMERS = ("a", "b", "c")
 JOINER = "d"
 SETTLE_SECONDS = 120.0
-QUIET_SECONDS = 1.0
-POLL_INTERVAL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -152,7 +143,7 @@ def measure(effort: Effort) -> Measurement:
 
 async def _measure(effort: Effort) -> Measurement:
     segments, rounds = effort.pick(1000, 200), effort.pick(5, 1)
-    seen: dict[str, list[RebalanceTrace]] = {"ours": [], "stop": [], "kazoo": []}
+    seen: dict[str, list[RebalanceTrace]] = {"ours": [], "stop": []}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
         client = await cluster.watcher(stack)
@@ -165,13 +156,6 @@ async def _measure(effort: Effort) -> Measurement:
                 if number:
                     seen[side].append(found)
                 effort.progress(f"{side}: {'warm-up' if not number else f'round {number} of {rounds}'}")
-        # Each round takes a minute.
-        kazoo_rounds = effort.pick(2, 1)
-        for number in range(kazoo_rounds):
-            seen["kazoo"].append(
-                await asyncio.to_thread(run_kazoo_rebalance, cluster.zookeeper.address, f"/p{number}", segments)
-            )
-            effort.progress(f"kazoo: round {number + 1} of {kazoo_rounds}")
     return compared(seen, segments)
 
 
@@ -228,79 +212,6 @@ def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
     return max(Counter(segment for each in held for segment in each).values()) == 1
 
 
-class _PartitionerMember:
-    """One kazoo partitioner in its own thread, driven as kazoo documents it."""
-
-    def __init__(self, hosts: str, path: str, items: int, name: str, seen: RebalanceTrace) -> None:
-        self._client = KazooClient(hosts=hosts)
-        self._client.start()
-        self._partitioner = SetPartitioner(
-            self._client, path, tuple(range(items)), identifier=name, time_boundary=QUIET_SECONDS
-        )
-        self._trace = seen
-        self._stopped = False
-        self.held: list[int] = []
-        self.thread = threading.Thread(target=self._run, name=f"party-{name}")
-        self.thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread; keep what is held."""
-        self._stopped = True
-        self.thread.join()
-
-    def close(self) -> None:
-        """Leave."""
-        self._partitioner.finish()
-        self._client.stop()
-        self._client.close()
-
-    def _run(self) -> None:
-        while not self._stopped:
-            state = self._partitioner.state
-            if state == PartitionState.ALLOCATING:
-                self._partitioner.wait_for_acquire(timeout=POLL_INTERVAL_SECONDS)
-            elif state == PartitionState.RELEASE:
-                # Release first, so that the members do not look balanced after the trace has recorded it.
-                released, self.held = self.held, []
-                self._trace.record_released(released, time.monotonic())
-                self._partitioner.release_set()
-            elif state == PartitionState.ACQUIRED:
-                if not self.held:
-                    acquired = list(self._partitioner)
-                    self._trace.record_acquired(acquired, time.monotonic())
-                    self.held = acquired
-                self._partitioner.state_change_event.wait(POLL_INTERVAL_SECONDS)
-            else:
-                raise HeadgateError(f"kazoo's partitioner is in the unexpected state {state}")
-
-
-def run_kazoo_rebalance(hosts: str, path: str, items: int) -> RebalanceTrace:
-    """Let one kazoo partitioner join three others; block until all have acquired their share."""
-    seen = RebalanceTrace()
-    members = [_PartitionerMember(hosts, path, items, name, seen) for name in INITIAL_CONSUMERS]
-    try:
-        _until_balanced(members, items)
-        seen.begin(time.monotonic())
-        members.append(_PartitionerMember(hosts, path, items, JOINER, seen))
-        _until_balanced(members, items)
-        seen.ended = time.monotonic()
-    finally:
-        # Stop all threads first: leaving is not part of the measurement.
-        for party in members:
-            party.stop()
-        for party in members:
-            party.close()
-    return seen
-
-
-def _until_balanced(members: Collection[_PartitionerMember], items: int) -> None:
-    end = time.monotonic() + SETTLE_SECONDS
-    while not is_balanced([party.held for party in members], items):
-        if time.monotonic() > end or not all(party.thread.is_alive() for party in members):
-            raise HeadgateError(f"kazoo's partitioners were not balanced within {SETTLE_SECONDS:g} s")
-        time.sleep(POLL_INTERVAL_SECONDS / 10)
-
-
 def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> Measurement:
     """Return the measurement: medians over the rounds of each side."""
     parts: dict[str, Part] = {"segments": segments, "rounds": len(seen["ours"])}
@@ -313,7 +224,6 @@ def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> M
             f"{side}_unread_longest_ms": round(median(max(each.unread_durations()) for each in rounds) * 1000, 1),
             f"{side}_unread_in_all_seconds": round(totals[side], 3),
         }
-    parts["kazoo_over_ours"] = round(totals["kazoo"] / totals["ours"], 2)
     return Measurement(totals["stop"] / totals["ours"], parts)
 
 
@@ -322,5 +232,4 @@ BENCHMARK = Benchmark(
     goal=7,
     better="higher",
     measure=measure,
-    part_goals={"kazoo_over_ours": 250},
 )

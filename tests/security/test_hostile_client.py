@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.servers.programs import TEST_SECONDS
 
-# The session's loop also serves the honest users of the scene.
-pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.security, pytest.mark.nightly, pytest.mark.timeout(TEST_SECONDS)]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 10
