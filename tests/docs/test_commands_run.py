@@ -138,7 +138,7 @@ def test_the_named_tests_contain_the_commands() -> None:
     for use, name in RUN_BY.items():
         text = (ROOT / "tests" / name).read_text()
         *_, verb = (word for word in use.split() if not word.startswith("--"))
-        if not re.search(rf"[\"' _]{verb}[\"' .]", text + name) or not all(
+        if not re.search(rf"[\"' _.]{verb}[\"' .(]", text + name) or not all(
             each in text for each in options(use.split())
         ):
             missing.append(f"{use}: {name}")
