@@ -68,7 +68,7 @@ def test_every_documented_command_exists_with_its_options(
 def check(command: Documented, config: pytest.Config) -> None:
     program, *words = (word for word in command.words if word != "-P")
     for word in words:  # the input files of a user
-        if re.fullmatch(r"[\w-]+\.(nd)?json", word):
+        if re.fullmatch(r"[\w-]+\.((nd)?json|toml)", word):
             Path(word).touch()
     if program == "headgate":
         check_headgate(words, command.complete)
@@ -90,8 +90,8 @@ def test_the_documents_name_the_commands_that_a_user_meets_first() -> None:
         ("README.md", "headgate", "topic", "create"),
         ("README.md", "make", "demo"),
         ("docs/clients.md", "headgate", "topic", "create"),
-        ("examples/kinesis/README.md", "headgate", "topic", "import"),
-        ("examples/kinesis/README.md", "python", "examples/kinesis/stream.py", "/tmp/orders"),
+        ("examples/kinesis/README.md", "headgate", "topic", "describe"),
+        ("examples/kinesis/README.md", "python", "examples/kinesis/consumer.py", "orders"),
         ("headgate subscription seek --help", "headgate", "subscription", "seek"),
         ("deploy/headgate.service", "headgate", "run", "--config"),
     } <= found

@@ -57,6 +57,8 @@ class GrantedSegment:
         assert grant.external is not None, f"the grant of segment {grant.segment} does not name it at its source"
         self.segment = SegmentId(grant.segment)
         """Its number in headgate."""
+        self.generation = grant.generation
+        """Of this grant: a segment that is granted again has a higher one."""
         self.label = grant.external.label
         """Its name at the source."""
         self.checkpoint = grant.external.checkpoint
@@ -67,7 +69,6 @@ class GrantedSegment:
         self.end_offset = grant.end_offset
         """With ``offsets`` positions: the end of a segment that was sealed when it was granted."""
         self.finished = False
-        self._generation = grant.generation
         self._positions = grant.external.positions
         self._member = member
 
@@ -90,7 +91,7 @@ class GrantedSegment:
             raise HeadgateError(f"positions of {self.label} are {self._positions}: {wanted}")
         if checkpoint is not None:
             self.checkpoint = checkpoint
-        self._member.acknowledge_segment((self.segment, self._generation), end_offset or 0, checkpoint)
+        self._member.acknowledge_segment((self.segment, self.generation), end_offset or 0, checkpoint)
 
     async def finish(self, *, end_offset: int | None = None) -> None:
         """Report that the segment was read to its end, and wait until that is durable.
@@ -111,7 +112,7 @@ class GrantedSegment:
             end_offset = self.end_offset
         if end_offset is None:
             raise HeadgateError(f"the end of {self.label} was unknown when it was granted: give end_offset")
-        key = (self.segment, self._generation)
+        key = (self.segment, self.generation)
         self._member.acknowledge_segment(key, end_offset, None)
         await self._member.flush_acknowledgements(key)
         self.finished = True
@@ -286,7 +287,7 @@ class _CallbackReader:
     def __init__(self, segment: GrantedSegment, feed: _GrantFeed, generation: int) -> None:
         self._segment = segment
         self._feed = feed
-        self._generation = generation
+        self.generation = generation
 
     async def run(self) -> None:
         try:
@@ -294,7 +295,7 @@ class _CallbackReader:
             assert self._feed.read is not None, "started without the program's function"
             await self._feed.read(self._segment)
         finally:
-            self._feed.reader_ended(self._segment.segment, self._generation)
+            self._feed.reader_ended(self._segment.segment, self.generation)
         if not self._segment.finished:
             raise HeadgateError(
                 f"reading {self._segment.label} returned before its end: call finish() once it is read to the end",

@@ -95,8 +95,8 @@ def read_layout(data: bytes) -> ExternalLayout:
     return ExternalLayout([_of_file(item) for item in file.segments], file.positions, hash_bits, file.source)
 
 
-def read_list_shards(data: bytes, source: str = "kinesis") -> ExternalLayout:
-    """Return the listing in ``data``: Kinesis' ListShards, or a JSON list of its pages."""
+def read_list_shards(data: bytes, source: str = "") -> ExternalLayout:
+    """Return the listing in ``data``: Kinesis' ListShards, or a JSON list of its pages. ``source``: of which stream."""
     found = _parsed(data)
     pages = [_converted(page, _Page) for page in (found if isinstance(found, list) else [found])]
     if not pages or pages[-1].next_token is not None:

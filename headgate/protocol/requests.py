@@ -404,8 +404,8 @@ class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
     """Create an external topic, or update it: add new segments and seal others.
 
     ``complete``: every segment that the source still has is listed; False: unlisted segments stay
-    as they are. ``missing_parents`` ``expired``: at the first import, unlisted parents have left
-    the source together with all their records. ``dry_run``: validate and reply, but change nothing.
+    as they are. ``missing_parents`` ``expired``: unlisted parents have left the
+    source together with all their records. ``dry_run``: validate and reply, but change nothing.
     """
 
     token: Token

@@ -108,6 +108,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     balance: Balance = "count"
     user: str = ANONYMOUS
     """Who created it."""
+    started_at_ms: int = 0
+    """Ledger time of its creation, or of its last seek."""
     dropped_records: int = 0
     """Records that retention deleted before this subscription had acknowledged them, since its creation."""
     policy: DeliveryPolicy = DeliveryPolicy()

@@ -11,11 +11,13 @@ Pure. Importing a listing twice changes nothing. An update only adds and seals s
 6. Nothing contradicts the topic: ranges, parents and end offsets stay, a sealed segment stays
    sealed, no active segment is missing, and no end offset is below an acknowledged one.
 7. A new segment of a topic with hashes has parents.
+8. A listing is of the topic's source, as far as both name it.
 
 Sources forget segments: Kinesis lists a closed shard until its records expire. An unlisted known
-parent therefore stays. A segment pruned here was sealed, and is not added again. Only the first import can
-declare unlisted parents expired (``missing_parents``). KCL treats every parent that it cannot find
-as finished, so children can overtake a parent not discovered yet.
+parent therefore stays. A segment pruned here was sealed, and is not added again. Only a complete listing can
+declare unlisted parents expired (``missing_parents``). In their place come the known active segments that it does not
+list either and that had the same hashes: the last ancestors that consumers read. KCL treats every parent that it
+cannot find as finished, so children can overtake an ancestor.
 """
 
 from collections.abc import Collection, Mapping
@@ -204,7 +206,9 @@ class _Planner:
             missing = [
                 parent for parent in item.parents if parent not in self._names and parent not in self._external.pruned
             ]
-        if missing and (self._topic is not None or self._request.missing_parents == "rejected"):
+        if missing and self._topic is not None and self._request.complete:
+            found = list(dict.fromkeys([*found, *self._forgotten(item)]))
+        if missing and ((self._topic is not None and not found) or self._request.missing_parents == "rejected"):
             hint = (
                 ""
                 if self._topic is None
@@ -215,6 +219,20 @@ class _Planner:
         if self._topic is not None and not item.parents and self._request.hash_bits:
             raise LayoutError(f"segment {label!r} is new and has no parents, so its predecessors are unknown")
         return found
+
+    def _forgotten(self, item: m.SegmentImport) -> list[str]:
+        """Return the known active segments that are not listed and had hashes of a new segment."""
+        hashes = parse_hashes(item.hashes)
+        return [
+            label
+            for label, segment in sorted(self._known.items())
+            if label not in self._listed
+            and segment.state is SegmentState.ACTIVE
+            and (had := parse_hashes(self._external.hashes.get(segment.segment_id))) is not None
+            and hashes is not None
+            and hashes[0] <= had[1]
+            and had[0] <= hashes[1]
+        ]
 
     def _seal_unlisted_parents(self, parents: Collection[str]) -> None:
         """Rules 3 and 6: an unlisted parent was sealed before its source forgot it; list other active segments."""
@@ -243,6 +261,10 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
         raise LayoutError(
             f"it has {external.positions} positions and hashes of {external.hash_bits} bits; "
             f"this listing has {request.positions} positions and {request.hash_bits} bits",
+        )
+    if external.source and request.source and request.source != external.source:
+        raise LayoutError(
+            f"its source is {external.source!r}, and this listing is of {request.source!r}: import under another name"
         )
     return external
 

@@ -21,7 +21,7 @@ from tests.support.servers.tls_choice import uses_tls
 
 __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node", "tls"]
 
-LONGEST_FIRST = ("test_one_node.py", "test_kinesis_example.py", "test_buckets_and_jobs.py", "test_servers_away.py")
+LONGEST_FIRST = ("test_one_node.py", "test_kinesis.py", "test_buckets_and_jobs.py", "test_servers_away.py")
 """Files of a minute and more. Started last, one of them would run alone at the end."""
 
 

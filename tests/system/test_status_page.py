@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.samples.status_documents import part, subscription_summary, t
 from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.http_server import HttpHarness
+from tests.support.servers.npm_packages import npm_packages
 from tests.support.servers.programs import TEST_SECONDS, get, wait_until
 from web.access import HttpAccess, Tokens
 from web.page.units import count
@@ -61,23 +61,9 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-async def axe(pytestconfig: pytest.Config) -> str:
-    """The script of axe-core, which is installed once per lock file in pytest's cache."""
-    lock = (AXE / "package-lock.json").read_bytes()
-    folder = pytestconfig.cache.mkdir(f"axe-{hashlib.sha256(lock).hexdigest()[:12]}")
-    for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(AXE / name, folder / name)
-    script = folder / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists():
-        npm = await asyncio.create_subprocess_exec(
-            *("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"),
-            cwd=folder,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await npm.communicate()
-        assert npm.returncode == 0, output.decode()
-    return script.read_text()
+def axe(pytestconfig: pytest.Config) -> str:
+    """The script of axe-core."""
+    return (npm_packages(AXE, pytestconfig) / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
 async def test_every_page_is_accessible_in_both_color_schemes_and_on_a_phone(

@@ -6,13 +6,14 @@ have handled is acknowledged. A second cancellation cancels the calls at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.deliveries import Deliveries
+from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.interceptors import Handle, chained
 from headgate.client.processing.calls import awaitable
@@ -29,6 +30,30 @@ TURN_SECONDS: Final = 0.01
 """After this long without a pause, handlers that never wait let the connection work."""
 CANCEL_SECONDS: Final = 5.0
 """For a handler that was cancelled to end."""
+
+
+class Feed(Protocol):
+    """The segments that are held; see `headgate.client.consuming.record_feed.RecordFeed`."""
+
+    totals: ConsumerTotals
+
+    @property
+    def holdings(self) -> Sized: ...
+    def generations(self) -> list[HeldKey]: ...
+    def pause(self, key: HeldKey) -> None: ...
+    def resume(self, key: HeldKey) -> None: ...
+    def give_back(self, records: list[ConsumedRecord]) -> None: ...
+
+
+class Intake(Protocol):
+    """What becomes of the records; see `headgate.client.consuming.deliveries.Deliveries`."""
+
+    @property
+    def feed(self) -> Feed: ...
+    @property
+    def parking(self) -> Parking: ...
+    async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]: ...
+    def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +88,7 @@ class Runner:
         self,
         handler: Handler,
         options: RunOptions,
-        deliveries: Deliveries,
+        deliveries: Intake,
         kind: SubscriptionType,
         acknowledge: Callable[[ConsumedRecord], Awaitable[None]],
         *,

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from drain.protocol import DrainedResponse
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
@@ -18,7 +17,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.external_topic import ExternalTopicShard, world
 from tests.support.worlds.one_shard_programs import SMALL, client
 
 pytestmark = pytest.mark.looptime
@@ -70,26 +69,6 @@ class Source:
 
     def last(self, label: str) -> int:
         return len(self.read_order) - 1 - self.read_order[::-1].index((label, RECORDS - 1))
-
-
-class ExternalTopicShard(OneShard):
-    """A shard without Spark: a segment is drained if it is acknowledged to its sealed end."""
-
-    async def drained(self, query):
-        topic = self.leading.state.topics_by_id[query.topic_id]
-        position = self.leading.state.subscriptions[query.subscription_id].position
-        ends = {s: topic.layout.segments[s].end_offset for s in query.segments}
-        drained = {s: end for s, end in ends.items() if position(s) >= end}
-        return DrainedResponse(id=0, drained=drained, watermark=query.at_least_chunk)
-
-
-@asynccontextmanager
-async def world():
-    cluster = ExternalTopicShard()
-    async with cluster.leader() as leader:
-        cluster.leading = leader
-        async with Admin(client(cluster, "admin")) as admin:
-            yield cluster, admin
 
 
 @asynccontextmanager

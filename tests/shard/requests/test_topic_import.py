@@ -73,7 +73,7 @@ def shard() -> Shard:
 @pytest.fixture
 def split(shard: Shard) -> Shard:
     """Return topic orders with segment a, which is split into b and c."""
-    shard.imported(A, B, C)
+    shard.imported(A, B, C, source="of 2026")
     return shard
 
 
@@ -201,6 +201,20 @@ def test_the_first_import_may_declare_unlisted_parents_expired(shard: Shard) -> 
     assert () == shard.state.topics["orders"].layout.segments[0].parents
 
 
+def test_children_of_a_parent_that_was_never_listed_wait_for_the_last_known_ancestor(split: Shard) -> None:
+    """Between two listings b was split into x and y, c into z and w, and y and z were merged; b, c, y and z expired."""
+    x, v, w = seg("x", 0, 3, "b", sealed=True), seg("v", 4, 11, "yz"), seg("w", 12, 15, "c")
+    listing = seg("u", 0, 3, "x"), x, v, w
+
+    assert "'y', which is not listed" in split.rejected(*listing, missing_parents="expired", complete=False)
+    answer = split.imported(*listing, missing_parents="expired")
+
+    assert (("b", "c"), ("y", "z")) == (answer.sealed, answer.expired_parents)
+    found, known = split.state.topics["orders"].layout, ids(split)
+    assert (known["b"], known["c"]) == found.segments[known["v"]].parents
+    assert () == split.imported(*listing, missing_parents="expired").created
+
+
 def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
     split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
 
@@ -251,6 +265,7 @@ CONTRADICTIONS = {
     ),
     "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' is active, but has the child 'x'"),
     "other positions": ([seg("a", end_offset=1), B, C], {"positions": "offsets"}, "it has opaque positions"),
+    "another stream": ([A, B, C], {"source": "of 2027"}, "its source is 'of 2026', and this listing is of 'of 2027'"),
     "other bits": ([A, B, C], {"hash_bits": 5}, "hashes of 4 bits"),
 }
 

@@ -186,9 +186,12 @@ class ClientCommands:
             stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
         )
 
-    async def start_script(self, path: Path, *arguments: str, out: Path) -> RunningProgram:
+    async def start_script(
+        self, path: Path, *arguments: str, out: Path, env: Mapping[str, str] | None = None
+    ) -> RunningProgram:
         """Start a Python program that is a client of the cluster."""
-        return await self._start(*arguments, "--config", str(self._config), program=(str(path),), out=out)
+        environ = {**self._env, **(env or {})}
+        return await self._start(*arguments, "--config", str(self._config), program=(str(path),), out=out, env=environ)
 
     async def kill_all(self) -> None:
         """Kill everything that was started and still runs."""
@@ -197,7 +200,7 @@ class ClientCommands:
         self._programs.clear()
 
     async def _start(self, *arguments: str, **options: Any) -> RunningProgram:
-        program = await start(*arguments, env=self._env, **options)
+        program = await start(*arguments, **({"env": self._env} | options))
         self._programs.append(program)
         return program
 

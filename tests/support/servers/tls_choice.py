@@ -11,7 +11,7 @@ WITH_TLS: Final = frozenset(
         "test_bad_input.py",
         "test_devices.py",
         "test_documented_programs.py",
-        "test_kinesis_example.py",
+        "test_kinesis.py",
         "test_one_node.py",
         "test_seek.py",
         "test_sessions.py",

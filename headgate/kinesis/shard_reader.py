@@ -1,0 +1,71 @@
+"""Reads one shard from its checkpoint to its end, as fast as Kinesis allows: five requests and 2 MB a second.
+
+1. A page is delivered completely before the next one is asked for.
+2. A request that Kinesis refuses for now is repeated after a growing pause. An iterator that has expired is asked for
+   again, at the last page.
+3. An empty page is no end: only a page without a next iterator is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from headgate.backoff import Backoff, BackoffSchedule
+from headgate.kinesis.position import Position, iterator_arguments
+from headgate.kinesis.stream import IteratorExpiredError, KinesisStream, KinesisUnavailableError, Page
+from headgate.log.event_log import get_logger
+
+BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=10.0)
+REQUEST_SECONDS: Final = 0.2
+BYTES_PER_SECOND: Final = 2_000_000
+IDLE_SECONDS: Final = 1.0
+"""Other programs read the shard too, and share its five requests a second."""
+LOGGED_FAILURES: Final = 5
+
+log = get_logger(__name__)
+
+
+def pause_seconds(page: Page) -> float:
+    """Return how long to wait after a page, so that the shard's limits hold. Pure."""
+    if not page.records and page.behind_ms == 0:
+        return IDLE_SECONDS
+    return max(REQUEST_SECONDS, sum(len(data) for _, _, data, _ in page.records) / BYTES_PER_SECOND)
+
+
+class ShardReader:
+    def __init__(self, stream: KinesisStream, shard: str, max_records: int, draw: random.Random) -> None:
+        self._stream = stream
+        self._shard = shard
+        self._max_records = max_records
+        self._backoff = BackoffSchedule(BACKOFF, draw.random)
+
+    async def pages(self, position: Position | None, start: Any) -> AsyncIterator[Page]:
+        """Yield pages from ``position`` on; without one, from ``start``. Raises ShardGoneError or HeadgateError."""
+        iterator: str | None = None
+        failures = 0
+        while True:
+            try:
+                if iterator is None:
+                    iterator = await self._stream.iterator(self._shard, iterator_arguments(position, start))
+                page = await self._stream.page(iterator, self._max_records)
+            except IteratorExpiredError:
+                iterator = None
+                continue
+            except KinesisUnavailableError as error:
+                failures += 1
+                if failures % LOGGED_FAILURES == 0:
+                    log.warning("kinesis.waiting", shard=self._shard, failures=failures, reason=str(error))
+                await asyncio.sleep(self._backoff.next_seconds())
+                continue
+            failures = 0
+            self._backoff.reset()
+            yield page
+            if page.records:
+                position = Position(page.records[-1][0])
+            if page.iterator is None:
+                return
+            iterator = page.iterator
+            await asyncio.sleep(pause_seconds(page))

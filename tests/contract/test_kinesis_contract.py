@@ -1,0 +1,172 @@
+"""The contract of `KinesisStream`: the same tests on the stream in memory, and on a server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from headgate.errors import HeadgateError
+from headgate.kinesis.aggregation import hash_of
+from headgate.kinesis.position import Position, iterator_arguments
+from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page, ShardGoneError
+from tests.support.fakes.kinesis_stream import FakeKinesisStream
+from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
+from tests.support.waiting import until
+
+NAMES = itertools.count(1)
+ROOT = "shardId-000000000000"
+
+
+class ServerStream(KinesisStream):
+    """A stream on the server, with what the tests change on it."""
+
+    def put(self, key: str, data: bytes) -> str:
+        found: str = self._client.put_record(StreamName=self.name, PartitionKey=key, Data=data)["SequenceNumber"]
+        return found
+
+    def split(self, name: str) -> list[str]:
+        [shard] = [each for each in self._shards() if each["ShardId"] == name]
+        first, last = (int(shard["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
+        middle = (first + last) // 2 + 1
+        return self._children(self._client.split_shard, ShardToSplit=name, NewStartingHashKey=str(middle))
+
+    def merge(self, first: str, second: str) -> str:
+        [child] = self._children(self._client.merge_shards, ShardToMerge=first, AdjacentShardToMerge=second)
+        return child
+
+    def _shards(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._client.list_shards(StreamName=self.name)["Shards"]
+        return found
+
+    def _children(self, change: Any, **arguments: str) -> list[str]:
+        before = {each["ShardId"] for each in self._shards()}
+        change(StreamName=self.name, **arguments)
+        while True:
+            state = self._client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]
+            if state["StreamStatus"] == "ACTIVE":
+                return sorted({each["ShardId"] for each in self._shards()} - before)
+
+
+@pytest.fixture(scope="module")
+def server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with kinesis_server(pytestconfig, tmp_path_factory.mktemp("kinesis") / "log") as environ:
+        yield environ
+
+
+@pytest.fixture(params=["fake", pytest.param("server", marks=pytest.mark.contract)])
+async def stream(request: pytest.FixtureRequest) -> AsyncIterator[FakeKinesisStream | ServerStream]:
+    if request.param == "fake":
+        yield FakeKinesisStream()
+        return
+    client, name = kinesis_client(request.getfixturevalue("server")), f"s{next(NAMES)}"
+    client.create_stream(StreamName=name, ShardCount=1)
+    await until(
+        lambda: client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+    )
+    made = ServerStream(client, name)
+    yield made
+    made.close()
+
+
+async def pages(stream: FakeKinesisStream | ServerStream, shard: str, limit: int, **arguments: Any) -> list[Page]:
+    """Return the pages of a shard up to its end, or up to an empty one."""
+    iterator: str | None = await stream.iterator(shard, arguments or iterator_arguments(None, None))
+    found: list[Page] = []
+    while iterator is not None and not (found and not found[-1].records):
+        found.append(await stream.page(iterator, limit))
+        iterator = found[-1].iterator
+    return found
+
+
+async def test_a_closed_shard_ends_and_an_open_one_does_not(stream: FakeKinesisStream | ServerStream) -> None:
+    sequences = [stream.put(f"k{n}", b"%d" % n) for n in range(5)]
+    opened = await pages(stream, ROOT, 2)
+    stream.split(ROOT)
+    closed = await pages(stream, ROOT, 2)
+
+    for found in (opened, closed):
+        assert list(zip(sequences, [f"k{n}" for n in range(5)], [b"%d" % n for n in range(5)], strict=True)) == [
+            record[:3] for page in found for record in page.records
+        ]
+        assert found[0].behind_ms >= 0
+        assert max(len(page.records) for page in found) == 2
+    assert opened[-1].iterator is not None
+    assert closed[-1].iterator is None
+
+
+async def test_the_listing_has_all_shards_their_parents_and_hashes(stream: FakeKinesisStream | ServerStream) -> None:
+    first = await stream.shards()
+    left, right = stream.split(ROOT)
+    child = stream.merge(left, right)
+    second = await stream.shards()
+
+    assert first.source == second.source != ""
+    assert [(ROOT, [], False)] == [(each.segment, each.parents, each.sealed) for each in first.segments]
+    found = {each.segment: each for each in second.segments}
+    assert {ROOT: True, left: True, right: True, child: False} == {name: each.sealed for name, each in found.items()}
+    assert [[], [ROOT], [ROOT]] == [found[name].parents for name in (ROOT, left, right)]
+    assert [left, right] == sorted(found[child].parents)
+    assert found[child].hashes == found[ROOT].hashes == ("0", str(2**128 - 1))
+
+
+async def test_records_go_to_the_shard_of_their_hash(stream: FakeKinesisStream | ServerStream) -> None:
+    left, right = stream.split(ROOT)
+    for n in range(8):
+        stream.put(f"k{n}", b"")
+
+    for shard, low in ((left, True), (right, False)):
+        keys = {record[1] for page in await pages(stream, shard, 100) for record in page.records}
+        assert {f"k{n}" for n in range(8) if (hash_of(f"k{n}") < 2**127) is low} == keys
+
+
+async def test_an_iterator_starts_where_it_is_asked_to(stream: FakeKinesisStream | ServerStream) -> None:
+    sequences = [stream.put("k", b"%d" % n) for n in range(4)]
+    for position, first in ((Position(sequences[1]), 2), (Position(sequences[1], 0), 1)):
+        found = await pages(stream, ROOT, 10, **iterator_arguments(position, None))
+        assert [b"%d" % n for n in range(first, 4)] == [record[2] for page in found for record in page.records]
+
+
+async def test_what_does_not_exist_is_named(stream: FakeKinesisStream | ServerStream) -> None:
+    with pytest.raises(ShardGoneError, match="shardId-000000000009"):
+        await stream.iterator("shardId-000000000009", iterator_arguments(None, None))
+
+
+@pytest.mark.contract
+async def test_a_stream_that_does_not_exist_is_named(server: dict[str, str]) -> None:
+    with pytest.raises(HeadgateError, match=r"stream nowhere: .*nowhere") as raised:
+        await KinesisStream(kinesis_client(server), "nowhere").shards()
+    assert not isinstance(raised.value, KinesisUnavailableError)
+
+
+class Refusing:
+    """A client of boto3 that refuses every request."""
+
+    def __init__(self, code: str, status: int) -> None:
+        self._error = ClientError(
+            {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+            "GetRecords",
+        )
+
+    def get_records(self, **_: Any) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "passes"),
+    [
+        ("ProvisionedThroughputExceededException", 400, True),
+        ("Unknown", 503, True),
+        ("AccessDeniedException", 400, False),
+        ("ResourceNotFoundException", 400, False),
+    ],
+)
+async def test_only_what_passes_is_tried_again(code: str, status: int, passes: bool) -> None:
+    stream = KinesisStream(Refusing(code, status), "s")
+    with pytest.raises(HeadgateError, match=code) as raised:
+        await stream.page("iterator", 1)
+    stream.close()
+    assert passes is isinstance(raised.value, KinesisUnavailableError)

@@ -1,0 +1,197 @@
+"""`KinesisConsumer` in virtual time: the real leader, and a stream in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headgate.client.processing.policies import RetryPolicy
+from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
+from headgate.kinesis import KinesisConsumer, KinesisRecord
+from headgate.kinesis import consumer as module
+from tests.headgate.kinesis.test_aggregation import PACKED, RECORDS
+from tests.support.fakes.kinesis_stream import FakeKinesisStream
+from tests.support.waiting import until
+from tests.support.worlds.external_topic import ExternalTopicShard, world
+from tests.support.worlds.one_shard_programs import client
+
+pytestmark = pytest.mark.looptime
+
+KEYS = [f"k{number}" for number in range(8)]
+SECONDS = 240
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> FakeKinesisStream:
+    made = FakeKinesisStream()
+    monkeypatch.setattr(module, "KinesisStream", lambda *_: made)
+    return made
+
+
+@asynccontextmanager
+async def consuming(cluster: ExternalTopicShard, **more: Any) -> AsyncIterator[KinesisConsumer]:
+    async with (
+        client(cluster, more.get("name", "a")) as shared,
+        KinesisConsumer(shared, stream="s", subscription="sub", **more) as consumer,
+    ):
+        yield consumer
+
+
+class Reader:
+    """Remembers what it handled, in order."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[str, str]] = []
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+        self.busy: set[bytes] = set()
+        self.fails_at: bytes | None = None
+        self.pace_seconds = 0.01
+
+    async def __call__(self, record: KinesisRecord) -> None:
+        assert record.key not in self.busy, "one key, two handlers"
+        self.busy.add(record.key)
+        try:
+            await asyncio.sleep(self.pace_seconds)
+            if record.value == self.fails_at:
+                raise ValueError(record.value)
+        finally:
+            self.busy.remove(record.key)
+        self.handled.append((record.shard, record.value.decode()))
+        self.by_key[record.key.decode()].append(int(record.value))
+
+    @asynccontextmanager
+    async def reading(self, cluster: ExternalTopicShard, **more: Any) -> AsyncIterator[asyncio.Task[Any]]:
+        async with consuming(cluster, **more) as consumer:
+            task = asyncio.create_task(consumer.run(self, concurrency=4))
+            try:
+                yield task
+            finally:
+                consumer.stop()
+                await asyncio.wait([task])
+
+
+def put(stream: FakeKinesisStream, first: int, end: int) -> None:
+    for number in range(first, end):
+        for key in KEYS:
+            stream.put(key, str(number).encode())
+
+
+def whole(end: int, first: int = 0) -> dict[str, list[int]]:
+    return {key: list(range(first, end)) for key in KEYS}
+
+
+async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_programs(stream: FakeKinesisStream) -> None:
+    reader = Reader()
+    put(stream, 0, 5)
+    left, right = stream.split("shardId-000000000000")
+    put(stream, 5, 10)
+    async with world() as (cluster, _), reader.reading(cluster, name="one"), reader.reading(cluster, name="two"):
+        await until(lambda: reader.by_key == whole(10), SECONDS)
+        lower, upper = stream.split(left)
+        put(stream, 10, 15)
+        stream.merge(upper, right)
+        put(stream, 15, 20)
+        await until(lambda: reader.by_key == whole(20), SECONDS)
+        stream.refusals = 7
+        stream.expire_iterators()
+        put(stream, 20, 25)
+        await until(lambda: reader.by_key == whole(25), SECONDS)
+    assert lower in {shard for shard, _ in reader.handled}
+
+
+async def test_a_program_continues_where_another_one_stopped_within_a_packed_record(stream: FakeKinesisStream) -> None:
+    stream.put("customer-1", PACKED)
+    seen: list[bytes] = []
+
+    async def some(record: KinesisRecord) -> None:
+        if len(seen) == 2:
+            await asyncio.sleep(SECONDS)
+        seen.append(record.value)
+
+    async def rest(record: KinesisRecord) -> None:
+        seen.append(record.value)
+
+    async with world() as (cluster, _):
+        for handler, count in ((some, 2), (rest, 5)):
+            async with consuming(cluster) as consumer:
+                task = asyncio.create_task(consumer.run(handler, stop_seconds=1))
+                await until(lambda wanted=count: len(seen) == wanted, SECONDS)
+                consumer.stop()
+                await task
+    assert sorted(each.data for each in RECORDS) == sorted(seen)
+
+
+async def test_what_expired_unread_is_reported_and_its_descendants_are_read(
+    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader()
+    put(stream, 0, 3)
+    async with world() as (cluster, _):
+        async with reader.reading(cluster):
+            await until(lambda: reader.by_key == whole(3), SECONDS)
+        put(stream, 3, 5)
+        children = stream.split("shardId-000000000000")
+        put(stream, 5, 7)
+        for child in children:
+            stream.split(child)
+        put(stream, 7, 9)
+        stream.expire("shardId-000000000000", *children)
+        async with reader.reading(cluster):
+            await until(lambda: all(found[-1] == 8 for found in reader.by_key.values()), SECONDS)
+    assert {key: [0, 1, 2, 7, 8] for key in KEYS} == reader.by_key
+    assert "kinesis.shard_expired shard='shardId-000000000000'" in caplog.text
+
+
+@pytest.mark.parametrize("start", ["latest", "time"])
+async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, start: str) -> None:
+    reader = Reader()
+    async with world() as (cluster, _):
+        stream.now_ms = cluster.now_ms() - 60_000
+        put(stream, 0, 3)
+        [left, _right] = stream.split("shardId-000000000000")
+        put(stream, 3, 5)
+        wanted = stream.at()
+        stream.now_ms += 120_000 if start == "latest" else 0
+        async with reader.reading(cluster, start="latest" if start == "latest" else wanted):
+            put(stream, 5, 7)
+            stream.split(left)
+            put(stream, 7, 9)
+            await until(lambda: reader.by_key == whole(9, 5), SECONDS)
+
+
+async def test_a_stream_that_was_created_again_is_another_source(stream: FakeKinesisStream) -> None:
+    reader = Reader()
+    put(stream, 0, 3)
+    async with world() as (cluster, _):
+        async with reader.reading(cluster) as running:
+            await until(lambda: reader.by_key == whole(3), SECONDS)
+            stream.recreate()
+            put(stream, 0, 1)
+            await asyncio.wait([running], timeout=SECONDS)
+            with pytest.raises(HeadgateError, match="deleted and created again"):
+                await running
+        with pytest.raises(RequestRejectedError, match="its source is 's of 1'"):
+            async with reader.reading(cluster):
+                pass
+    assert whole(3) == reader.by_key
+
+
+async def test_a_record_whose_handler_fails_is_the_first_of_the_next_program(stream: FakeKinesisStream) -> None:
+    reader = Reader()
+    reader.fails_at = b"3"
+    put(stream, 0, 6)
+    async with world() as (cluster, _):
+        async with consuming(cluster) as consumer:
+            with pytest.raises(ConfigError, match="use 'stop' or 'skip'"):
+                await consumer.run(reader, retry=RetryPolicy(then="park"))
+            with pytest.raises(HandlerFailedError, match="the record of s in segment 0 at offset"):
+                await consumer.run(reader, retry=RetryPolicy(attempts=2))
+        assert whole(3) == reader.by_key
+        reader.fails_at = None
+        async with reader.reading(cluster):
+            await until(lambda: reader.by_key == whole(6), SECONDS)

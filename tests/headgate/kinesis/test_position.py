@@ -1,0 +1,36 @@
+"""Checkpoints of Kinesis, and where they continue."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from headgate.errors import HeadgateError
+from headgate.kinesis.aggregation import Packed
+from headgate.kinesis.position import Position, iterator_arguments
+
+START = datetime(2026, 1, 2, tzinfo=UTC)
+PACKED = [Packed(number, "k", b"") for number in (0, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "kind", "left"),
+    [("7", "AFTER_SEQUENCE_NUMBER", []), ("7:0", "AT_SEQUENCE_NUMBER", [2, 3]), ("7:2", "AT_SEQUENCE_NUMBER", [3])],
+)
+def test_a_checkpoint_continues_behind_what_is_handled(checkpoint: str, kind: str, left: list[int]) -> None:
+    position = Position.read(checkpoint)
+
+    assert {"ShardIteratorType": kind, "StartingSequenceNumber": "7"} == iterator_arguments(position, START)
+    assert left == [each.number for each in position.unhandled("7", PACKED)]
+    assert PACKED == position.unhandled("8", PACKED)
+    assert checkpoint == position.checkpoint
+
+
+def test_without_a_checkpoint_reading_starts_where_the_program_says() -> None:
+    assert {"ShardIteratorType": "TRIM_HORIZON"} == iterator_arguments(None, None)
+    assert {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": START} == iterator_arguments(None, START)
+
+
+@pytest.mark.parametrize("checkpoint", ["", "LATEST", "7:", "7:x", "\u0667"])
+def test_a_checkpoint_of_another_program_is_refused(checkpoint: str) -> None:
+    with pytest.raises(HeadgateError, match="is no sequence number"):
+        Position.read(checkpoint)

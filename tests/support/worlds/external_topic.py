@@ -1,0 +1,30 @@
+"""One shard whose topics are external, in virtual time."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+from drain.protocol import DrainedResponse
+from headgate.client.admin import Admin
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client
+
+
+class ExternalTopicShard(OneShard):
+    """A shard without Spark: a segment is drained if it is acknowledged to its sealed end."""
+
+    async def drained(self, query):
+        topic = self.leading.state.topics_by_id[query.topic_id]
+        position = self.leading.state.subscriptions[query.subscription_id].position
+        ends = {s: topic.layout.segments[s].end_offset for s in query.segments}
+        drained = {s: end for s, end in ends.items() if position(s) >= end}
+        return DrainedResponse(id=0, drained=drained, watermark=query.at_least_chunk)
+
+
+@asynccontextmanager
+async def world():
+    cluster = ExternalTopicShard()
+    async with cluster.leader() as leader:
+        cluster.leading = leader
+        async with Admin(client(cluster, "admin")) as admin:
+            yield cluster, admin
