@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, left_out, plan
+from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, plan
 
 KINDS = [FaultKind(name, seconds) for name, seconds in (("a", 8.0), ("b", 3.0), ("c", 0.0), ("d", 10.0))]
 
@@ -32,11 +32,3 @@ def test_faults_never_overlap_and_end_with_a_rest_in_time(seconds: float, seed: 
     assert all(b.begins_seconds >= a.begins_seconds + a.seconds + rest_seconds for a, b in pairwise(faults))
     assert all(fault.begins_seconds + fault.seconds + rest_seconds <= seconds for fault in faults[-1:])
     assert all(fault.begins_seconds >= WARM_UP_SECONDS for fault in faults)
-
-
-def test_a_run_that_is_too_short_names_what_it_leaves_out() -> None:
-    faults = planned(40)
-
-    assert 1 <= len(faults) < len(KINDS)
-    assert {fault.name for fault in faults} | set(left_out(KINDS, faults)) == {"a", "b", "c", "d"}
-    assert [] == left_out(KINDS, planned(600))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from headgate.cli.cluster.status_report import (
     MAX_SUBSCRIPTIONS,
-    led_shards,
     report_lines,
     subscription_rows,
 )
-from headgate.views.cluster import ComponentInfo, ShardInfo
+from headgate.views.cluster import ComponentInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
 
 STARTING = ComponentInfo(
@@ -17,10 +16,6 @@ STARTING = ComponentInfo(
     reason="starting: the Spark process is starting, see /var/lib/headgate/drain/drain.log; children of split and "
     "merged segments stay blocked",
 )
-
-
-def led(*terms):
-    return [ShardInfo(shard=number, leader_epoch=term, daemon="vm-1") for number, term in enumerate(terms)]
 
 
 def test_a_cluster_without_problems():
@@ -64,11 +59,6 @@ def test_what_is_wrong_is_said_with_its_reason():
         "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
         "20.0 records/s in, ?/s acknowledged, backlog ? records",
     ]
-
-
-def test_neighboring_shards_of_one_term_are_a_range():
-    assert led_shards(led(1, 1, 1, 4, 4, 1)) == "0-2 (term 1), 3-4 (term 4), 5 (term 1)"
-    assert led_shards(led(1)[:1] + led(1, 1, 1)[2:]) == "0 (term 1), 2 (term 1)"
 
 
 def test_the_longest_blocked_come_first_and_then_the_largest_backlogs():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 
 import pytest
@@ -49,42 +47,8 @@ def test_producers_are_listed_by_shard(invoke: Invoke, producers: FakeCluster):
     assert 4 + 2 == len(lines)
 
 
-def test_one_producer_is_described_on_its_shards(invoke: Invoke, producers: FakeCluster):
-    lines = [line.split() for line in invoke("producer", "describe", "import-1").stdout.splitlines()]
-    assert ["0", "7", "2", "12", "2023-11-14", "22:13"] == lines[2]
-    assert ["3", "7", "0", "12", "2023-11-14", "22:13"] == lines[3]
-    assert [["0", "orders", "line", "5"], ["0", "returns", "row", "7"], ["3", "orders", "line", "5"]] == lines[6:]
-
-    found = json.loads(invoke("producer", "describe", "import-1", "--json").stdout)
-    assert [0, 3] == [each["shard"] for each in found]
-    assert LINE_5 == base64.b64decode(found[0]["positions"][0]["position"])
-
-
-def test_a_list_as_json(invoke: Invoke, producers: FakeCluster):
-    found = json.loads(invoke("producer", "list", "--json").stdout)
-
-    assert [("gateway", []), ("import-1", 7)] == [
-        (found[0]["producer"], found[0]["positions"]),
-        (found[1]["producer"], found[1]["producer_id"]),
-    ]
-
-
 def test_without_producers_the_list_says_how_one_is_created(invoke: Invoke, cluster: FakeCluster):
     listed = invoke("producer", "list")
 
     assert (0, "") == (listed.exit_code, listed.stdout)
     assert "headgate produce --name NAME" in listed.stderr
-
-
-def test_a_producer_is_deleted(invoke: Invoke, producers: FakeCluster):
-    deleted = invoke("producer", "delete", "import-1", "--yes")
-
-    assert (0, "producer import-1 deleted\n") == (deleted.exit_code, deleted.stderr)
-    assert [("delete_producer", "import-1")] == producers.calls
-
-
-@pytest.mark.parametrize("words", [("describe",), ("delete", "--yes"), ("delete", "--dry-run")], ids=" ".join)
-def test_an_unknown_producer_is_one_line(invoke: Invoke, producers: FakeCluster, words: tuple[str, ...]):
-    failed = invoke("producer", *words, "import-9")
-
-    assert (1, "headgate: no shard has a producer 'import-9'\n") == (failed.exit_code, failed.stderr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from msgspec.structs import replace
 
@@ -40,39 +38,8 @@ def orders(cluster: FakeCluster) -> None:
     ]
 
 
-def rows(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if line.startswith("orders")]
-
-
-@pytest.mark.parametrize("words", [(), ("orders",), ("orders", "billing")])
-def test_consumers_are_listed(words: tuple[str, ...], invoke: Invoke) -> None:
-    result = invoke("consumer", "list", *words)
-
-    assert rows(result.stdout) == [
-        ["orders", "billing", "reader-1", "connected", "0"],
-        ["orders", "billing", "reader-2", "disconnected", "none:", "it", "is", "disconnected"],
-    ]
-
-
-def test_the_list_is_one_json_document(invoke: Invoke) -> None:
-    found = json.loads(invoke("consumer", "list", "orders", "billing", "--json").stdout)
-
-    assert [("billing", "reader-1", 2_600), ("billing", "reader-2", None)] == [
-        (each["subscription"], each["consumer"], each["last_heard_age_ms"]) for each in found
-    ]
-
-
 def test_a_subscription_without_consumers_is_said(invoke: Invoke) -> None:
     assert "no consumers" in invoke("consumer", "list", "orders", "audit").stderr
-
-
-def test_an_eviction_is_requested_and_reported(invoke: Invoke, cluster: FakeCluster) -> None:
-    result = invoke("consumer", "evict", "orders", "billing", "reader-1", "--yes")
-
-    assert result.stderr == "consumer reader-1 of subscription billing of orders evicted\n"
-    assert cluster.calls == [("evict_consumer", "orders", "billing", "reader-1")]
-    document = json.loads(invoke("consumer", "evict", "orders", "billing", "reader-1", "--yes", "--json").stdout)
-    assert document == {"topic": "orders", "subscription": "billing", "consumer": "reader-1", "evicted": True}
 
 
 def test_a_dry_run_of_an_eviction_shows_what_would_go(invoke: Invoke, cluster: FakeCluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -42,14 +41,6 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
     assert ["create_subscription", "set_delivery_policy"] == [call[0] for call in cluster.calls]
     assert {"max_processing_seconds": 90.0} == cluster.calls[1][3]
-
-
-def test_the_created_subscription_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
-    cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535))
-
-    document = json.loads(invoke("subscription", "create", "orders", "audit", "--json").stdout)
-
-    assert (document["subscription"], document["consumers"]) == ("audit", [])
 
 
 @pytest.mark.parametrize(

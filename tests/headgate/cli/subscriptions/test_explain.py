@@ -2,34 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
-
-
-def test_explain_prints_sentences_with_indented_reasons(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("explain", "orders", "billing")
-
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "All is explained.",
-        "",
-        "Segments",
-        "  Segment 1 waits.",
-        "    For 0.",
-        "",
-        "Consumers",
-        "  c1 is idle.",
-    ]
-    assert cluster.calls == [("explain", "orders", "billing", None, None)]
-
-
-def test_explain_sends_its_filters_and_prints_json(invoke: Invoke, cluster: FakeCluster):
-    result = invoke("explain", "orders", "billing", "--segment", "1", "--consumer", "c1", "--json")
-
-    assert json.loads(result.stdout)["segments"][0]["sentences"] == ["Segment 1 waits.", "For 0."]
-    assert cluster.calls == [("explain", "orders", "billing", 1, "c1")]
 
 
 def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, cluster: FakeCluster):

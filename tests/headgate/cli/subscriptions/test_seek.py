@@ -66,16 +66,6 @@ def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeClust
     assert "moved (seek generation 7)" in result.stderr
 
 
-def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster) -> None:
-    result = invoke("subscription", "set-order", "orders", "billing", "strict")
-    document = json.loads(invoke("subscription", "set-order", "orders", "billing", "strict", "--json").stdout)
-
-    assert cluster.calls[0] == ("set_order", "orders", "billing", "strict")
-    assert "order of subscription billing of orders set to strict; 1 of 2 segments wait" in result.stderr
-    assert document["order"] == "strict"
-    assert invoke("subscription", "set-order", "orders", "billing", "loose").exit_code == 2
-
-
 def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("subscription", "set", "o", "jobs", "--max-deliveries", "3", "--dead-letter", "dead")
     options = "--ack-timeout", "0", "--max-processing", "90", "--json"

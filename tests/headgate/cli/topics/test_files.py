@@ -61,16 +61,5 @@ def test_files_of_a_topic_as_json(invoke: Invoke) -> None:
     } == chunk
 
 
-def test_files_of_a_topic_as_a_table(invoke: Invoke) -> None:
-    result = invoke("topic", "files", "t")
-
-    assert result.exit_code == 0, result.stderr
-    rows = [line.split()[:4] for line in result.stdout.splitlines() if ".parquet" in line]
-    assert [
-        ["compacted", "1-1", "0", "0-1"],
-        ["chunk", "2-2", "/srv/head", "gate/chunks/shard=0000/000000000002.parquet"],
-    ] == rows
-
-
 def test_the_location_in_a_bucket_is_its_url() -> None:
     assert location("s3://bucket/ledger/") == "s3://bucket/ledger"

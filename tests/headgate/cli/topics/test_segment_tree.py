@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-import pytest
-
-from headgate import TopicPolicy
-from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.segment_tree import draw_topic
 from tests.support.fakes.cli_client import segment, topic
 
@@ -39,17 +34,3 @@ def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
         "",
         "subscriptions: audit, billing",
     ]
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**18, "1000.0 PB")],
-)
-def test_sizes_have_units(size: int, shown: str):
-    assert format_bytes(size) == shown
-
-
-def test_a_policy_is_shown_below_the_tree():
-    described = msgspec.structs.replace(topic("t", segment(0, 0, 0xFFFF)), policy=TopicPolicy(auto_split=True))
-
-    assert draw_topic(described)[-1] == "policy: auto-split on"

@@ -9,12 +9,8 @@ import msgspec
 import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment
-from headgate.cli.topics.topic import _print_pruned
-from headgate.views.topics import PruneResult
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
-
-LONG_TOPIC, LONG_SUBSCRIPTION = "payments-of-all-countries", "billing-of-the-last-month"
 
 
 @pytest.fixture
@@ -68,30 +64,6 @@ def test_each_command_sends_its_arguments(
     assert orders.calls == [call]
 
 
-def test_topic_list_is_a_table_or_one_json_document(invoke: Invoke, orders: FakeCluster):
-    table = invoke("topic", "list").stdout
-    document = json.loads(invoke("topic", "list", "--json").stdout)
-
-    assert next(line for line in table.splitlines() if "orders" in line).split() == [
-        "orders", "stored", "2", "2", "0", "12", "2.0", "kB", "billing",
-    ]  # fmt: skip
-    assert [found["topic"] for found in document] == ["orders"]
-    assert document[0]["segments"][1]["first_hash"] == 0x8000
-
-
-def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
-    assert "1        8000-ffff  active" in invoke("topic", "describe", "orders").stdout
-    assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
-
-
-def test_get_shows_each_value_as_set_takes_it_and_its_source(invoke: Invoke, orders: FakeCluster):
-    lines = [line.split() for line in invoke("topic", "get", "orders").stdout.splitlines()]
-
-    assert lines[2:] == [["auto-split", "on", "setting"], ["max-age", "7d", "topic"], ["max-bytes", "none", "default"]]
-    shown = json.loads(invoke("topic", "get", "orders", "--json").stdout)
-    assert shown[1] == {"name": "max_age_ms", "value": 604_800_000, "source": "topic"}
-
-
 def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, orders: FakeCluster):
     for words in (("topic", "describe", "ordres"), ("topic", "delete", "ordres", "--yes"), ("consume", "ordres", "b")):
         result = invoke(*words)
@@ -102,26 +74,48 @@ def test_an_unknown_topic_is_an_error_that_names_the_near_ones(invoke: Invoke, o
         )
 
 
-def test_subscription_list_shows_backlogs_of_all_topics_or_one(invoke: Invoke, orders: FakeCluster):
-    orders.subscriptions.append(subscription("returns", "audit"))
+def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
+    cluster.subscriptions.append(subscription("orders", "[red]x"))
 
-    whole = json.loads(invoke("subscription", "list", "--json").stdout)
-    table = invoke("subscription", "list", "orders").stdout
-
-    assert [each["subscription"] for each in whole] == ["billing", "audit"]
-    row = next(line for line in table.splitlines() if "billing" in line)
-    assert row.split() == ["orders", "billing", "stream", "1", "2", "1", "11"]
-    assert "audit" not in table
+    assert "[red]x" in invoke("subscription", "list").stdout
 
 
-def test_subscription_describe_shows_consumers_and_blocking_segments(invoke: Invoke, orders: FakeCluster):
-    shown = invoke("subscription", "describe", "orders", "billing").stdout.splitlines()
-    document = json.loads(invoke("subscription", "describe", "orders", "billing", "--json").stdout)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give at least one option"),
+        (("--auto-split", "yes"), "is not one of on, off, default"),
+        (("--max-segments", "0"), "from 1 to 1024"),
+        (("--max-age", "7"), "30s, 15m, 12h, 7d, 2w"),
+    ],
+    ids=["nothing named", "switch", "count", "duration"],
+)
+def test_an_invalid_policy_is_rejected_without_a_request(
+    words: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "set", "orders", *words)
 
-    assert shown[0] == "billing of orders: stream, order strict"
-    assert [line.split() for line in shown if "granted" in line] == [["0", "granted", "5", "12", "7", "reader-1", "3"]]
-    assert [line.split() for line in shown if "blocked" in line][-1] == ["1", "blocked", "0", "4", "4", "0"]
-    assert document["segments"][1]["blocked_by"] == [0]
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert orders.calls == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
+)
+def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
+    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "prune", "orders", *flags)
+
+    assert orders.calls == [("prune_topic", "orders", flags == ("--dry-run",))]
+    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
+    assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
+    assert "billing' has acknowledged 5 of 12 records" in result.stdout
+    assert "audit" in result.stderr
+    printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
+    assert printed.keys() == {"segments", "retained", "abandoned"}
+    assert printed["segments"] == [0, 1]
 
 
 def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
@@ -169,53 +163,3 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
     assert ["a", "yes", "4,", "3[0-7]"] in shown
     assert ["b", "yes", "none:", "no", "segment"] in shown
     assert invoke("subscription", "list").stdout.splitlines()[-1].split()[-1] == "~1"
-
-
-def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
-    cluster.subscriptions.append(subscription("orders", "[red]x"))
-
-    assert "[red]x" in invoke("subscription", "list").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "give at least one option"),
-        (("--auto-split", "yes"), "is not one of on, off, default"),
-        (("--max-segments", "0"), "from 1 to 1024"),
-        (("--max-age", "7"), "30s, 15m, 12h, 7d, 2w"),
-    ],
-    ids=["nothing named", "switch", "count", "duration"],
-)
-def test_an_invalid_policy_is_rejected_without_a_request(
-    words: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster
-):
-    result = invoke("topic", "set", "orders", *words)
-
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert orders.calls == []
-
-
-@pytest.mark.parametrize(
-    ("flags", "word"), [(("--yes",), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
-)
-def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
-    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
-):
-    result = invoke("topic", "prune", "orders", *flags)
-
-    assert orders.calls == [("prune_topic", "orders", flags == ("--dry-run",))]
-    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
-    assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
-    assert "billing' has acknowledged 5 of 12 records" in result.stdout
-    assert "audit" in result.stderr
-    printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
-    assert printed.keys() == {"segments", "retained", "abandoned"}
-    assert printed["segments"] == [0, 1]
-
-
-def test_a_topic_without_sealed_segments_has_nothing_to_prune(capsys: pytest.CaptureFixture[str]):
-    _print_pruned(PruneResult(segments=[], retained=[], abandoned=[]), dry_run=True)
-
-    assert ("", "nothing to prune: the topic has no sealed segments\n") == capsys.readouterr()

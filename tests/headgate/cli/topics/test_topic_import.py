@@ -79,13 +79,6 @@ def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None
     assert "expired at the source with all their records: shardId-0" in result.stderr
 
 
-def test_json_is_the_complete_reply(invoke: Invoke, cluster: FakeCluster) -> None:
-    answer = json.loads(invoke("topic", "import", "orders", "-", "--json", stdin='[{"segment": "a"}]').stdout)
-
-    assert ["a"] == answer["created"]
-    assert {"source": "", "positions": "offsets", "hash_bits": 0} == answer["topic"]["external"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
