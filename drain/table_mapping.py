@@ -6,7 +6,7 @@
     segment = "shard"          # text: the segment's name at its source
     offset = "seq"             # whole number, from 0
     size_bytes = "bytes"       # optional
-    timestamp_ms = "at"        # optional: milliseconds since 1970
+    timestamp = "at"           # optional: TIMESTAMP, or milliseconds since 1970
 
     [external.orders.acknowledgements]
     path = "/srv/orders/acks"
@@ -14,9 +14,10 @@
     segment = "shard"
     end_offset = "next"        # acknowledged up to here (exclusive)
     first_offset = "first"     # optional, default 0: each row is cumulative
-    version = "commit"         # optional: rises; end_offset must not fall
 
-``delta`` and ``iceberg`` need their jars in the Spark session.
+``path`` is a folder, a URL of a bucket (s3, gs, az), or CATALOG.NAMESPACE.TABLE of Iceberg, whose catalog pyiceberg is
+configured for. ``delta`` and ``iceberg`` need the extra ``headgate[lakehouse]``, and no jars. The rules about rows are
+in drain.external.file_reader, and those about tables in drain.external.known_files.
 
 With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's
 position as text. ``version`` orders the positions: a whole number of any length, possibly the
@@ -44,18 +45,17 @@ Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Text
-    """Path for Spark: a folder, a URL, or the table name for iceberg."""
+    """Path of a folder, or its URL; for iceberg, the name of the table."""
     format: Format = "parquet"
     segment: Text
-    version: Text | None = None
-    """Column that rises with every row of a segment, so that decreasing offsets are detected. For
-    opaque positions it defines which entries follow a checkpoint; without it that is unknown."""
 
 
 class EntriesTable(_Table, frozen=True, kw_only=True):
     offset: Text
     size_bytes: Text | None = None
-    timestamp_ms: Text | None = None
+    timestamp: Text | None = None
+    version: Text | None = None
+    """Column that orders opaque positions: which entries follow a checkpoint is unknown without it."""
 
 
 class AcknowledgementsTable(_Table, frozen=True, kw_only=True):

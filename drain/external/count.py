@@ -1,175 +1,269 @@
-"""Count the tables of one external topic on a Spark session.
+"""Count the tables of external topics: list their files, read the new ones on Spark, and add up what is known.
 
-Records come from the table of entries, everything else from the ledger; mapped acknowledgements
-from both. Results contain the ledger only, so this count is not published. Tables are read as a
-whole. With opaque positions, the entries after the stored checkpoints are counted.
+Records come from the table of entries, everything else from the ledger; mapped acknowledgements from both. Results
+contain the ledger only, so this count is not published.
 
-A table of acknowledgements is the source of truth: its rows count at the current seek generation,
-so a seek has to be done in the table.
+1. A count belongs to one version of each table. If a file is gone when it is read, the count begins again.
+2. New files are read in runs of `RUN_BYTES`, so that a large table needs no long run, and a failure loses one run.
+3. A listing that takes long continues beside later counts, which do not wait for it.
+4. A table of acknowledgements is the source of truth: its rows count at the current seek generation, so a seek has to
+   be done in the table.
+5. With opaque positions, the entries after the stored checkpoints are counted. Where files overlap, or a checkpoint
+   is in the middle of one, Spark reads these files again for the distinct entries, and the result is remembered.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, groupby
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from drain.backlog import plans as backlog
-from drain.backlog.aggregates import merged_rows
-from drain.backlog.merge import MergedRow, StateRow, merge_rows, previous_rows
-from drain.external import offset_facts as external_facts
-from drain.external import opaque_facts
+from drain.backlog.merge import StateRow, merge_rows, previous_rows
+from drain.external import known_files as known
 from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
-from drain.external.offset_facts import SEGMENT_SCHEMA, TableError
+from drain.external.file_facts import facts_frame, rows_frame, two_positions
+from drain.external.file_reader import GONE, Columns, DataFile, sortable
+from drain.external.known_files import FilesGoneError, KnownFiles, Range, TableError
+from drain.external.table_files import table_files
 from drain.protocol import Backlog
-from drain.spark.engines import ENGINE_ERRORS, error_summary, is_gone, run_errors
+from drain.spark.engines import RunError, run_errors
+from drain.spark.fact_source import spark_frame
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from headgate.errors import HeadgateError
 
-_READ_OPTIONS = {
-    # An unreadable line is an error, not a row of nulls.
-    "json": {"mode": "FAILFAST"},
-    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false"},
-}
-_SUBSCRIPTION_SCHEMA: Final = "subscription string, subscription_id long, seek_generation long"
+RUN_BYTES: Final = 64 * 1024 * 1024
+"""Of files in one run. Ten million rows of four columns take some 50 MB as Parquet."""
+LEAST_BYTES: Final = 32 * 1024
+"""A smaller file counts as one of this size."""
+LISTING_SECONDS: Final = 10.0
+ATTEMPTS: Final = 3
+"""Counts of a table whose files disappear meanwhile."""
 
+Table = EntriesTable | AcknowledgementsTable
+TopicKey = tuple[int, int]
+"""(shard, topic id). An id is never used again, and the process counts one ledger."""
+Run = Callable[[Callable[[SparkSession], pa.Table]], Awaitable[pa.Table]]
+"""Runs on the session; raises RunError or JvmGoneError."""
 
-def count_external(
-    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
-) -> tuple[Backlog, ...]:
-    """Return the backlog of one topic; ``rows``: its rows of the ledger's result, at least one. Blocks.
-
-    Raises:
-        TableError: a table is invalid; names it, the error, and an example.
-        RunError: Spark failed or was cancelled.
-        JvmGoneError: the JVM is gone.
-    """
-    if view.opaque and tables.acknowledgements is not None:
-        raise TableError(
-            f"external.{view.topic}.acknowledgements ({tables.acknowledgements.path}): its "
-            "positions are opaque, so a table of acknowledgements cannot be counted; remove it, and the "
-            "acknowledgements sent to headgate count"
-        )
-    with run_errors(f"external.{view.topic}: "):
-        if view.opaque:
-            remaining = {} if tables.entries is None else _count_remaining(session, tables.entries, view)
-            return opaque_backlog(rows, view.checkpoints, remaining)
-        merged = _merged(session, tables, view, rows, shard)
-    return offset_backlog(merge_rows([*previous_rows(rows), *merged]), tables.entries)
-
-
-def _count_remaining(
-    session: SparkSession, table: EntriesTable, view: ExternalView
-) -> dict[CheckpointKey, RemainingEntries]:
-    """Return the entries after each checkpoint that is found in the table."""
-    with _table_errors(table, view):
-        found = opaque_facts.entries(_read(session, table), table)
-        _raise_faults(opaque_facts.faults(found))
-        _check_labels(found, view)
-        versions = _checkpoint_versions(session, found, table, view)
-        rows = opaque_facts.remaining_entries(found, _checkpoints_frame(session, view, versions)).collect()
-    none = RemainingEntries(0, None if table.size_bytes is None else 0, None)
-    remaining = {
-        (row["segment"], row["checkpoint"]): RemainingEntries(row["records"], row["size_bytes"], row["oldest_ms"])
-        for row in rows
-    }
-    return {key: remaining.get(key, none) for key in versions}
+_COUNTED: Final = """
+    SELECT number, count(*) AS rows, count(size_bytes) AS sized, sum(size_bytes) AS size_bytes, min(at_ms) AS at_ms,
+           min(CASE WHEN first <> last THEN struct(first, last) END) AS conflict
+    FROM (SELECT number, order, min(position) AS first, max(position) AS last, max(size_bytes) AS size_bytes,
+                 min(at_ms) AS at_ms
+          FROM {rows} AS rows JOIN {wanted} AS wanted
+          ON rows.label = wanted.label AND order >= low AND order > after AND order <= high
+          GROUP BY number, order)
+    GROUP BY number
+"""
+_FOUND: Final = """
+    SELECT number, max(order) AS order FROM {rows} AS rows JOIN {wanted} AS wanted
+    ON rows.label = wanted.label AND position = checkpoint GROUP BY number
+"""
 
 
-def _checkpoint_versions(
-    session: SparkSession, found: DataFrame, table: EntriesTable, view: ExternalView
-) -> dict[CheckpointKey, str | None]:
-    """Return the checkpoints that are found in the table, with their versions; None for a segment's beginning."""
-    keys = checkpoint_keys(view)
-    beginnings: dict[CheckpointKey, str | None] = {(segment, text): None for segment, text in keys if text is None}
-    checkpoints = [(segment, text) for segment, text in keys if text is not None]
-    if table.version == table.offset:
-        return beginnings | {
-            (segment, text): text for segment, text in checkpoints if text.isascii() and text.isdecimal()
+class TableCounter:
+    """Counts external topics, each one once at a time."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._topics: dict[TopicKey, _Topic] = {}
+        self._threads = ThreadPoolExecutor(64, thread_name_prefix="table-listing")
+
+    async def count(
+        self, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
+    ) -> tuple[Backlog, ...]:
+        """Return the backlog of one topic; ``rows``: its rows of the ledger's result, at least one.
+
+        Raises:
+            TableError: a table is invalid; names it, the file, and what to do.
+            RunError: Spark failed or was cancelled.
+            JvmGoneError: the JVM is gone.
+        """
+        key = shard, rows[0].topic_id
+        topic = self._topics.get(key)
+        if topic is None or topic.tables != tables:
+            topic = self._topics[key] = _Topic(tables, self._run, self._threads)
+        count = topic.opaque if view.opaque else topic.offsets
+        async with topic.lock:
+            for _ in range(ATTEMPTS - 1):
+                with suppress(FilesGoneError):
+                    return await count(view, rows)
+            return await count(view, rows)
+
+    def forget(self, topic: TopicKey) -> None:
+        """Forget the files of a topic that was deleted."""
+        self._topics.pop(topic, None)
+
+
+@dataclass
+class _Topic:
+    """What is known of the tables of a topic."""
+
+    tables: ExternalTables
+    run: Run
+    threads: ThreadPoolExecutor
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    known: dict[Table, KnownFiles] = field(default_factory=dict)
+    listings: dict[Table, asyncio.Future[list[DataFile]]] = field(default_factory=dict)
+    ranges: dict[Range, RemainingEntries] = field(default_factory=dict)
+    """Those that the last count needed."""
+    orders: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Label and checkpoint of the last count → the order of that entry."""
+
+    async def offsets(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
+        topic_id, entries, acknowledgements = rows[0].topic_id, self.tables.entries, self.tables.acknowledgements
+        ends = {view.labels.get(row.segment or 0, ""): row.sealed_end_offset for row in rows if row.segment is not None}
+        segments = {label: number for number, label in view.labels.items()}
+        merged = previous_rows(rows)
+        if entries is not None:
+            with _errors_of(entries, view):
+                files = await self._read(entries, _columns(entries))
+                files.check({label: ends.get(label) for label in segments})
+                merged += known.entry_rows(files, segments, topic_id)
+        if acknowledgements is not None:
+            generations = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
+            subscriptions = {name: (number, generations.get(number, 0)) for number, name in view.subscriptions.items()}
+            with _errors_of(acknowledgements, view):
+                files = await self._read(acknowledgements, _columns(acknowledgements))
+                files.check({label: ends.get(label) for label in segments})
+                merged += known.range_rows(files, segments, subscriptions, topic_id)
+        return offset_backlog(merge_rows(merged), entries)
+
+    async def opaque(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
+        if self.tables.acknowledgements is not None:
+            with _errors_of(self.tables.acknowledgements, view):
+                raise TableError(
+                    "its positions are opaque, so a table of acknowledgements cannot be counted; remove it, and the "
+                    "acknowledgements sent to headgate count"
+                )
+        entries, found = self.tables.entries, dict[CheckpointKey, RemainingEntries]()
+        if entries is not None:
+            with _errors_of(entries, view):
+                files = await self._read(entries, _columns(entries, opaque=True))
+                files.check(dict.fromkeys(view.labels.values()))
+                found = await self._remaining(entries, files, view)
+        return opaque_backlog(rows, view.checkpoints, found)
+
+    # Files
+
+    async def _read(self, table: Table, columns: Columns) -> KnownFiles:
+        """List ``table``, read its new files, and return what is known of all of them."""
+        files = self.known.setdefault(table, KnownFiles())
+        new = files.keep(await self._listed(table, columns))
+        sizes = accumulate(max(LEAST_BYTES, file.size_bytes) for file in new)
+        for _, part in groupby(zip(sizes, new, strict=True), key=lambda each: each[0] // RUN_BYTES):
+            read = [file for _, file in part]
+            plan = partial(facts_frame, files=read, columns=columns, first=files.next_number)
+            files.add(read, await self.run(partial(_collected, plan)))
+        return files
+
+    async def _listed(self, table: Table, columns: Columns) -> list[DataFile]:
+        seconds = 0.0
+        if table not in self.listings:
+            seconds, names = LISTING_SECONDS, [column for _, column in columns.mapped]
+            loop = asyncio.get_running_loop()
+            self.listings[table] = loop.run_in_executor(self.threads, table_files, table, names)
+        await asyncio.wait({self.listings[table]}, timeout=seconds)
+        if not self.listings[table].done():
+            raise TableError(f"its files were not listed within {LISTING_SECONDS:g} s, and are still being listed")
+        return self.listings.pop(table).result()
+
+    # Opaque positions
+
+    async def _remaining(
+        self, table: EntriesTable, files: KnownFiles, view: ExternalView
+    ) -> dict[CheckpointKey, RemainingEntries]:
+        """Return the entries after each checkpoint that is found in the table."""
+        of_label = known.spans(files)
+        counted: dict[Range, RemainingEntries] = {}
+        wanted: dict[CheckpointKey, list[Range]] = {}
+        for key, order in (await self._orders(table, files, view)).items():
+            mine = of_label.get(view.labels[key[0]], [])
+            counted |= {span.whole: span.counted for span in mine if span.counted is not None}
+            wanted[key] = [found for span in mine if (found := span.after(order)) is not None]
+        needed = {each for ranges in wanted.values() for each in ranges} - counted.keys()
+        self.ranges = {each: found for each, found in self.ranges.items() if each in needed}
+        if new := sorted(needed - self.ranges.keys(), key=lambda each: each[:4]):
+            rows = await self._joined(
+                _COUNTED, table, Range._fields, new, {file for each in new for file in each.files}
+            )
+            for row in rows["conflict"].drop_null().to_pylist():
+                raise TableError(two_positions(*row.values()))
+            self.ranges |= dict.fromkeys(new, RemainingEntries(0, 0))
+            self.ranges |= {new[row["number"]]: known.remaining(row) for row in rows.to_pylist()}
+        counted |= self.ranges
+        totals = {key: known.total(counted[each] for each in ranges) for key, ranges in wanted.items()}
+        return totals if table.size_bytes else {key: replace(each, size_bytes=None) for key, each in totals.items()}
+
+    async def _orders(self, table: EntriesTable, files: KnownFiles, view: ExternalView) -> dict[CheckpointKey, str]:
+        """Return the checkpoints that are found in the table, with their orders; "" for a segment's beginning."""
+        keys = checkpoint_keys(view)
+        orders = {key: "" for key in keys if key[1] is None}
+        texts = {(segment, text): (view.labels[segment], text) for segment, text in keys if text is not None}
+        found: dict[tuple[str, str], str] = {}
+        if table.version == table.offset:
+            found = {each: sortable(each[1]) for each in texts.values() if each[1].isascii() and each[1].isdecimal()}
+        elif table.version is not None:
+            found = {each: self.orders[each] for each in texts.values() if each in self.orders}
+            new = sorted(set(texts.values()) - found.keys())
+            if may := {file for each in new for file in files.files_with(*each)}:
+                rows = await self._joined(_FOUND, table, ("label", "checkpoint"), new, may)
+                found |= {new[row["number"]]: row["order"] for row in rows.to_pylist()}
+            self.orders = found
+        return orders | {key: found[each] for key, each in texts.items() if each in found}
+
+    async def _joined(
+        self, query: str, table: EntriesTable, names: Sequence[str], wanted: Sequence[Any], files: Iterable[DataFile]
+    ) -> pa.Table:
+        """Return ``query`` over the rows of ``files``, and over ``wanted`` with its columns, and their number."""
+        given: dict[str, Any] = {
+            name: [each[at] for each in wanted] for at, name in enumerate(names) if name != "files"
         }
-    if table.version is None or not checkpoints:
-        return beginnings
-    frame = _checkpoints_frame(session, view, dict.fromkeys(checkpoints))
-    rows = opaque_facts.checkpoint_versions(found, frame).collect()
-    return beginnings | {(row["segment"], row["checkpoint"]): row["version"] for row in rows}
+        numbered = pa.table(given | {"number": range(len(wanted))})
+        read = sorted(files, key=lambda file: (file.path, file.piece))
+
+        def plan(session: SparkSession) -> DataFrame:
+            rows = rows_frame(session, read, _columns(table, opaque=True))
+            return session.sql(query, rows=rows, wanted=f.broadcast(spark_frame(session, numbered)))
+
+        return await self.run(partial(_collected, plan))
 
 
-def _checkpoints_frame(
-    session: SparkSession, view: ExternalView, versions: Mapping[CheckpointKey, str | None]
-) -> DataFrame:
-    rows = [(segment, view.labels[segment], text, version) for (segment, text), version in versions.items()]
-    return session.createDataFrame(rows, opaque_facts.CHECKPOINT_SCHEMA)
+def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession) -> pa.Table:
+    with run_errors():
+        return plan(session).toArrow()
 
 
-def _merged(
-    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
-) -> list[MergedRow]:
-    topic_id = next(row.topic_id for row in rows)
-    ends = {row.segment: row.sealed_end_offset for row in rows if row.subscription_id is None}
-    segments = session.createDataFrame(
-        [(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], SEGMENT_SCHEMA
-    )
-    facts: list[DataFrame] = []
-    if tables.entries is not None:
-        with _table_errors(tables.entries, view):
-            found = external_facts.entries(_read(session, tables.entries), tables.entries)
-            _raise_faults(external_facts.entry_faults(found, segments))
-            _check_labels(found, view)
-        facts.append(external_facts.entry_facts(found, segments, shard=shard, topic_id=topic_id))
-    if tables.acknowledgements is not None:
-        known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
-        subscriptions = session.createDataFrame(
-            [(name, number, known.get(number, 0)) for number, name in sorted(view.subscriptions.items())],
-            _SUBSCRIPTION_SCHEMA,
-        )
-        with _table_errors(tables.acknowledgements, view):
-            found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)
-            _raise_faults(external_facts.acknowledgement_faults(found, segments))
-            _check_labels(found, view)
-        facts.append(
-            external_facts.acknowledgement_facts(found, segments, subscriptions, shard=shard, topic_id=topic_id),
-        )
-    if not facts:
-        return []
-    aggregates = backlog.aggregate_joined(backlog.contributions(reduce(DataFrame.unionByName, facts))).toArrow()
-    merged = [row for rows in merged_rows(aggregates).values() for row in rows]
-    if tables.entries is not None and tables.entries.timestamp_ms is None:
-        # Without a timestamp column, ages are unknown.
-        merged = [replace(item, row=replace(item.row, timestamp_index=())) for item in merged]
-    return merged
+def _columns(table: Table, *, opaque: bool = False) -> Columns:
+    mapped: dict[str, str | None] = {"label": table.segment}
+    if isinstance(table, AcknowledgementsTable):
+        facts = "ranges"
+        mapped |= {"name": table.subscription, "first": table.first_offset, "end": table.end_offset}
+    else:
+        facts = "positions" if opaque else "entries"
+        mapped |= {"size_bytes": table.size_bytes, "at_ms": table.timestamp}
+        if opaque and table.version is not None:
+            mapped["order"] = table.version
+        if not opaque or table.version != table.offset:  # A position that orders itself is read once.
+            mapped["position" if opaque else "first"] = table.offset
+    form = table.format if table.format in {"csv", "json"} else "parquet"
+    return Columns(form, facts, tuple((name, column) for name, column in mapped.items() if column is not None))
 
 
-@contextlib.contextmanager
-def _table_errors(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
-    """Prefix errors, including those of Spark about its files, with the table's name."""
+@contextmanager
+def _errors_of(table: Table, view: ExternalView) -> Iterator[None]:
+    """Begin errors with the name of the table."""
     kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
-    where = f"external.{view.topic}.{kind} ({table.path})"
     try:
         yield
-    except TableError as error:
-        raise TableError(f"{where}: {error}") from error
-    except ENGINE_ERRORS as error:
-        if is_gone(error):
-            raise
-        raise TableError(f"{where}: {error_summary(error)}") from error
-
-
-def _read(session: SparkSession, table: EntriesTable | AcknowledgementsTable) -> DataFrame:
-    return session.read.format(table.format).options(**_READ_OPTIONS.get(table.format, {})).load(table.path)
-
-
-def _raise_faults(faults: DataFrame) -> None:
-    found = faults.orderBy("fault").collect()
-    if found:
-        raise TableError("; ".join(f"{row['fault']} ({row['count']} times, e.g. {row['example']})" for row in found))
-
-
-def _check_labels(found: DataFrame, view: ExternalView) -> None:
-    """Rule 6 of drain.external.offset_facts."""
-    if not found.where(found["label"].isin(list(view.labels.values()))).isEmpty():
-        return
-    other = found.select("label").first()
-    if other is not None:
-        known = ", ".join(list(view.labels.values())[:10])
-        raise TableError(f"no row belongs to a segment of the topic: one has {other[0]!r}, the segments are {known}")
+    except HeadgateError as error:
+        gone = isinstance(error, FilesGoneError) or GONE in str(error)
+        raised = FilesGoneError if gone else RunError if isinstance(error, RunError) else TableError
+        raise raised(f"external.{view.topic}.{kind} ({table.path}): {error}") from error

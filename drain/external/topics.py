@@ -37,6 +37,7 @@ NOT_YET: Final = "its tables are being counted for the first time: ask again"
 CountExternal = Callable[[ExternalTables, ExternalView, Sequence[StateRow], int], Awaitable[tuple[Backlog, ...]]]
 """(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError
 or RunError."""
+Forget = Callable[[tuple[int, int]], None]
 NewestResult = Callable[[int], Awaitable[Result]]
 """(shard) → its ledger, counted now; raises RunError."""
 
@@ -57,11 +58,17 @@ class ExternalTopicCounter:
     """The external topics of one process. `work` counts their backlogs and has to run."""
 
     def __init__(
-        self, tables: Mapping[str, ExternalTables], count: CountExternal, *, idle_factor: float = IDLE_FACTOR
+        self,
+        tables: Mapping[str, ExternalTables],
+        count: CountExternal,
+        forget: Forget = lambda _: None,
+        *,
+        idle_factor: float = IDLE_FACTOR,
     ) -> None:
-        """``tables``: topic → its mapped tables. ``idle_factor``: see rule 2."""
+        """``tables``: topic → its mapped tables. ``forget``: what ``count`` remembers. ``idle_factor``: see rule 2."""
         self._tables = tables
         self._count = count
+        self._forget = forget
         self._idle_factor = idle_factor
         self._due: dict[tuple[int, int], _PendingCount] = {}
         """Topics in the order of their turns; at most one entry per topic."""
@@ -122,10 +129,11 @@ class ExternalTopicCounter:
     def _remove_deleted_topics(self, result: Result) -> None:
         """Drop the topics that are no longer in the ledger of a shard (rule 4)."""
         existing = {row.topic_id for row in result.rows}
-        for known in (self._counted, self._histories, self._due):
-            for shard, topic_id in [*known]:
-                if shard == result.shard and topic_id not in existing:
-                    del known[shard, topic_id]
+        for shard, topic_id in [*self._counted]:
+            if shard == result.shard and topic_id not in existing:
+                for known in (self._counted, self._histories, self._due):
+                    known.pop((shard, topic_id), None)
+                self._forget((shard, topic_id))
 
     async def work(self, newest: NewestResult) -> None:
         """Count requested topics until cancelled, or until this process must restart; the next query then says so."""

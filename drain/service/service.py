@@ -27,7 +27,7 @@ from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
-from drain.external.count import count_external
+from drain.external.count import TableCounter
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
@@ -128,10 +128,9 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
     runner = SparkRunner(session, name="backlog", run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
+        counter = TableCounter(runner.run)
         external = ExternalTopicCounter(
-            arguments.tables,
-            lambda *topic: runner.run(lambda session: count_external(session, *topic)),
-            idle_factor=arguments.external_idle_factor,
+            arguments.tables, counter.count, counter.forget, idle_factor=arguments.external_idle_factor
         )
         job = BacklogJob(
             chunks, lambda batches: runner.run(lambda session: aggregate_chunks(session, chunks.source, batches))

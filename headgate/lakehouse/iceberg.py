@@ -27,11 +27,8 @@ class IcebergExport:
     def __init__(self, name: str, _: Origin, rows: TableRows) -> None:
         """``name``: CATALOG.NAMESPACE.TABLE."""
         self.name = f"Iceberg table {name}"
-        parts = name.split(".")
-        if len(parts) < NAME_PARTS or not all(parts):
-            raise ConfigError(f"{name!r} is not CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for")
         with table_errors(self.name, CommitFailedException):
-            self._table = _opened(parts[0], tuple(parts[1:]), rows)
+            self._table = _opened(*_parts(name), rows)
             if rows.lacks_columns(self._table.schema().as_arrow(), self.name):
                 with self._table.update_schema() as update:
                     update.union_by_name(rows.schema)
@@ -58,6 +55,20 @@ class IcebergExport:
         if text is None and newest is not None:
             raise foreign_rows(self.name)
         return None if text is None else TablePosition.decode(text, self.name)
+
+
+def _parts(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the catalog, and the identifier in it; raises ConfigError."""
+    parts = name.split(".")
+    if len(parts) < NAME_PARTS or not all(parts):
+        raise ConfigError(f"{name!r} is not CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for")
+    return parts[0], tuple(parts[1:])
+
+
+def loaded_table(name: str) -> Table:
+    """Return the table CATALOG.NAMESPACE.TABLE. Raises ConfigError, or what pyiceberg raises."""
+    catalog, identifier = _parts(name)
+    return load_catalog(catalog).load_table(identifier)
 
 
 def _opened(catalog_name: str, identifier: tuple[str, ...], rows: TableRows) -> Table:

@@ -20,12 +20,12 @@ def written(folder: Path, text: str) -> Path:
 
 def test_the_documented_example_is_valid(tmp_path: Path) -> None:
     text = DOCUMENTED.read_text()
-    block = text[text.index("    [external.orders.entries]") : text.index("``delta``")]
+    block = text[text.index("    [external.orders.entries]") : text.index("``path`` is")]
 
     assert {
         "orders": ExternalTables(
             entries=EntriesTable(
-                path="/srv/orders/entries", segment="shard", offset="seq", size_bytes="bytes", timestamp_ms="at"
+                path="/srv/orders/entries", segment="shard", offset="seq", size_bytes="bytes", timestamp="at"
             ),
             acknowledgements=AcknowledgementsTable(
                 path="/srv/orders/acks",
@@ -33,7 +33,6 @@ def test_the_documented_example_is_valid(tmp_path: Path) -> None:
                 segment="shard",
                 end_offset="next",
                 first_offset="first",
-                version="commit",
             ),
         )
     } == read_tables(written(tmp_path, block))

@@ -1,20 +1,27 @@
-"""Counting the tables of an external topic with offsets, on real Spark."""
+"""Counting the tables of an external topic with offsets: all formats, duplicates, files that change meanwhile, faults."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyiceberg.types import LongType
 
 from drain.backlog.merge import StateRow
-from drain.external.count import count_external
-from drain.external.offset_facts import TableError
+from drain.external import count as count_module
+from drain.external.count import ATTEMPTS, TableCounter
+from drain.external.known_files import TableError
 from drain.protocol import Backlog
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
-
-pytestmark = pytest.mark.spark
 
 VIEW = ExternalView(topic="orders", subscriptions={2: "billing"}, labels={0: "a", 1: "b", 2: "c"})
 ROWS = (
@@ -24,6 +31,9 @@ ROWS = (
     StateRow(1, 2, None, seek_generation=3, subscription_type="STREAM"),
 )
 """The ledger's rows: segment a is sealed at 10, b and c are active."""
+COUNTED = {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)}
+"""What is left of `entry_rows` after `acks`: records, bytes, oldest, drained."""
+FORMATS = ("parquet", "json", "csv", "delta", "iceberg")
 
 
 def entry_rows() -> list[dict[str, Any]]:
@@ -31,54 +41,210 @@ def entry_rows() -> list[dict[str, Any]]:
     return rows + [{"shard": "b", "seq": n, "bytes": 7, "at": 2000 + n} for n in range(4)]
 
 
-def ack(shard: str = "a", first: int | None = 0, end: int | None = 10, app: str | None = "billing", commit: int = 1):
-    return {"app": app, "shard": shard, "first": first, "next": end, "commit": commit}
+def ack(shard: str = "a", first: int = 0, end: int = 10) -> dict[str, Any]:
+    return {"app": "billing", "shard": shard, "first": first, "next": end}
 
 
-def tables(folder: Path, entries: Any, acks: Any, form: str = "parquet", *, versions: bool = False) -> ExternalTables:
-    mapped_entries = mapped_acks = None
-    if entries is not None:
-        write_table(folder / "entries", entries, form)
-        mapped_entries = EntriesTable(
-            path=str(folder / "entries"),
-            format=form,
-            segment="shard",
-            offset="seq",
-            size_bytes="bytes",
-            timestamp_ms="at",
-            version="version" if versions else None,
-        )
-    if acks is not None:
-        write_table(folder / "acks", acks, form)
-        mapped_acks = AcknowledgementsTable(
-            path=str(folder / "acks"),
-            format=form,
-            subscription="app",
-            segment="shard",
-            first_offset="first",
-            end_offset="next",
-            version="commit" if versions else None,
-        )
-    return ExternalTables(entries=mapped_entries, acknowledgements=mapped_acks)
+ACKS = [ack(), ack(end=4), ack("b", end=3), ack("b", first=1, end=2)]
 
 
-def counted(spark, mapped: ExternalTables, rows: tuple[StateRow, ...] = ROWS) -> tuple[Backlog, ...]:
-    return count_external(spark, mapped, VIEW, rows, shard=5)
+def entries(path: Path, form: str = "parquet", **more: Any) -> EntriesTable:
+    where = f"lake.shop.{path.name}" if form == "iceberg" else str(path)
+    columns = {"size_bytes": "bytes", "timestamp": "at"} | more
+    return EntriesTable(path=where, format=form, segment="shard", offset="seq", **columns)
+
+
+def acknowledgements(path: Path, form: str = "parquet") -> AcknowledgementsTable:
+    where = f"lake.shop.{path.name}" if form == "iceberg" else str(path)
+    columns = {"subscription": "app", "segment": "shard", "first_offset": "first", "end_offset": "next"}
+    return AcknowledgementsTable(path=where, format=form, **columns)
+
+
+class Counter:
+    """A counter without Spark, and the number of files that each of its runs read."""
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
+        self.counter = TableCounter(self.run)
+        self.before_run = lambda: None
+
+    async def run(self, work: Any) -> Any:
+        self.before_run()
+        found = work(InProcessSpark())
+        self.reads.append(found["label"].null_count)
+        return found
+
+    async def __call__(self, *tables: EntriesTable | AcknowledgementsTable, rows: Any = ROWS) -> tuple[Backlog, ...]:
+        by_kind = {"entries" if isinstance(each, EntriesTable) else "acknowledgements": each for each in tables}
+        return await self.counter.count(ExternalTables(**by_kind), VIEW, rows, 5)
+
+
+@pytest.fixture
+def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter:
+    monkeypatch.chdir(tmp_path)
+    return Counter()
 
 
 def by_segment(backlogs: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | None, int | None, bool]]:
     return {row.segment: (row.records, row.size_bytes, row.oldest_ms, row.drained) for row in backlogs}
 
 
-def test_without_a_table_of_entries_ends_come_from_the_ledger(spark, tmp_path: Path) -> None:
-    found = counted(spark, tables(tmp_path, None, [ack(end=9)]))
+@pytest.mark.parametrize("form", FORMATS)
+async def test_rows_that_occur_twice_count_once_in_every_format(counter: Counter, tmp_path: Path, form: str) -> None:
+    for at, rows in enumerate([entry_rows()[:11], entry_rows(), entry_rows()[12:] * 2]):
+        write_table(tmp_path / "entries", rows, form, f"part-{at}")
+    write_table(tmp_path / "acks", ACKS + ACKS[:2], form)
+
+    given = entries(tmp_path / "entries", form), acknowledgements(tmp_path / "acks", form)
+    assert by_segment(await counter(*given)) == COUNTED
+    assert by_segment(await counter(*given)) == COUNTED
+    assert len(counter.reads) == 2, "the second count reads no file"
+
+
+@pytest.mark.spark
+async def test_spark_reads_the_files(spark, tmp_path: Path) -> None:
+    write_table(tmp_path / "entries", entry_rows())
+    write_table(tmp_path / "entries", entry_rows()[5:], name="part-1")
+    write_table(tmp_path / "acks", ACKS, "json")
+
+    async def run(work: Any) -> Any:
+        return work(spark)
+
+    given = ExternalTables(
+        entries=entries(tmp_path / "entries"), acknowledgements=acknowledgements(tmp_path / "acks", "json")
+    )
+    assert by_segment(await TableCounter(run).count(given, VIEW, ROWS, 5)) == COUNTED
+
+
+async def test_without_a_table_of_entries_ends_come_from_the_ledger(counter: Counter, tmp_path: Path) -> None:
+    write_table(tmp_path / "acks", [ack(end=9)])
+    found = await counter(acknowledgements(tmp_path / "acks"))
     assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(found)
 
 
-def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(spark, tmp_path: Path) -> None:
+async def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(counter: Counter, tmp_path: Path) -> None:
+    write_table(tmp_path / "entries", entry_rows())
     rows = (*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10), StateRow(1, 2, 1, seek_generation=3, position=3))
-    found = counted(spark, tables(tmp_path, entry_rows(), None), rows)
-    assert {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)} == by_segment(found)
+    assert by_segment(await counter(entries(tmp_path / "entries"), rows=rows)) == COUNTED
+
+
+async def test_an_empty_folder_has_no_entries(counter: Counter, tmp_path: Path) -> None:
+    (tmp_path / "entries").mkdir()
+    found = await counter(entries(tmp_path / "entries"))
+    assert {0: 10, 1: 0, 2: 0} == {row.segment: row.records for row in found}
+
+
+# Files that change
+
+
+async def test_only_new_files_are_read_and_removed_ones_are_forgotten(counter: Counter, tmp_path: Path) -> None:
+    given = entries(tmp_path / "t")
+    for at in range(3):
+        write_table(tmp_path / "t", [{"shard": "b", "seq": at, "bytes": 1, "at": at}], name=f"part-{at}")
+    assert by_segment(await counter(given))[1][0] == 3
+
+    write_table(tmp_path / "t", [{"shard": "b", "seq": 7, "bytes": 1, "at": 9}], name="part-7")
+    assert by_segment(await counter(given))[1][0] == 8
+    (tmp_path / "t" / "part-7.parquet").unlink()
+    write_table(tmp_path / "t", [{"shard": "b", "seq": n, "bytes": 1, "at": 9} for n in range(5)], name="part-2")
+    assert by_segment(await counter(given))[1][0] == 5
+    assert counter.reads == [3, 1, 1]
+
+
+@pytest.mark.parametrize("late", [1, 99], ids=["once", "in each attempt"])
+async def test_a_table_that_is_compacted_and_vacuumed_during_a_count_is_counted_at_a_later_version(
+    counter: Counter, tmp_path: Path, late: int
+) -> None:
+    for at in range(3):
+        write_table(tmp_path / "t", [{"shard": "b", "seq": at, "bytes": 1, "at": at}], "delta")
+    compactions = 0
+
+    def compact() -> None:
+        nonlocal compactions
+        compactions += 1
+        if compactions <= late:
+            write_table(tmp_path / "t", [{"shard": "b", "seq": 3, "bytes": 1, "at": 3}], "delta")
+            table = DeltaTable(tmp_path / "t")
+            table.optimize.compact()
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+    counter.before_run = compact
+    if late < ATTEMPTS:
+        assert by_segment(await counter(entries(tmp_path / "t", "delta")))[1][0] == 4
+        assert counter.reads == [3, 1]
+    else:
+        with pytest.raises(TableError, match=r"external.orders.entries \(.*parquet: is listed and does not exist"):
+            await counter(entries(tmp_path / "t", "delta"))
+
+
+async def test_rows_that_a_delta_table_has_deleted_do_not_count(counter: Counter, tmp_path: Path) -> None:
+    write_table(tmp_path / "t", entry_rows(), "delta")
+    DeltaTable(tmp_path / "t").delete("shard = 'b' AND seq = 3")
+    found = await counter(entries(tmp_path / "t", "delta"))
+    assert by_segment(found)[1][0] == 3
+
+
+async def test_a_column_of_an_iceberg_table_may_be_renamed_and_widened(counter: Counter, tmp_path: Path) -> None:
+    rows = [row | {"seq": row["seq"]} for row in entry_rows()]
+    old = pa.Table.from_pylist(rows).rename_columns(["stream", "seq", "bytes", "at"])
+    old = old.set_column(1, "seq", old["seq"].cast(pa.int32()))
+    catalog = load_catalog("lake")
+    catalog.create_namespace("shop")
+    table = catalog.create_table("shop.t", old.schema)
+    table.append(old)
+    with table.update_schema() as update:
+        update.rename_column("stream", "shard")
+        update.update_column("seq", LongType())
+    table.append(pa.Table.from_pylist([{"shard": "b", "seq": 4, "bytes": 7, "at": 2004}]))
+    assert by_segment(await counter(entries(tmp_path / "t", "iceberg")))[1] == (5, 35, 2000, False)
+
+
+async def test_files_of_other_types_and_without_later_columns_are_one_table(counter: Counter, tmp_path: Path) -> None:
+    """int32 to int64, milliseconds to TIMESTAMP, and sizes that older files lack."""
+    (tmp_path / "t" / "day=2026-11-26").mkdir(parents=True)
+    old = pa.table({"shard": ["b"] * 2, "seq": pa.array([0, 1], pa.int32()), "at": pa.array([2000, 2001], pa.int64())})
+    pq.write_table(old, tmp_path / "t" / "day=2026-11-26" / "x.parquet")
+    at = pa.array([datetime(2026, 11, 27, tzinfo=UTC)] * 2).cast(pa.timestamp("us", "Europe/Berlin"))
+    new = pa.table({"shard": pa.array(["b"] * 2).dictionary_encode(), "seq": [2, 3], "at": at, "bytes": [6, 8]})
+    pq.write_table(new, tmp_path / "t" / "y.parquet")
+    (tmp_path / "t" / "_temporary").mkdir()
+    (tmp_path / "t" / "_temporary" / "z.parquet").write_text("not finished")
+
+    given = entries(tmp_path / "t")
+    assert by_segment(await counter(given))[1] == (4, 28, 2000, False), "the mean of those with a size is 7"
+    rows = (*ROWS, StateRow(1, 2, 1, seek_generation=3, position=3))
+    assert by_segment(await counter(given, rows=rows))[1] == (1, 7, 1_795_737_600_000, False)
+
+
+async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
+    write_table(tmp_path / "f" / "shard=b", [{"seq": 4, "bytes": 1, "at": 1}])
+    assert by_segment(await counter(entries(tmp_path / "t", "delta")))[1][0] == 4
+    assert by_segment(await counter(entries(tmp_path / "f")))[1][0] == 5
+
+
+async def test_large_tables_are_read_in_several_runs(counter: Counter, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(count_module, "RUN_BYTES", 2 * count_module.LEAST_BYTES)
+    for at in range(5):
+        write_table(tmp_path / "t", [{"shard": "b", "seq": at, "bytes": 1, "at": at}], name=f"part-{at}")
+    (tmp_path / "t" / "part-3.parquet").write_text("cut off")
+    with pytest.raises(TableError, match=r"part-3\.parquet"):
+        await counter(entries(tmp_path / "t"))
+    write_table(tmp_path / "t", [{"shard": "b", "seq": 3, "bytes": 1, "at": 3}], name="part-3")
+    assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 5
+    assert counter.reads == [1, 2, 2, 1], "what was read before the fault is not read again"
+
+
+async def test_what_is_known_of_a_deleted_topic_is_forgotten(counter: Counter, tmp_path: Path) -> None:
+    write_table(tmp_path / "t", entry_rows())
+    await counter(entries(tmp_path / "t"))
+    counter.counter.forget((5, 1))
+    await counter(entries(tmp_path / "t"))
+    await counter(entries(tmp_path / "t"), rows=[replace(row, topic_id=9) for row in ROWS])
+    assert counter.reads == [1, 1, 1]
+
+
+# Faults
 
 
 def changed(**columns: Any) -> list[dict[str, Any]]:
@@ -93,67 +259,86 @@ def without(column: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 ENTRY_FAULTS = {
-    "missing columns": (without("seq", without("at", entry_rows())), "has no column 'at', 'seq'; it has: shard, bytes"),
-    "a null offset": (changed(seq=None), 'seq is null (1 times, e.g. {"label":"a"})'),
-    "a null segment": (changed(shard=None), 'shard is null (1 times, e.g. {"offset":1})'),
-    "a null size": (changed(bytes=None), "bytes is null (1 times"),
-    "a negative offset": (changed(seq=-1), 'an offset is negative (1 times, e.g. {"label":"a","offset":-1})'),
-    "an offset twice": (
-        changed(seq=2),
-        'an offset occurs twice (1 times, e.g. {"label":"a","offset":2,"times":2})',
+    "a missing column": (without("seq", entry_rows()), "has no column 'seq'; it has shard, bytes, at"),
+    "a column that no file has": (without("at", entry_rows()), "no file has a value in column 'at'"),
+    "a null offset": (changed(seq=None), "column 'seq' is null in 1 row(s), first in row 2"),
+    "a null segment": (changed(shard=None), "column 'shard' is null in 1 row(s), first in row 2"),
+    "a negative offset": (changed(seq=-1), "an offset is negative in 1 row(s), first in row 2"),
+    "a negative size": (changed(bytes=-1), "a size is negative in 1 row(s)"),
+    "beyond the sealed end": (
+        changed(seq=10),
+        "goes up to offset 11 in 'a', beyond the end of that sealed segment, 10",
     ),
-    "beyond the sealed end": (changed(seq=10), "an offset is beyond the end of a sealed segment (1 times"),
     "a fraction": ([row | {"seq": row["seq"] + 0.5} for row in entry_rows()], "column 'seq' is of type double"),
     "text for a number": ([row | {"seq": str(row["seq"])} for row in entry_rows()], "column 'seq' is of type string"),
+    "no instant": ([row | {"at": "yesterday"} for row in entry_rows()], "column 'at' has a text that is no instant"),
+    "a flag as instant": ([row | {"at": True} for row in entry_rows()], "column 'at' is of type bool, and must be"),
     "no segment of the topic": (
         [row | {"shard": "x" + row["shard"]} for row in entry_rows()],
-        "no row belongs to a segment of the topic: one has 'xa', the segments are a, b, c",
+        "no row belongs to a segment of the topic: one has 'xa', they are a, b, c",
     ),
 }
 
 
 @pytest.mark.parametrize(("rows", "fault"), ENTRY_FAULTS.values(), ids=ENTRY_FAULTS.keys())
-def test_a_fault_of_the_entries_is_reported_with_the_table_and_an_example(
-    spark, tmp_path: Path, rows: list[dict[str, Any]], fault: str
+async def test_a_fault_names_the_table_the_file_and_the_column(
+    counter: Counter, tmp_path: Path, rows: list[dict[str, Any]], fault: str
 ) -> None:
-    given = tables(tmp_path, rows, [ack()])
+    write_table(tmp_path / "entries", rows)
     with pytest.raises(TableError) as caught:
-        counted(spark, given)
+        await counter(entries(tmp_path / "entries"))
     assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/entries): ")
+    assert fault in str(caught.value)
+    assert ("entries/part-0.parquet: " in str(caught.value)) == (not fault.startswith("no "))
+
+
+TEXTS = {
+    "csv, many": ("csv", "shard,seq,bytes,at\nb,many,1,1\n", "column 'seq': Failed to parse string: 'many'"),
+    "csv, no instant": ("csv", "shard,seq,bytes,at\nb,1,1,x\n", "column 'at' has a text that is no instant"),
+    "json, cut off": ("json", '{"shard": "a", "seq": \n', "JSON parse error"),
+    "json, a fraction": ("json", '{"shard": "a", "seq": 1.5}\n', "1.5"),
+    "json, no offset": ("json", '{"shard": "a"}\n', "has no column 'seq'"),
+    "not Parquet": ("parquet", "shard,seq\n", "Parquet"),
+}
+
+
+@pytest.mark.parametrize(("form", "text", "fault"), TEXTS.values(), ids=TEXTS.keys())
+async def test_an_unreadable_file_is_named(counter: Counter, tmp_path: Path, form: str, text: str, fault: str) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / f"x.{form}").write_text(text)
+    with pytest.raises(TableError, match=rf"x.{form}: ") as caught:
+        await counter(entries(tmp_path / "t", form))
     assert fault in str(caught.value)
 
 
-def test_with_a_version_decreasing_offsets_are_a_fault(spark, tmp_path: Path) -> None:
-    rising = [row | {"version": n} for n, row in enumerate(entry_rows())]
-    acks = [ack(end=4, commit=1), ack(end=6, commit=2)]
-    counted(spark, tables(tmp_path, rising, acks, versions=True))
-
-    falling = [row | {"version": 100 - n} for n, row in enumerate(entry_rows())]
-    with pytest.raises(TableError, match=r"offsets go backward \(12 times"):
-        counted(spark, tables(tmp_path / "again", falling, acks, versions=True))
-    with pytest.raises(TableError, match=r"acknowledged offsets go backward \(1 times.*before"):
-        counted(spark, tables(tmp_path / "acks-back", None, [ack(end=6), ack(end=4, commit=2)], versions=True))
-
-
-def test_a_text_in_a_number_column_of_csv_is_a_fault(spark, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"seq is not a whole number \(1 times"):
-        counted(spark, tables(tmp_path, changed(seq="many"), None, "csv"))
+async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_any_type(
+    counter: Counter, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.json").write_text(
+        '{"shard": "b", "seq": 0, "at": "1970-01-01T00:00:02Z", "v": 1}\n'
+        '{"shard": "b", "seq": 1, "at": "1970-01-01T01:00:03.25+01:00", "v": {"w": []}}\n'
+    )
+    (tmp_path / "t" / "empty.json").write_text("")
+    assert by_segment(await counter(entries(tmp_path / "t", "json", size_bytes=None)))[1] == (2, None, 2000, False)
 
 
-def test_an_unreadable_line_of_json_is_a_fault(spark, tmp_path: Path) -> None:
-    given = tables(tmp_path, entry_rows(), None, "json")
-    (tmp_path / "entries" / "part-1.json").write_text('{"shard": "a", "seq": \n')
-    with pytest.raises(TableError, match=r"external.orders.entries .*Spark could not count"):
-        counted(spark, given)
+MISSING = {
+    "no folder": ("parquet", "nowhere", "nowhere does not exist"),
+    "no delta table": ("delta", "nowhere", "does not exist"),
+    "no iceberg table": ("iceberg", "lake.shop.nowhere", "lake.shop.nowhere"),
+    "no iceberg name": ("iceberg", "nowhere", "'nowhere' is not CATALOG.NAMESPACE.TABLE"),
+    "no catalog": ("iceberg", "nowhere.shop.t", "nowhere"),
+    "no such storage": ("parquet", "hdfs://namenode/t", "URLs of hdfs are not read; use a path, or a URL of s3"),
+}
 
 
-def test_a_missing_table_is_named(spark, tmp_path: Path) -> None:
-    given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "nowhere"), segment="s", offset="o"))
-    with pytest.raises(TableError, match=r"external.orders.entries .*nowhere"):
-        counted(spark, given)
-
-
-def test_a_format_without_its_jars_is_named(spark, tmp_path: Path) -> None:
-    given = ExternalTables(entries=EntriesTable(path=str(tmp_path), format="delta", segment="s", offset="o"))
-    with pytest.raises(TableError, match="delta"):
-        counted(spark, given)
+@pytest.mark.parametrize(("form", "path", "fault"), MISSING.values(), ids=MISSING.keys())
+async def test_a_missing_table_is_named(counter: Counter, form: str, path: str, fault: str) -> None:
+    given = EntriesTable(path=path, format=form, segment="s", offset="o")
+    with pytest.raises(TableError) as caught:
+        await counter(given)
+    assert str(caught.value).startswith(f"external.orders.entries ({path}): ")
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert counter.reads == [], "nothing long has begun"

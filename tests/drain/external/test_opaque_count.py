@@ -1,10 +1,11 @@
-"""Counting entries with opaque positions on real Spark.
+"""Counting entries with opaque positions: on Spark where it counts, and without it where files are refused.
 
 Positions are those of a Kinesis stream: numbers with 56 digits and more, with gaps.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from drain.backlog.merge import StateRow
-from drain.external.count import count_external
-from drain.external.offset_facts import TableError
+from drain.external.count import TableCounter
+from drain.external.known_files import TableError
 from drain.protocol import Backlog
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
-
-pytestmark = pytest.mark.spark
 
 FIRST = 10**56 - 35
 """The position of the third record of a segment has one digit more than that of the second."""
@@ -63,13 +63,29 @@ def view(**checkpoints: str) -> ExternalView:
 
 def table(folder: Path, rows: list[dict[str, Any]], *, version: str | None = "at", form: str = "parquet", **more: Any):
     write_table(folder, rows, form)
-    mapped = {"size_bytes": "bytes", "timestamp_ms": "ms"} | more
+    mapped = {"size_bytes": "bytes", "timestamp": "ms"} | more
     entries = EntriesTable(path=str(folder), format=form, segment="shard", offset="at", version=version, **mapped)
     return ExternalTables(entries=entries)
 
 
+class Counter:
+    """A counter on Spark, and the number of its runs."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.runs = 0
+        self.counter = TableCounter(self.run)
+
+    async def run(self, work: Any) -> Any:
+        self.runs += 1
+        return work(self.session)
+
+    def __call__(self, mapped: ExternalTables, names: ExternalView, rows: Any = ROWS) -> tuple[Backlog, ...]:
+        return asyncio.run(self.counter.count(mapped, names, rows, 5))
+
+
 def counted(spark, mapped: ExternalTables, names: ExternalView) -> tuple[Backlog, ...]:
-    return count_external(spark, mapped, names, ROWS, shard=5)
+    return Counter(spark)(mapped, names)
 
 
 def numbers(backlogs: tuple[Backlog, ...], subscription: int) -> dict[int, tuple[int | None, int | None, int | None]]:
@@ -81,6 +97,7 @@ def numbers(backlogs: tuple[Backlog, ...], subscription: int) -> dict[int, tuple
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.spark
 def test_entries_after_a_checkpoint_are_outstanding(spark, tmp_path: Path, form: str) -> None:
     given = table(tmp_path / "t", entry_rows(), form=form)
     found = counted(spark, given, view(b=position(1)))
@@ -95,66 +112,97 @@ def outstanding_after(spark, given: ExternalTables, checkpoints: list[str]) -> l
     identities = range(10, 10 + len(checkpoints))
     rows = (*ROWS[:3], *(StateRow(1, each, None, subscription_type="STREAM") for each in identities))
     checkpoints_of = {each: {1: text} for each, text in zip(identities, checkpoints, strict=True)}
-    found = count_external(spark, given, replace(view(), checkpoints=checkpoints_of), rows, shard=5)
+    found = Counter(spark)(given, replace(view(), checkpoints=checkpoints_of), rows)
     return [numbers(found, each)[1][0] for each in identities]
 
 
+@pytest.mark.spark
 def test_a_position_that_is_its_own_version_needs_no_entry(spark, tmp_path: Path) -> None:
     checkpoints = [position(0), position(4), str(FIRST - 1), "000" + position(2), position(2), position(2), "SHARD_END"]
     assert [4, 0, 5, 2, 2, 2, None] == outstanding_after(spark, table(tmp_path / "t", entry_rows()), checkpoints)
 
 
+@pytest.mark.spark
 def test_a_version_in_another_column_is_looked_up_in_the_table(spark, tmp_path: Path) -> None:
     given = table(tmp_path / "t", entry_rows(), version="commit")
     assert [3, None, None] == outstanding_after(spark, given, [position(1), "nowhere", position(7)])
 
 
-def test_without_a_version_the_entries_after_a_checkpoint_are_unknown(spark, tmp_path: Path) -> None:
+def test_without_a_version_the_entries_after_a_checkpoint_are_unknown(tmp_path: Path) -> None:
     given = table(tmp_path / "t", entry_rows(), version=None)
-    found = counted(spark, given, view(b=position(1)))
+    found = counted(InProcessSpark(), given, view(b=position(1)))
 
     assert {0: (0, 0, None), 1: (None, None, None), 2: (0, 0, None)} == numbers(found, 2)
     assert 5 == numbers(found, 3)[1][0]
 
 
+@pytest.mark.spark
+def test_files_that_overlap_count_their_rows_once_and_are_remembered(spark, tmp_path: Path) -> None:
+    """Firehose delivers a file again, and another one in part. Checkpoints advance, also in the middle of a file."""
+    rows = entry_rows()
+    given = table(tmp_path / "t", rows[:3] + rows[5:8])
+    for at, later in enumerate([rows[2:5] + rows[8:], rows[:3] + rows[5:8], rows[3:5]]):
+        write_table(tmp_path / "t", later, name=f"later-{at}")
+    counter = Counter(spark)
+
+    assert {0: (0, 0, None), 1: (3, 39, 1002), 2: (0, 0, None)} == numbers(counter(given, view(b=position(1))), 2)
+    assert counter.runs == 2
+    assert (5, 60, 1000) == numbers(counter(given, view(b=position(1))), 3)[0]
+    assert counter.runs == 2, "nothing is new"
+    write_table(tmp_path / "t", [rows[9] | {"at": position(5)}], name="newest")
+    assert (2, 28, 1004) == numbers(counter(given, view(b=position(3))), 2)[1]
+    assert counter.runs == 4, "the new file, and what follows the new checkpoint"
+    write_table(tmp_path / "t", [rows[9] | {"at": position(6)}], name="newest-2")
+    assert (1, 14, 1004) == numbers(counter(given, view(b=position(5))), 2)[1]
+    assert counter.runs == 5, "between files, nothing is read again"
+
+
+@pytest.mark.spark
+def test_a_version_of_two_positions_is_a_fault_in_a_file_and_in_two(spark, tmp_path: Path) -> None:
+    rows = [entry_rows()[0], entry_rows()[1] | {"commit": "0000"}]
+    with pytest.raises(TableError, match="have one version: map a column"):
+        counted(spark, table(tmp_path / "t", rows, version="commit"), view())
+    given = table(tmp_path / "u", rows[:1], version="commit")
+    write_table(tmp_path / "u", rows[1:], name="part-1")
+    with pytest.raises(TableError, match="have one version: map a column"):
+        counted(spark, given, view())
+
+
 FAULTS = {
-    "a null position": ({"at": None}, "at is null (1 times"),
-    "a null segment": ({"shard": None}, "shard is null (1 times"),
-    "a null size": ({"bytes": None}, "bytes is null (1 times"),
-    "a negative size": ({"bytes": -1}, "a size is negative (1 times"),
-    "a position that is not a number": ({"at": "-7"}, "a version is not a whole number (1 times"),
-    "a position twice": ({"at": position(0)}, "a position occurs twice (1 times"),
-    "a version twice": ({"at": "0" + position(0)}, "a version occurs twice (1 times"),
+    "a null position": ({"at": None}, "column 'at' is null in 1 row(s), first in row 2"),
+    "a null segment": ({"shard": None}, "column 'shard' is null in 1 row(s)"),
+    "a negative size": ({"bytes": -1}, "a size is negative in 1 row(s)"),
+    "a position that is not a number": ({"at": "-7"}, "column 'at' has a version that is not a whole number"),
 }
 
 
 @pytest.mark.parametrize(("columns", "fault"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_fault_is_reported_with_the_table_and_an_example(spark, tmp_path: Path, columns: Any, fault: str) -> None:
+def test_a_fault_is_reported_with_the_table_and_an_example(tmp_path: Path, columns: Any, fault: str) -> None:
     with pytest.raises(TableError) as caught:
-        counted(spark, table(tmp_path / "t", entry_rows(**columns)), view())
-    assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/t): ")
+        counted(InProcessSpark(), table(tmp_path / "t", entry_rows(**columns)), view())
+    assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/t): {tmp_path}/t/part-0.parquet: ")
     assert fault in str(caught.value)
 
 
-def test_floating_point_positions_are_rejected(spark, tmp_path: Path) -> None:
+def test_floating_point_positions_are_rejected(tmp_path: Path) -> None:
     """A JSON reader converts sequence numbers without quotes to floats, which lose digits."""
     rows = [row | {"at": float(row["at"])} for row in entry_rows()]
     with pytest.raises(TableError, match="column 'at' is of type double; a position is a text or a whole number"):
-        counted(spark, table(tmp_path / "t", rows), view())
+        counted(InProcessSpark(), table(tmp_path / "t", rows), view())
 
 
-def test_a_table_without_segments_of_the_topic_is_rejected(spark, tmp_path: Path) -> None:
+def test_a_table_without_segments_of_the_topic_is_rejected(tmp_path: Path) -> None:
     rows = [row | {"shard": f"x{row['shard']}"} for row in entry_rows()]
     with pytest.raises(TableError, match="no row belongs to a segment of the topic"):
-        counted(spark, table(tmp_path / "t", rows), view())
+        counted(InProcessSpark(), table(tmp_path / "t", rows), view())
 
 
-def test_a_table_of_acknowledgements_is_rejected(spark) -> None:
+def test_a_table_of_acknowledgements_is_rejected() -> None:
     acknowledged = AcknowledgementsTable(path="/srv/acks", segment="s", subscription="a", end_offset="e")
     with pytest.raises(TableError, match=r"external.orders.acknowledgements \(/srv/acks\): .*opaque.*remove it"):
-        counted(spark, ExternalTables(acknowledgements=acknowledged), view())
+        counted(InProcessSpark(), ExternalTables(acknowledgements=acknowledged), view())
 
 
-def test_without_a_table_of_entries_only_segments_read_to_their_end_are_known(spark) -> None:
-    found = counted(spark, ExternalTables(), view())
+def test_without_a_table_of_entries_only_segments_read_to_their_end_are_known() -> None:
+    found = counted(InProcessSpark(), ExternalTables(), view())
     assert {0: (0, 0, None), 1: (None, None, None), 2: (None, None, None)} == numbers(found, 2)

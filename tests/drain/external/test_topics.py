@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
-from drain.external.offset_facts import TableError
+from drain.external.known_files import TableError
 from drain.external.topics import NOT_MAPPED, NOT_YET, ExternalTopicCounter
 from drain.protocol import MAX_REASON_LENGTH, Backlog, DrainQuery, ExternalBacklogQuery
 from drain.spark.engines import JvmGoneError, RunError

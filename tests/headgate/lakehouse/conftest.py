@@ -1,11 +1,3 @@
-"""An Iceberg catalog in the present folder. pyiceberg reads its configuration once, when it is imported."""
+"""Configures pyiceberg before it is imported."""
 
-from __future__ import annotations
-
-import os
-
-os.environ |= {
-    "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
-    "PYICEBERG_CATALOG__LAKE__URI": "sqlite:///catalog.db",
-    "PYICEBERG_CATALOG__LAKE__WAREHOUSE": "warehouse",
-}
+import tests.support.samples.lake_catalog  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tables of external topics as files, in the formats that Spark reads without further jars."""
+"""Tables of external topics: a folder of files, a Delta table, and an Iceberg table."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import write_deltalake
+from pyiceberg.catalog import load_catalog
 
 
-def write_table(folder: Path, rows: list[dict[str, Any]], form: str = "parquet") -> None:
-    """Write ``rows`` as one file in the new ``folder``; ``form``: parquet, json or csv."""
-    folder.mkdir(parents=True)
-    path = folder / f"part-0.{form}"
+def write_table(folder: Path, rows: list[dict[str, Any]], form: str = "parquet", name: str = "part-0") -> None:
+    """Write ``rows`` as one file, or one commit, of the table in ``folder``; for iceberg, lake.shop.FOLDER."""
+    table = pa.Table.from_pylist(rows)
+    if form == "delta":
+        write_deltalake(folder, table, mode="append", schema_mode="merge")
+        return
+    if form == "iceberg":
+        catalog = load_catalog("lake")
+        catalog.create_namespace_if_not_exists("shop")
+        catalog.create_table_if_not_exists(f"shop.{folder.name}", table.schema).append(table)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.{form}"
     if form == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        pq.write_table(table, path)
     elif form == "json":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
     else:
         lines = [rows[0], *(["" if value is None else str(value) for value in row.values()] for row in rows)]
         path.write_text("".join(",".join(line) + "\n" for line in lines))

@@ -1,0 +1,114 @@
+"""List the data files of an external table, at one version of it.
+
+A Delta or Iceberg table names its files, and a folder or bucket contains them. Rows that such a table has deleted are
+listed with their file. What a library cannot read is refused by name.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import obstore
+import obstore.store
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from drain.external.file_reader import DataFile
+from drain.table_mapping import AcknowledgementsTable, EntriesTable
+from headgate.errors import HeadgateError
+from headgate.lakehouse.tables import table_errors
+
+SCHEMES: Final = ("file", "s3", "gs", "az", "abfs", "abfss")
+PIECE_BYTES: Final = 32 * 1024 * 1024
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_HIDDEN: Final = re.compile(r"(^|/)[._](?![^/]*=)")
+"""Files that writers have not finished, and their logs, begin so. The folder of a partition may, too."""
+
+
+def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[str]) -> list[DataFile]:
+    """Return the files of ``table``, sorted; ``columns``: those that are mapped. Blocks.
+
+    A large file is listed in pieces, so that tasks share it, and a run needs not read all of it. Raises HeadgateError:
+    the table does not exist, may not be read, or has a feature that is not read.
+    """
+    found: list[DataFile] = []
+    with table_errors(f"{table.format} table"):
+        try:
+            kinds = {"delta": _delta, "iceberg": _iceberg}
+            files = kinds.get(table.format, _folder)(_url(table.path), columns)
+            for file in sorted(files, key=lambda each: each.path):
+                count = 1 if table.format in {"csv", "json"} else max(1, -(-file.size_bytes // PIECE_BYTES))
+                found += (replace(file, piece=(at, count)) for at in range(count))
+        except ModuleNotFoundError as error:
+            raise HeadgateError(f"it needs {error.name}: python3 -m pip install 'headgate[lakehouse]'") from error
+    return found
+
+
+def _url(path: str) -> str:
+    """Return a path or URL as objects in buckets and local files are named. The URIs of tables are not encoded."""
+    return re.sub(r"^s3a:", "s3:", re.sub(r"^file:/+", "/", path))
+
+
+def _folder(path: str, _: object) -> Iterator[DataFile]:
+    scheme, _, _ = path.rpartition("://")
+    if scheme and scheme not in SCHEMES:
+        raise HeadgateError(f"URLs of {scheme} are not read; use a path, or a URL of {', '.join(SCHEMES[1:])}")
+    if not scheme and not Path(path).exists():
+        raise HeadgateError(f"{path} does not exist")
+    root = path.rstrip("/") if scheme else str(Path(path).absolute())
+    for page in obstore.list(obstore.store.from_url(root if scheme else Path(root).as_uri())):
+        for meta in page:
+            if not _HIDDEN.search(meta["path"]):
+                version = meta["e_tag"] or meta["last_modified"].isoformat()
+                yield DataFile(f"{root}/{meta['path']}", meta["size"], version, _partition(meta["path"]))
+
+
+def _partition(relative: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the values in the names of folders, as in ``day=2026-11-27/part-0.parquet``."""
+    folders = [name.partition("=") for name in relative.split("/")[:-1] if "=" in name]
+    return tuple((column, None if value == _NULL else unquote(value)) for column, _, value in folders)
+
+
+def _delta(path: str, _: object) -> Iterator[DataFile]:
+    from deltalake import DeltaTable  # noqa: PLC0415 - of the extra lakehouse
+
+    table = DeltaTable(path)
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise HeadgateError("has column mapping, which is not read: write a copy without delta.columnMapping.mode")
+    deleted: dict[str, bytes] = {}
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        for uri, kept in zip(*pa.table(table.deletion_vectors()).to_pydict().values(), strict=True):
+            deleted[_url(uri)] = array("q", (row for row, keep in enumerate(kept) if not keep)).tobytes()
+    root = _url(table.table_uri).rstrip("/")
+    actions = pa.table(table.get_add_actions(flatten=True))
+    partitions = [name for name in actions.column_names if name.startswith("partition.")]
+    for row in actions.select(["path", "size_bytes", "modification_time", *partitions]).to_pylist():
+        file = row["path"] if "://" in row["path"] else f"{root}/{unquote(row['path'])}"
+        values = ((name.partition(".")[2], row[name]) for name in partitions)
+        constants = tuple((name, None if value is None else str(value)) for name, value in values)
+        yield DataFile(
+            file, row["size_bytes"], f"{row['modification_time']}", constants, deleted=deleted.get(file, b"")
+        )
+
+
+def _iceberg(name: str, columns: Iterable[str]) -> Iterator[DataFile]:
+    from headgate.lakehouse.iceberg import loaded_table  # noqa: PLC0415 - of the extra lakehouse
+
+    table = loaded_table(name)
+    known = {field.name: field.field_id for field in table.schema().fields}
+    ids = tuple(sorted((column, known[column]) for column in columns if column in known))
+    for task in table.scan().plan_files():
+        data, rows = task.file, array("q")
+        for each in (data, *task.delete_files):
+            if each.file_format != "PARQUET":
+                raise HeadgateError(
+                    f"{each.file_path} is not Parquet, and other files and deletion vectors are not read"
+                )
+        for each in sorted(task.delete_files, key=lambda each: each.file_path):
+            with table.io.new_input(each.file_path).open() as source:
+                rows.extend(pq.read_table(source, filters=[("file_path", "=", data.file_path)])["pos"].to_pylist())
+        yield DataFile(_url(data.file_path), data.file_size_in_bytes, field_ids=ids, deleted=rows.tobytes())

@@ -1,0 +1,3 @@
+"""Configures pyiceberg before it is imported."""
+
+import tests.support.samples.lake_catalog  # noqa: F401
