@@ -33,6 +33,30 @@ def paho_of(client: aiomqtt.Client) -> PahoClient:
     return client._client  # noqa: SLF001
 
 
+class OutgoingPacket:
+    """One packet among those that paho writes."""
+
+    def __init__(self, paho: PahoClient, packet: bytes) -> None:
+        """Append ``packet`` to what `loop_write` writes.
+
+        It is passed for an acknowledged one, for which paho makes no result when it is written: for others it makes
+        29 tables of properties.
+        """
+        self._state: dict[str, Any] = {
+            "command": packet[0],
+            "mid": 0,
+            "qos": 1,
+            "pos": 0,
+            "to_process": len(packet),
+            "packet": memoryview(packet),
+            "info": None,
+        }
+        paho._out_packet.append(self._state)  # type: ignore[arg-type]  # noqa: SLF001
+
+    def is_published(self) -> bool:
+        return not self._state["to_process"]
+
+
 def _before(client: aiomqtt.Client, event: str, function: Callable[..., None]) -> None:
     """Call ``function`` before the callback that aiomqtt has set for an event of paho."""
     paho = paho_of(client)

@@ -43,6 +43,7 @@ from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
 from headgate.transport.aiomqtt_parts import (
+    OutgoingPacket,
     answer_unless_lost,
     broker_properties,
     close_socket,
@@ -60,7 +61,7 @@ from headgate.transport.aiomqtt_parts import (
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
 from headgate.transport.message_router import MessageRouter
-from headgate.transport.mqtt_packets import ArrivedMessage, correlation
+from headgate.transport.mqtt_packets import ArrivedMessage, correlation, encode_publish
 from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
 from headgate.transport.outgoing_messages import OutgoingMessages
 from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
@@ -187,14 +188,20 @@ class MqttTransport:
             return False
         paho = paho_of(self._client)
         properties = None if correlation_data is None or self.broker is None else correlation(correlation_data)
-        self._publishing = paho
-        try:
-            info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain, properties=properties)
-        finally:
-            self._publishing = None
-        if info.rc != 0:
+        if paho.socket() is None:
             return False
-        self._outgoing.add(info, len(payload), retain)
+        if retain or properties is not None:
+            self._publishing = paho
+            try:
+                info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain, properties=properties)
+            finally:
+                self._publishing = None
+            if info.rc != 0:
+                return False
+            self._outgoing.add(info, len(payload), retain)
+        else:
+            packet = encode_publish(topic, payload, mqtt5=self.broker is not None)
+            self._outgoing.add(OutgoingPacket(paho, packet), len(payload), retain)
         if self._loop.time() - self._last_write_at >= self._timing.immediate_write_after_idle_seconds:
             self._write(paho)
         elif not self._write_scheduled:

@@ -1,4 +1,4 @@
-"""Decodes MQTT's PUBLISH. Pure.
+"""Encodes and decodes MQTT's PUBLISH. Pure.
 
 paho builds an object with 29 tables of properties for each message of MQTT 5, also for one without properties, which
 costs more than everything else that it does with a message. Here only a message with properties pays for them: one of
@@ -61,6 +61,21 @@ def _headers(properties: Properties) -> Headers:
     named: list[tuple[str, str]] = getattr(properties, "UserProperty", [])
     texts = named if content_type is None else [(CONTENT_TYPE, content_type), *named]
     return tuple((name, text.encode()) for name, text in texts)
+
+
+def encode_publish(topic: str, payload: bytes, *, mqtt5: bool) -> bytes:
+    """Return the packet of a message at QoS 0 that is not retained and has no properties.
+
+    ``topic`` has no wildcards: a broker closes the connection of who publishes to such a one.
+    """
+    name = topic.encode()
+    rest = len(name).to_bytes(2, "big") + name + (b"\x00" if mqtt5 else b"")
+    left, head = len(rest) + len(payload), bytearray((0x30,))
+    while more := left >> 7:
+        head.append(left & 0x7F | 0x80)
+        left = more
+    head.append(left)
+    return b"".join((head, rest, payload))
 
 
 def correlation(data: bytes) -> Properties:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt import _packet
-from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from headgate.transport.mqtt_packets import CONTENT_TYPE, decode_publish
+from headgate.transport.mqtt_packets import CONTENT_TYPE, decode_publish, encode_publish
 
 
 def packet(
@@ -70,6 +71,19 @@ def test_a_message_is_what_paho_reads(
     assert found.response_topic == getattr(expected.properties, "ResponseTopic", None)
     assert found.correlation_data == getattr(expected.properties, "CorrelationData", None)
     assert found.headers == (tuple((name, text.encode()) for name, text in headers) if mqtt5 else ())
+
+
+@pytest.mark.parametrize("mqtt5", [True, False])
+@pytest.mark.parametrize("size_bytes", [0, *(2**bits + more for bits in (7, 14, 21) for more in (-6, -5, -4))])
+def test_an_encoded_message_is_what_paho_writes(size_bytes: int, mqtt5: bool) -> None:
+    """At these lengths the fixed header gets another byte."""
+    paho = PahoClient(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion(5 if mqtt5 else 4))
+    paho._sock = object()
+    paho.on_socket_register_write = lambda *_: None
+    paho.publish("é", payload := b"x" * size_bytes)
+    paho._sock = None
+
+    assert paho._out_packet[0]["packet"] == encode_publish("é", payload, mqtt5=mqtt5)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x01t", b"\x00\x01\xff\x00", b"\x00\x01t\x05\x63"])
