@@ -105,7 +105,7 @@ class ProducerDeleted(Entry, frozen=True, tag="producer_deleted"):
     token: str
 
 
-class Placement(msgspec.Struct, frozen=True, array_like=True):
+class Placement(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Offsets of the records of a batch that belong to one segment.
 
     The records of the batch whose segment hash lies in ``first_hash..last_hash`` have the offsets

@@ -81,7 +81,7 @@ def _require_id_of_epoch(producer_id: int | None, producer_epoch: int) -> None:
         raise ValueError("producer_epoch without producer_id")
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One keyed record of a batch. A surplus element has no name, so ignoring it could lose what it means."""
 
     key: bytes
@@ -89,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     timestamp_ms: Natural
 
 
-class RecordHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RecordHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One header of the record with the index ``record`` in its batch. As in a `Record`, nothing may follow."""
 
     record: Natural

@@ -77,7 +77,7 @@ def refused_record(batch: m.ProduceBatch) -> str | None:
         return f"the batch has {len(batch.records)} records, and a header for record {last}"
     for index, record in enumerate(batch.records):
         size = len(record.key) + len(record.value)
-        if own := headers.get(index):
+        if headers and (own := headers.get(index)):
             if (wrong := wrong_headers(own, reserved=batch.reserved_headers)) is not None:
                 return f"record {index} has {wrong}"
             size += header_bytes(own) if size > _LARGE_RECORD_BYTES else 0

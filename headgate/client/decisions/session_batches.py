@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Final, Protocol
 
 from headgate.backoff import Backoff
@@ -309,21 +310,17 @@ class SessionBatches:
             if batch.resend_at is not None and now >= batch.resend_at:
                 batch.resend_at = None
                 self._send(batch, attempt, producer, now)
-        outstanding = 0
-        for batch in self.in_flight:
-            outstanding += 1
-            if batch.attempt != attempt.number:
-                if outstanding > limit:
-                    return
-                self._send(batch, attempt, producer, now)
-        while self.queue and outstanding < limit:
+        if self.in_flight and self.in_flight[-1].attempt != attempt.number:
+            for batch in islice(self.in_flight, limit):
+                if batch.attempt != attempt.number:
+                    self._send(batch, attempt, producer, now)
+        while self.queue and len(self.in_flight) < limit:
             batch = self.queue.popleft()
             self._expire_hopeless(batch, now)
             if not batch.resolved:
                 batch.sequence = self._next_sequence
                 self._next_sequence += 1
                 self.in_flight.append(batch)
-                outstanding += 1
                 self._send(batch, attempt, producer, now)
 
     def _send(self, batch: SessionBatch, attempt: Attempt, producer: tuple[int, int], now: float) -> None:
@@ -359,6 +356,8 @@ class SessionBatches:
 
     def settle_proven(self, now: float = math.inf) -> None:
         """Report the proven batches whose offsets have not arrived by ``now``; rule 7. Default: all of them."""
+        if not self.proven:
+            return
         late = [each for each in self.proven if now == math.inf or self._is_late(each, now)]
         self.proven = [batch for batch in self.proven if batch not in late]
         for batch in late:

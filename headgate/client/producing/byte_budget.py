@@ -58,11 +58,12 @@ class ByteBudget:
 
     def _admit(self, shard: int, size_bytes: int) -> bool:
         used = self._used.get(shard, 0)
-        more = self._above_guarantee(used + size_bytes) - self._above_guarantee(used)
-        oversized_alone = used == 0 and size_bytes > self._guaranteed + self._pool
-        if more and self._pool_used + more > self._pool and not oversized_alone:
-            return False
-        self._pool_used += more
+        more = used + size_bytes - max(self._guaranteed, used)
+        if more > 0:
+            oversized_alone = used == 0 and size_bytes > self._guaranteed + self._pool
+            if self._pool_used + more > self._pool and not oversized_alone:
+                return False
+            self._pool_used += more
         self._used[shard] = used + size_bytes
         return True
 

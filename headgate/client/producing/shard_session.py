@@ -256,9 +256,10 @@ class ShardSession:
                 waiting.set_exception(error)
 
     def _set_timer(self) -> None:
+        """Wake when the session asks for it, or earlier: most replies only move that time on."""
         wake_at = self._session.wake_at
         if self._timer is not None:
-            if wake_at == self._timer.when():
+            if wake_at is not None and self._timer.when() <= wake_at:
                 return
             self._timer.cancel()
             self._timer = None
