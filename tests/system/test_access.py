@@ -171,6 +171,7 @@ async def test_a_higher_quota_needs_no_restart(cluster: SecuredTestCluster) -> N
         await wait_until(created, lambda: "the daemon has read the access file", 30)
 
 
+@pytest.mark.nightly
 async def test_the_users_that_a_node_creates_do_their_work_with_the_broker_amqtt(tmp_path: Path) -> None:
     """mosquitto is not installed everywhere; all other tests of users run on it."""
     async with Cluster(tmp_path, shards=1, broker_kind="amqtt", tls=True) as cluster:

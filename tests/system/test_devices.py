@@ -102,6 +102,7 @@ async def test_no_message_is_lost_when_all_daemons_and_the_broker_restart(tmp_pa
         await wait_until(stored, "every record is in the ledger", 30)
 
 
+@pytest.mark.nightly
 async def test_no_message_acknowledged_before_the_switch_is_lost_when_devices_are_switched_off_and_on(
     tmp_path: Path,
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.servers.programs import TEST_SECONDS, metric, wait_until
 from tests.support.servers.raw_clients import raw_transport
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(TEST_SECONDS)]
 
 PROMPT_SECONDS = 5.0
 """For a request to a leader that works. Clients that believed a forgery would wait in vain."""

@@ -12,7 +12,7 @@ from headgate.protocol import messages as m
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(TEST_SECONDS)]
 
 SESSION_SECONDS = 60.0
 """The daemon keeps its session, and thus its term, while it is frozen."""

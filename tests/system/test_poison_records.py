@@ -12,7 +12,7 @@ from headgate.model.dead_letter import origin_of
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until, whole_lines
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(TEST_SECONDS)]
 
 WORKER = """
 import asyncio, os, signal, sys
