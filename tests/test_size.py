@@ -23,7 +23,7 @@ LINES = {
         "*.py",
         63_100,
     ),  # Spark source and sink 1 060, lakehouse tables 850: what could not be removed for them; the aim is 51 000
-    "tools": (TOOLS, "*.py", 12_410),  # benchmarks of reading and of the Spark source 190; the aim is 8 500
+    "tools": (TOOLS, "*.py", 12_320),  # benchmarks of reading and of the Spark source 190; the aim is 8 500
     "tests": (("tests",), "*.*", 81_450),  # data and example clients included; those of both 1 340; the aim is 66 000
 }
 """Part → its folders, the files that count, and how many lines they may have."""

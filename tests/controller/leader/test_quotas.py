@@ -96,6 +96,7 @@ async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_
     assert "forgotten" == gone.verdict
 
 
+RECORDS = 8000
 SMALL = ProducerSettings(batch_bytes=200, linger_seconds=0, max_in_flight=128)
 
 
@@ -104,12 +105,12 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
     async with shard_with(requests_per_second=200) as shard:
         loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         async with Producer(client(shard, "shop"), settings=SMALL) as producer:
-            deliveries = [await producer.send("orders", b"key", b"%d" % n * 30) for n in range(3000)]
+            deliveries = [await producer.send("orders", b"key", b"%d" % n * 30) for n in range(RECORDS)]
             placed = [await delivery for delivery in deliveries]
             resent = producer.metrics().retried_batches
         seconds = loop.time() - began
 
-    assert list(range(3000)) == [each.offset for each in placed]
+    assert list(range(RECORDS)) == [each.offset for each in placed]
     assert 0 == resent
     assert seconds > 1
     assert shard.registry.get_sample_value("headgate_replies_delayed_total", {"shard": "0"})

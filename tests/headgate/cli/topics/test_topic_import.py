@@ -45,7 +45,7 @@ def test_an_import_prints_the_topic_with_its_names_at_the_source(
 
     assert (0, "created: shardId-0, shardId-1, shardId-2\n") == (result.exit_code, result.stderr)
     assert [
-        "orders: 2 active, 1 sealed; shard 2, layout epoch 0; external, positions are opaque, source kinesis",
+        "orders: 2 active, 1 sealed; shard 2, layout epoch 0; external, positions are opaque",
         "",
         "segment  hashes     state   records  size",
         "0        0000-ffff  sealed                 shardId-0",
