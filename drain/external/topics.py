@@ -5,14 +5,15 @@ backlog query returns the last count and triggers another one in the background,
 delay no other request.
 
 1. Only requested topics are counted, each once however often it is requested meanwhile.
-2. Topics are counted one at a time. Then counting rests for `IDLE_FACTOR` times the duration:
-   tables are read as a whole, and may use at most a fifth of the session.
+2. Topics are counted one at a time. Then the topic rests for `IDLE_FACTOR` times the duration, while others are
+   counted: so a slow table, or one that cannot be read, delays them by one count.
 3. An error is reported for its own topic, in place of its rows, until a count succeeds.
 4. The counts of topics that are no longer in the ledger are dropped.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -29,8 +30,7 @@ from headgate.errors import HeadgateError
 MAX_RESULT_AGE_SECONDS: Final = 1.0
 """An older result is not merged with tables that are read now: rates would be wrong."""
 IDLE_FACTOR: Final = 4.0
-"""Rest after a count, as a multiple of its duration: four fifths of the session remain for drain
-queries."""
+"""Rest of a topic after its count, as a multiple of the duration: it takes a fifth of the session at most."""
 NOT_MAPPED: Final = "the Spark process has no table mapped for it (drain.external)"
 NOT_YET: Final = "its tables are being counted for the first time: ask again"
 
@@ -138,19 +138,23 @@ class ExternalTopicCounter:
     async def work(self, newest: NewestResult) -> None:
         """Count requested topics until cancelled, or until this process must restart; the next query then says so."""
         loop = asyncio.get_running_loop()
+        rests_until: dict[tuple[int, int], float] = {}
         while True:
-            await self._wake_up.wait()
-            if not self._due:
-                self._wake_up.clear()
-                continue
             began = loop.time()
-            due = self._due.pop(next(iter(self._due)))
+            rests_until = {key: until for key, until in rests_until.items() if until > began}
+            topic = next((key for key in self._due if key not in rests_until), None)
+            if topic is None:
+                self._wake_up.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(min((rests_until[key] for key in self._due), default=None)):
+                        await self._wake_up.wait()
+                continue
             try:
-                await self._refresh_and_count(due, newest)
+                await self._refresh_and_count(self._due.pop(topic), newest)
             except MustRestartError as error:
                 self._gone = error
                 return
-            await asyncio.sleep(self._idle_factor * (loop.time() - began))
+            rests_until[topic] = loop.time() + self._idle_factor * (loop.time() - began)
 
     async def _refresh_and_count(self, due: _PendingCount, newest: NewestResult) -> None:
         waited_seconds = asyncio.get_running_loop().time() - due.asked_at

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.types import LongType
+from pyroaring import BitMap
 
 from drain.backlog.merge import StateRow
 from drain.external import count as count_module
+from drain.external import table_files
 from drain.external.count import ATTEMPTS, TableCounter
 from drain.external.known_files import TableError
 from drain.protocol import Backlog
@@ -177,11 +185,57 @@ async def test_a_table_that_is_compacted_and_vacuumed_during_a_count_is_counted_
             await counter(entries(tmp_path / "t", "delta"))
 
 
-async def test_rows_that_a_delta_table_has_deleted_do_not_count(counter: Counter, tmp_path: Path) -> None:
-    write_table(tmp_path / "t", entry_rows(), "delta")
-    DeltaTable(tmp_path / "t").delete("shard = 'b' AND seq = 3")
-    found = await counter(entries(tmp_path / "t", "delta"))
-    assert by_segment(found)[1][0] == 3
+Z85 = str.maketrans(
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+)
+"""From Python's base 85 to that of Delta's deletion vectors."""
+
+
+async def test_rows_in_a_deletion_vector_of_delta_do_not_count(counter: Counter, tmp_path: Path) -> None:
+    """deltalake writes none, so the commit is written here."""
+    table = tmp_path / "my table"
+    write_table(table, entry_rows(), "delta")
+    given = entries(table, "delta")
+    assert by_segment(await counter(given))[1][0] == 4
+    log = table / "_delta_log"
+    add = next(json.loads(line)["add"] for line in (log / f"{0:020}.json").read_text().splitlines() if '{"add"' in line)
+    bitmap = struct.pack("<IQI", 1681511377, 1, 0) + BitMap([12, 13]).serialize()
+    bitmap += bytes(-len(bitmap) % 4)
+    text = base64.b85encode(bitmap).decode().translate(Z85)
+    vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": 2}
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    actions = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"remove": {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}},
+        {"add": add | {"deletionVector": vector}},
+    ]
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+    assert by_segment(await counter(given))[1][:2] == (2, 14)
+    assert counter.reads == [1, 1]
+
+
+async def test_rows_in_a_position_delete_of_iceberg_do_not_count(counter: Counter, tmp_path: Path, monkeypatch) -> None:
+    """pyiceberg writes none, so its plan is changed here. Other kinds of deletes are refused."""
+    write_table(tmp_path / "t", entry_rows(), "iceberg")
+    plan = DataScan.plan_files
+    (task,) = plan(load_catalog("lake").load_table("shop.t").scan())
+    deletes = pa.table({"file_path": [task.file.file_path, "another", task.file.file_path], "pos": [12, 1, 13]})
+    pq.write_table(deletes, tmp_path / "deletes.parquet")
+
+    def deleted_by(form: FileFormat) -> None:
+        path = str(tmp_path / "deletes.parquet")
+        delete = IcebergFile.from_args(file_path=path, file_format=form, content=DataFileContent.POSITION_DELETES)
+        monkeypatch.setattr(
+            DataScan, "plan_files", lambda scan: [FileScanTask(each.file, {delete}) for each in plan(scan)]
+        )
+
+    deleted_by(FileFormat.PARQUET)
+    assert by_segment(await counter(entries(tmp_path / "t", "iceberg")))[1][:2] == (2, 14)
+    deleted_by(FileFormat.PUFFIN)
+    with pytest.raises(TableError, match=r"deletes.parquet is not Parquet, and .* deletion vectors are not read"):
+        await counter(entries(tmp_path / "t", "iceberg"))
 
 
 async def test_a_column_of_an_iceberg_table_may_be_renamed_and_widened(counter: Counter, tmp_path: Path) -> None:
@@ -217,9 +271,9 @@ async def test_files_of_other_types_and_without_later_columns_are_one_table(coun
 
 
 async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
-    write_deltalake(tmp_path / "t", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
+    write_deltalake(tmp_path / "my t", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
     write_table(tmp_path / "f" / "shard=b", [{"seq": 4, "bytes": 1, "at": 1}])
-    assert by_segment(await counter(entries(tmp_path / "t", "delta")))[1][0] == 4
+    assert by_segment(await counter(entries(tmp_path / "my t", "delta")))[1][0] == 4
     assert by_segment(await counter(entries(tmp_path / "f")))[1][0] == 5
 
 
@@ -233,6 +287,14 @@ async def test_large_tables_are_read_in_several_runs(counter: Counter, tmp_path:
     write_table(tmp_path / "t", [{"shard": "b", "seq": 3, "bytes": 1, "at": 3}], name="part-3")
     assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 5
     assert counter.reads == [1, 2, 2, 1], "what was read before the fault is not read again"
+
+
+async def test_a_large_file_is_read_in_pieces(counter: Counter, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(table_files, "PIECE_BYTES", 500)
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.Table.from_pylist(entry_rows()), tmp_path / "t" / "x.parquet", row_group_size=3)
+    assert by_segment(await counter(entries(tmp_path / "t")))[1] == (4, 28, 2000, False)
+    assert counter.reads[0] > 3
 
 
 async def test_what_is_known_of_a_deleted_topic_is_forgotten(counter: Counter, tmp_path: Path) -> None:

@@ -136,6 +136,19 @@ async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(t
     assert (later.as_of_ms, later.reason) == (1000, "")
 
 
+async def test_a_topic_rests_after_its_count_while_others_are_counted(tables: Tables) -> None:
+    tables.takes_seconds = 10.0
+    tables.faults["orders"] = TableError("rubbish")
+    async with tables.working():
+        for _ in range(120):
+            tables.topics.backlog(ORDERS, RESULT, 0)
+            tables.topics.backlog(CLICKS, RESULT, 0)
+            await asyncio.sleep(1)
+
+    assert [at for at, topic in tables.counts if topic == "clicks"] == [10.0, 60.0, 110.0]
+    assert [at for at, topic in tables.counts if topic == "orders"] == [0.0, 50.0, 100.0]
+
+
 async def test_a_topic_without_tables_is_reported_from_the_ledger(tables: Tables) -> None:
     async with tables.working():
         unmapped = await tables.counted(ExternalBacklogQuery(0, 7, names("other")), wait=1.0)
