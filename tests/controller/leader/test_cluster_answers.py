@@ -25,33 +25,6 @@ class SlowCluster(OneShard):
         return await super().overview(instance, leader)
 
 
-async def test_the_answer_is_the_overview_with_the_leaders_subscriptions():
-    shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", segments=2, token="t")
-        await client.call(
-            m.RegisterConsumer,
-            topic="orders",
-            subscription="billing",
-            consumer="c",
-            incarnation=1,
-            subscription_type="STREAM",
-            start="earliest",
-        )
-        await client.call(
-            m.ProduceBatch, topic="orders", records=[m.Record(str(n).encode(), b"", 0) for n in range(99)]
-        )
-        await client.call(m.SplitSegment, topic="orders", segment=0, token="s")
-        found = await client.call(m.DescribeCluster)
-
-    assert [(each.shard, each.daemon, each.leader_epoch) for each in found.overview.shards] == [
-        (0, "a", leader.leader_epoch)
-    ]
-    (row,) = found.subscriptions
-    assert (row.topic, row.subscription, row.blocked_segments, row.blocking_segments) == ("orders", "billing", 2, (0,))
-    assert found.overview.totals.blocked_segments == 2
-
-
 async def test_more_requests_than_may_wait_are_refused_as_unavailable():
     shard = SlowCluster()
     async with shard.leader(), shard.client() as client:

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.chunk_writer.group_commit import TermEndedError
@@ -83,55 +82,6 @@ async def test_a_batch_without_an_epoch_is_refused_with_a_delay(looptime: Any) -
 
     assert "not_leader" == rejected.verdict
     assert waited == pytest.approx(3, abs=0.1)
-
-
-DEEP = 100_000
-"""More nested values than any Python decodes: 3.13 manages 5000."""
-
-
-def addressed(body: object, **envelope: int) -> bytes:
-    return msgspec.msgpack.encode({"request_id": 9, "client_id": "client", "protocol": 2, **envelope, "body": body})
-
-
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (b"\xc1", None),
-        (b"", None),
-        (b"\x93\x01\x02\x03", None),
-        (addressed({"type": "produce"}), "missing required field"),
-        (addressed({"type": "nonsense"}), "nonsense"),
-        (addressed({"type": "produce", "topic": "a/b", "records": [[b"", b"", 0]]}), "topic"),
-        (b"\x91" * 2000, None),
-        (addressed(msgspec.Raw(b"\x82\xa4type\xadopen_producer\xa5token\xa2\xff\xfe")), "text is not UTF-8"),
-        (addressed(msgspec.Raw(b"\x82\xa4type\xablist_topics\xa1x" + b"\x91" * DEEP + b"\xc0")), None),
-        (addressed({"type": "list_topics"}, protocol=1), "a request of protocol 1; this leader supports protocol 2"),
-        (addressed({"type": "of_tomorrow"}, protocol=1), "a request of protocol 1; this leader supports protocol 2"),
-        (addressed({"type": "describe_topic", "topic": "orders\n"}), "topic"),
-    ],
-    ids=[
-        *("no msgpack", "empty", "no map", "fields missing", "unknown type", "bad name", "deeply nested"),
-        *("not UTF-8", "deeply nested in a field", "another protocol", "unknown to this protocol", "line break"),
-    ],
-)
-async def test_a_malformed_message_is_refused_and_the_leader_continues(payload: bytes, reason: str | None) -> None:
-    """It is counted once, refused if the client is known, and the next request is served."""
-    shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        client.send_raw(payload)
-        if reason is not None:
-            rejected = await client.reply(9)
-            assert "invalid" == rejected.verdict
-            assert reason in rejected.reason
-        await created(client)
-
-    counted = [
-        sample.value
-        for metric in shard.registry.collect()
-        for sample in metric.samples
-        if "malformed" in sample.name and sample.value
-    ]
-    assert [1.0] == counted
 
 
 async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
