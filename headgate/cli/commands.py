@@ -32,6 +32,7 @@ COMMANDS: Final[CommandTable] = {
     ),
     "consumer": ("headgate.cli.subscriptions.consumer", "List and evict the consumers of subscriptions."),
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
+    "migrate": ("headgate.cli.migrate", "Take over the positions of a KCL application."),
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
 }
 

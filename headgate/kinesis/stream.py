@@ -55,7 +55,7 @@ class KinesisStream:
     def __init__(self, client: Any, name: str) -> None:
         """``client``: boto3's; None: a new one, from its configuration and environment."""
         self.name = name
-        self._client = _new_client() if client is None else client
+        self._client = new_client("kinesis") if client is None else client
         self._threads = ThreadPoolExecutor(THREADS, "headgate-kinesis")
 
     def close(self) -> None:
@@ -119,9 +119,10 @@ class KinesisStream:
             raise HeadgateError(f"stream {self.name}: {error}") from error
 
 
-def _new_client() -> Any:
+def new_client(service: str) -> Any:
+    """Return a client of boto3; raises ConfigError without it."""
     try:
         import boto3  # noqa: PLC0415 - in the extra
     except ImportError as error:
-        raise ConfigError(f"KinesisConsumer needs boto3: pip install 'headgate[kinesis]' ({error})") from error
-    return boto3.client("kinesis")
+        raise ConfigError(f"boto3 is missing: pip install 'headgate[kinesis]' ({error})") from error
+    return boto3.client(service)

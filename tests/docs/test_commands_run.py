@@ -58,6 +58,10 @@ RUN_BY = {
     "daemon drain --off": "system/test_rolling_restart.py",
     "shard transfer": "system/test_rolling_restart.py",
     # Others run them on a node, with records that a page does not have.
+    "migrate kcl": "system/test_kinesis.py",
+    "migrate kcl --dry-run": "system/test_kinesis.py",
+    "migrate kcl --stream": "system/test_kinesis.py",
+    "migrate kcl --subscription": "system/test_kinesis.py",
     "produce --name": "system/test_named_producers.py",
     "producer delete": "system/test_named_producers.py",
     "producer list": "system/test_named_producers.py",

@@ -63,13 +63,16 @@ def kinesis_server(config: pytest.Config, log: Path) -> Iterator[dict[str, str]]
 
 
 def kinesis_client(environ: dict[str, str]) -> Any:
-    return boto3.client(
-        "kinesis",
-        endpoint_url=environ["AWS_ENDPOINT_URL_KINESIS"],
-        region_name=environ["AWS_REGION"],
-        aws_access_key_id=environ["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
-    )
+    return boto3.client("kinesis", endpoint_url=environ["AWS_ENDPOINT_URL_KINESIS"], **credentials(environ))
+
+
+def credentials(environ: dict[str, str]) -> dict[str, Any]:
+    """Return the arguments of a client that say who asks, and where."""
+    return {
+        "region_name": environ["AWS_REGION"],
+        "aws_access_key_id": environ["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": environ["AWS_SECRET_ACCESS_KEY"],
+    }
 
 
 def _wait(client: Any, process: subprocess.Popen[bytes], log: Path) -> None:

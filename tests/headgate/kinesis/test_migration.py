@@ -1,0 +1,109 @@
+"""Positions of a KCL application become those of a subscription."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from headgate.errors import HeadgateError
+from headgate.kinesis.kcl_leases import FINISHED, read_leases
+from headgate.kinesis.migration import MigratedShard, migrate, scan
+from tests.headgate.kinesis.test_consumer import KEYS, Reader, put, stream, whole
+from tests.support.fakes.kinesis_stream import FakeKinesisStream
+from tests.support.waiting import until
+from tests.support.worlds.external_topic import world
+from tests.support.worlds.one_shard_programs import client
+
+__all__ = ["stream"]
+
+
+def lease(shard: str, checkpoint: str, number: int = 0) -> dict[str, Any]:
+    return {
+        "leaseKey": {"S": shard},
+        "checkpoint": {"S": checkpoint},
+        "checkpointSubSequenceNumber": {"N": str(number)},
+        "leaseCounter": {"N": "7"},
+    }
+
+
+@pytest.mark.looptime
+async def test_a_subscription_continues_where_the_application_stopped(stream: FakeKinesisStream) -> None:
+    """Root and one child are finished; KCL has deleted the root's lease, and has not begun one grandchild."""
+    put(stream, 0, 3)
+    left, right = stream.split("shardId-000000000000")
+    put(stream, 3, 5)
+    lower, upper = stream.split(left)
+    before = {name: shard.records[-1][0] for name, shard in stream.known.items() if shard.records}
+    put(stream, 5, 7)
+    last = {lower: stream.known[lower].records, right: stream.known[right].records}
+    keys = {name: {each[1] for each in stream.known[name].records} for name in (lower, upper, right)}
+    assert set(KEYS) == set.union(*keys.values())
+    items = [
+        lease(left, FINISHED),
+        lease(lower, last[lower][-1][0]),
+        lease(upper, "TRIM_HORIZON"),
+        lease(right, before[right]),
+    ]
+
+    reader = Reader()
+    async with world() as (cluster, _):
+        options = {"topic": "s", "subscription": "sub"}
+        async with client(cluster, "dry") as shared:
+            shown = await migrate(shared, stream, items, **options, dry_run=True)
+        assert [FINISHED, FINISHED, f"{before[right]}:0", f"{last[lower][-1][0]}:0", None] == [
+            each.kcl for each in shown
+        ]
+        for attempt in ("first", "again"):
+            async with client(cluster, attempt) as shared:
+                found = await migrate(shared, stream, items, **options)
+            assert [MigratedShard(each.shard, each.kcl, each.kcl) for each in shown] == found
+        put(stream, 7, 8)
+        async with reader.reading(cluster):
+            await until(lambda: all(found[-1:] == [7] for found in map(reader.by_key.get, KEYS) if found), 240)
+        async with client(cluster, "late") as shared:
+            with pytest.raises(HeadgateError, match="has read shardId-"):
+                await migrate(shared, stream, items, **options)
+
+    new = {key: whole(8, 7 if key in keys[lower] else 5)[key] for key in KEYS}
+    assert new == reader.by_key
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([lease("shardId-1", "LATEST")], "the lease of shardId-1 is at LATEST, so KCL has handled no record of it"),
+        ([lease("1:other:5:shardId-1", "7")], "no lease of a shard of stream s"),
+        ([{"leaseKey": {"S": "migration"}}], "no lease of a shard of stream s"),
+    ],
+)
+def test_leases_without_a_position_are_refused(items: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(HeadgateError, match=said):
+        read_leases(items, "s")
+
+
+def test_leases_of_several_streams_and_of_packed_records_are_read() -> None:
+    items = [lease("1:s:5:shardId-1", "7", 3), lease("1:other:5:shardId-1", "8"), lease("1:s:5:shardId-2", FINISHED)]
+
+    assert {"shardId-1": "7:3", "shardId-2": FINISHED} == read_leases(items, "s")
+
+
+@mock_aws
+def test_a_table_of_dynamodb_is_read_completely() -> None:
+    source = boto3.client("dynamodb", region_name="us-east-1")
+    source.create_table(
+        TableName="leases",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for number in range(120):
+        padded = lease(f"shardId-{number}", str(number)) | {"ownerSwitchesSinceCheckpoint": {"S": "x" * 20_000}}
+        source.put_item(TableName="leases", Item=padded)
+
+    assert 120 == len(read_leases(asyncio.run(scan("leases", source)), "s"))
+    with pytest.raises(HeadgateError, match="table nothing cannot be read: "):
+        asyncio.run(scan("nothing", source))
