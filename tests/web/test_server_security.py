@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from datetime import UTC, datetime
 
 import aiohttp
@@ -138,29 +137,6 @@ async def test_other_certificates_are_in_force_for_the_next_connection(authority
         assert (await harness.get("/livez", tls=client_context(ca_file=other.ca_file)))[0] == 200
 
 
-def outdated(authority):
-    """Return a context whose certificate has expired, as that of a daemon that runs for long."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    files = authority.issue("outdated", hosts=HOSTS, not_before=LONG_AGO[0], not_after=LONG_AGO[1])
-    context.load_cert_chain(files.certificate_file, files.key_file)
-    return context
-
-
-async def test_clients_refuse_an_expired_certificate_and_the_daemon_counts_it(authority, trusting):
-    async with (harness := HttpHarness(access=HttpAccess(tls=outdated(authority)))).server:
-        with pytest.raises(aiohttp.ClientConnectorCertificateError, match="certificate has expired"):
-            await harness.get("/livez", tls=trusting)
-        assert await asyncio.to_thread(refused, harness.server.address, trusting)
-        await until(lambda: harness.denied("server_certificate") == 1)
-
-
-async def test_a_plaintext_request_on_the_tls_port_gets_no_answer(server_files, trusting):
-    async with (harness := HttpHarness(access=HttpAccess(tls=of(server_files)))).server:
-        assert await asyncio.to_thread(refused, harness.server.address)
-        await until(lambda: harness.denied("plaintext") == 1)
-        assert (await harness.get("/livez", tls=trusting))[0] == 200
-
-
 async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     authority, server_files, trusting, tmp_path
 ):
@@ -176,17 +152,6 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
         for context in (trusting, contexts[1]):
             assert await asyncio.to_thread(refused, harness.server.address, context)
         await until(lambda: harness.denied("client_certificate") == 2)
-
-
-async def test_an_old_version_of_tls_is_refused(server_files):
-    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
-    with pytest.warns(DeprecationWarning, match="TLSv1_1 is deprecated"):
-        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    async with (harness := HttpHarness(access=HttpAccess(tls=of(server_files)))).server:
-        assert await asyncio.to_thread(refused, harness.server.address, old)
-        await until(lambda: harness.denied("handshake") == 1)
 
 
 async def test_a_handshake_that_does_not_end_is_ended_and_delays_no_other(server_files, trusting, monkeypatch):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -28,14 +26,6 @@ pytestmark = pytest.mark.looptime
 
 
 # Reading
-
-
-async def test_get_many_returns_500_records_unless_it_is_asked_for_another_number(cluster):
-    cluster.store_records(records(*map(str, range(502))))
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        await asyncio.sleep(1)
-        assert 500 == len(await reader.get_many())
-        assert ["500"] == [record.value.decode() for record in await reader.get_many(1)]
 
 
 async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record(cluster):
@@ -163,16 +153,6 @@ async def test_only_a_record_can_be_acknowledged(given, cluster):
             await reader.acknowledge(given)
 
 
-async def test_positions_are_accepted_only_for_checkpoint():
-    with pytest.raises(ConfigError, match="CHECKPOINT"):
-        consumer(ScriptedCluster(), positions=token({0: 1}).encode())
-
-
-async def test_positions_of_another_topic_are_refused_before_anything_is_sent():
-    with pytest.raises(ConfigError, match="they are of topic 'other', not of 'orders'"):
-        consumer(ScriptedCluster(), type="CHECKPOINT", positions=token({0: 1}, "other").encode())
-
-
 async def test_a_consumer_has_no_positions_before_it_is_entered():
     with pytest.raises(HeadgateError, match="no positions before it is entered"):
         _ = consumer(ScriptedCluster(), type="CHECKPOINT").positions
@@ -193,6 +173,12 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
         ({"order": "loose"}, "order='loose': use 'strict' or 'none', or omit it"),
         ({"balance": "weight"}, "balance='weight': use 'count' or 'load', or omit it"),
         ({"connect_timeout_seconds": math.nan}, "connect_timeout_seconds=nan: use 0.001 to 31536000 seconds"),
+        *(({"capacity": capacity}, "capacity") for capacity in (0, 11.0, math.nan)),
+        ({"positions": token({0: 1}).encode()}, "CHECKPOINT"),
+        (
+            {"type": "CHECKPOINT", "positions": token({0: 1}, "other").encode()},
+            "they are of topic 'other', not of 'orders'",
+        ),
     ],
 )
 async def test_an_unknown_value_is_refused_before_connecting_and_lists_the_choices(wrong: dict, text: str):
@@ -203,19 +189,6 @@ async def test_an_unknown_value_is_refused_before_connecting_and_lists_the_choic
 async def test_reading_from_a_consumer_that_is_not_open_is_an_error():
     with pytest.raises(HeadgateError, match="not open; use it as an async context manager"):
         await anext(consumer(ScriptedCluster()))
-
-
-@pytest.mark.parametrize("wrong", [{"balance": "weight"}, {"capacity": 0}, {"capacity": 11.0}, {"capacity": math.nan}])
-async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
-    with pytest.raises(ConfigError, match="|".join(wrong)):
-        consumer(ScriptedCluster(), **wrong)
-
-
-async def test_a_consumer_without_a_name_gets_one_of_twelve_random_digits(cluster):
-    client = cluster.client()
-    client.rng = SimpleNamespace(getrandbits=lambda count: 2**count - 1, random=random.random)
-
-    assert "consumer-ffffffffffff" == Consumer(client, topic="orders", subscription="billing").name
 
 
 async def test_only_a_consumer_of_stored_records_opens_the_ledger_with_a_client_of_its_own():
