@@ -27,10 +27,10 @@ from tests.support.samples.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
-ALL_RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
+ALL_RULES = yaml.load((PROMETHEUS / "headgate.rules.yml").read_text(), yaml.CSafeLoader)["groups"][0]["rules"]
 RECORDED = {rule["record"]: rule["expr"] for rule in ALL_RULES if "record" in rule}
 RULES = [rule for rule in ALL_RULES if "alert" in rule]
-RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
+RULE_TESTS = yaml.load((PROMETHEUS / "headgate.rules.test.yml").read_text(), yaml.CSafeLoader)["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
 PACKAGES = ("controller", "coordinator", "drain", "headgate", "metrics", "shard", "web")
 PROMETHEUS_METRICS = {"up", "ALERTS"}
