@@ -28,9 +28,28 @@ class LocalWriter:
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
 
     async def create(self, path: str, data: bytes) -> None:
+        """See `Store.create`. A write whose caller is cancelled runs to its end."""
         folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
-        writing = asyncio.get_running_loop().run_in_executor(self._threads, self._create, folder, name, data)
-        await asyncio.shield(writing)  # A write whose caller is cancelled runs to its end.
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Exception | None] = loop.create_future()
+
+        def report(error: Exception | None) -> None:
+            if not outcome.done():
+                outcome.set_result(error)
+
+        def write() -> None:
+            error: Exception | None = None
+            try:
+                self._create(folder, name, data)
+            except Exception as raised:  # noqa: BLE001 - the caller raises it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # The loop was closed after the caller was cancelled.
+                loop.call_soon_threadsafe(report, error)
+
+        # `run_in_executor` takes two turns of the loop more to tell the outcome, and every reply waits for it.
+        self._threads.submit(write)
+        if (error := await outcome) is not None:
+            raise error
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:

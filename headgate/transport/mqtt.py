@@ -475,11 +475,13 @@ class MqttTransport:
     # Incoming messages
 
     def _on_message(self, _paho: PahoClient, message: ArrivedMessage) -> None:
-        """Call the handlers in a later turn: the loop then reports an error in one, and the connection stays open."""
-        loop = asyncio.get_running_loop()
+        """Call the handlers. The loop reports an error in one, and the connection stays open."""
         ignored = self.router.ignored_retained
-        for handler in self.router.handlers_of(message.topic, retained=message.retained):
-            loop.call_soon(handler, message.topic, message.payload)
+        for handler in tuple(self.router.handlers_of(message.topic, retained=message.retained)):
+            try:
+                handler(message.topic, message.payload)
+            except Exception as error:  # noqa: BLE001 - a bug
+                self._loop.call_exception_handler({"message": f"bug in {handler!r}", "exception": error})
         if not ignored and self.router.ignored_retained:
             self._log.warning("message.retained_ignored", topic=message.topic, remedy="clear it at the broker")
 
