@@ -8,6 +8,7 @@ No I/O.
 
 import io
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import add
 from typing import Any, Final
 
@@ -44,7 +45,10 @@ SCHEMA: Final = pa.schema(
     [(name, HEADERS if name == "headers" else pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
 )
 SCHEMA_WITHOUT_HEADERS: Final = pa.schema([field for field in SCHEMA if field.name != "headers"])
+FIELDS: Final = [(field.name, field.type) for field in SCHEMA]
 INTEGER: Final = pa.int64()
+FEW_ROWS: Final = 16
+"""Empty columns of at most this many rows are kept for the next chunks."""
 
 PACKED_MAX_BYTES: Final = 4 * 1024
 """Chunks with at most this many bytes of records contain them in MessagePack, too."""
@@ -134,6 +138,10 @@ class ChunkBuilder:
         return seal_parquet(_write_small(batch, metadata, plain=plain), packed)
 
 
+_few_nulls = lru_cache(maxsize=64)(pa.nulls)
+"""Half of the columns of a small chunk are empty. An array never changes."""
+
+
 def _table(
     bodies: Sequence[bytes],
     facts: Sequence[dict[str, Any]],
@@ -166,10 +174,10 @@ def _table(
         if any(value is not None for value in stated):
             return nullable([None] * len(bodies) + stated + list(values or [None] * len(records)), kind)
         if not values:
-            return pa.nulls(rows, kind)
+            return _few_nulls(rows, kind) if rows <= FEW_ROWS else pa.nulls(rows, kind)
         return record_columns.integers(values) if kind == INTEGER else record_columns.blobs(values, kind)
 
-    columns = [column(field.name, field.type) for field in schema]
+    columns = [column(*field) for field in FIELDS if field[0] != "headers" or schema is SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
