@@ -374,15 +374,6 @@ async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_afte
                 await reader.flush(0)
 
 
-async def test_a_confirmation_that_is_refused_is_logged_and_the_segment_is_dropped(cluster, caplog):
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        leader.refused["ConfirmRevoked"] = "invalid"
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await asyncio.sleep(1)
-        assert [] == reader.segments
-    assert "segment.confirm_failed" in caplog.text
-
-
 async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:

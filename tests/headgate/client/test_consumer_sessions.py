@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 
@@ -81,20 +80,6 @@ async def test_a_consumer_whose_acknowledgements_are_fenced_ends(cluster):
                     async with asyncio.timeout(4):
                         await anext(reader)
         assert [] == leader.seen(m.Heartbeat), "it was not the heartbeat that ended it"
-
-
-async def test_a_heartbeat_states_the_head(cluster):
-    async with cluster.leader(), consumer(cluster) as reader:
-        cluster.store_records(records("0"))
-        await asyncio.sleep(5.5)
-        assert 1 == reader._feed.head.number
-
-
-async def test_pushes_of_a_deposed_leader_are_ignored(cluster):
-    async with cluster.leader() as leader, consumer(cluster) as reader:
-        leader.push(registration(leader), granted=[grant(5, generation=9)], epoch=0)
-        await asyncio.sleep(0.5)
-        assert [] == reader.segments
 
 
 async def test_heartbeats_list_the_held_segments(cluster):
@@ -181,28 +166,6 @@ async def test_a_revocation_before_the_reply_to_the_registration_is_confirmed_at
         await reader.__aexit__(None, None, None)
 
 
-async def test_what_a_consumer_drops_and_leaves_unacknowledged_is_logged(cluster, caplog):
-    caplog.set_level("INFO", "headgate.client.consumer")
-    cluster.store_records(records("0"))
-    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        await take(reader, 1)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await asyncio.sleep(60)
-        leader.push(registration(leader), granted=[grant(generation=2)])
-        await asyncio.sleep(1)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=2, final=True)])
-        await asyncio.sleep(1)
-        leader.refused["LeaveConsumer"] = "invalid"
-    logged = [re.sub(r"topic='orders' subscription='billing' consumer='c' ", "", each) for each in caplog.messages]
-    assert logged == [
-        "segment.granted segment='0' generation=1",
-        "segment.released_unacknowledged segment=0",
-        "segment.granted segment='0' generation=2",
-        "segment.dropped segment=0 generation=2",
-        "consumer.leave_failed reason='scripted invalid'",
-    ]
-
-
 async def test_a_closed_consumer_sends_and_receives_nothing_more(cluster, caplog):
     async with cluster.leader() as leader, cluster.client() as client:
         async with Consumer(client, topic="orders", subscription="billing") as reader:
@@ -227,16 +190,6 @@ async def test_registering_without_a_leader_is_a_clear_error(cluster):
                 pass
         assert 7 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.5)
     assert [] == [client for client in cluster.broker.connected() if client == "client"]
-
-
-async def test_registering_takes_no_longer_than_the_program_has_time_for(cluster):
-    async with cluster.leader() as leader:
-        leader.answers = False
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(NoLeaderError):
-            async with consumer(cluster, connect_timeout_seconds=0.5):
-                pass
-        assert 0.5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.1)
 
 
 async def test_a_refused_registration_raises(cluster):
