@@ -12,6 +12,7 @@ from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,
     HeadgateError,
+    NoLeaderError,
 )
 from tests.support.fakes.scripted_leader import send_all
 
@@ -97,3 +98,18 @@ async def test_close_with_a_timeout_reports_every_record(cluster):
     assert 0 == producer.metrics().buffered_bytes
     with pytest.raises(HeadgateError):
         await producer.send("orders", b"key", b"late")
+
+
+async def test_leaving_the_block_flushes(cluster):
+    async with cluster.leader():
+        async with Producer(cluster.client()) as producer:
+            delivery = await producer.send("orders", b"key", b"value")
+        assert delivery.done()
+    assert [b"value"] == cluster.stored
+
+
+async def test_opening_without_a_leader_is_bounded(cluster):
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
+        leader.answers = False
+        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
+            await producer.open("orders")
