@@ -76,6 +76,7 @@ async def test_a_waiting_contender_can_leave_the_queue(join: Join) -> None:
     assert b.first == set()
 
 
+@pytest.mark.usefixtures("quick_retries")
 async def test_every_contender_knows_who_is_next(join: Join) -> None:
     a, b = await leader_and_contender(join)
     c = await join("c")
@@ -259,6 +260,7 @@ async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness
     await listed(harness, {"a": b"at a"})
 
 
+@pytest.mark.usefixtures("short_sessions")
 async def test_a_client_sees_the_live_instances_and_none_without_contact(harness: ElectionHarness, join: Join) -> None:
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("a", b"at a")

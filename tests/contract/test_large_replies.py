@@ -10,7 +10,6 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.real_brokers import real_broker
@@ -68,14 +67,7 @@ async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tm
             async with client, Admin(client) as admin:
                 await admin.create_topic("orders", segments=1024)
                 for number in range(SUBSCRIPTIONS):
-                    register = m.RegisterConsumer(
-                        topic="orders",
-                        subscription=f"s-{number}",
-                        consumer="c",
-                        incarnation=1,
-                        subscription_type=SubscriptionType.QUEUE,
-                    )
-                    await client.request(0, register)
+                    await admin.create_subscription("orders", f"s-{number}")
                 transport.on_connection(states.append)
                 listed = await admin.list_subscriptions()
                 assert states == []
