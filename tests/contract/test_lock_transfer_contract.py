@@ -152,6 +152,7 @@ async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
     assert a.events.count(LockEvent(0, Event.SUCCESSOR_LEFT)) == 1
 
 
+@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(
     harness: ElectionHarness, join: Join
 ) -> None:

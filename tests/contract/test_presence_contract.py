@@ -19,7 +19,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.contract
 
 CLUSTER = "one"
-CLIENTS = 200
+CLIENTS = 60
 TOGETHER = 20
 
 

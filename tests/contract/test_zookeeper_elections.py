@@ -101,6 +101,7 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
     await listed(harness, {"a": b"here", "README.txt": b"planted"})
 
 
+@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
