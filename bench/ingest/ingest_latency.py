@@ -60,7 +60,7 @@ def measure(effort: Effort) -> Measurement:
 
 
 async def _measure(effort: Effort) -> Measurement:
-    batch, chunk = _sample()
+    batch, chunk = sample()
     payload = m.encode(batch)
     record = batch.records[0]
     seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
@@ -127,7 +127,7 @@ def bare_commit(folder: Path, name: str, data: bytes) -> None:
         os.close(handle)
 
 
-def _sample() -> tuple[m.ProduceBatch, bytes]:
+def sample() -> tuple[m.ProduceBatch, bytes]:
     """Return a batch of one record, and the chunk that it becomes."""
     shard = Shard(segments=4)
     builder = shard.begin()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ingest import ingest_idempotence, ingest_latency
+from bench.ingest import ingest_cpu, ingest_idempotence, ingest_latency
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,6 +39,13 @@ def test_latency_adds_network_and_disk_of_the_same_turn() -> None:
 
     assert measured.value == pytest.approx(1.5)
     assert measured.parts["p50_ratio"] == 1.5
+
+
+def test_processor_time_is_compared_round_by_round() -> None:
+    measured = ingest_cpu.compared({"leader": [0.002, 0.004, 0.009], "client": [0.001] * 3, "bare": [0.001] * 3})
+
+    assert measured.value == pytest.approx(4)
+    assert (4000.0, 1000.0, 9.0) == tuple(measured.parts[part] for part in ("leader_us", "client_us", "highest"))
 
 
 @pytest.mark.system
