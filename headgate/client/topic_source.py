@@ -1,7 +1,7 @@
 """A topic as readers without a subscription see it: its description, ledger, new chunks, and its deletion."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,12 +9,26 @@ from typing import Final, NoReturn
 
 from headgate.client.admin import Admin
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.errors import (
+    HeadgateError,
+    NoLeaderError,
+    OtherHistoryError,
+    PositionOutOfRangeError,
+    RequestRejectedError,
+)
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.reading.head import Head
+from headgate.reading.topic_position import (
+    Snapshot,
+    TopicPosition,
+    continued,
+    require_same_history,
+    require_same_topic,
+    unread,
+)
 
 DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
 """Shortest time between two questions to the leader."""
@@ -22,6 +36,10 @@ DELETION_RECHECK_SECONDS: Final = 30.0
 """Longest time between two questions."""
 
 log = get_logger(__name__)
+
+
+async def _no_ends(_: Iterable[int]) -> Mapping[int, int]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,36 @@ class TopicSource:
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
     describe: Callable[[], Awaitable[m.TopicInfo]]
     head: Head = field(default_factory=Head)
+    pruned_ends: Callable[[Iterable[int]], Awaitable[Mapping[int, int]]] = _no_ends
+    """Returns where pruned segments ended, as far as the leader remembers them."""
+
+    async def newest(self) -> tuple[int, int]:
+        """Return the newest chunk, and the term that wrote it."""
+        number = await self.ledger.newest()
+        return number, (await self.ledger.header(number)).term_id
+
+    async def look(self) -> Snapshot:
+        """Return the topic as it is now."""
+        chunk, term_id = await self.newest()
+        return Snapshot(await self.describe(), self.ledger_id, chunk, term_id)
+
+    async def starts_after(
+        self, position: TopicPosition, now: Snapshot, *, remedy: str, skip_pruned: bool = False
+    ) -> dict[int, int]:
+        """Return segment → offset of the first record after ``position``, without complete segments.
+
+        Raises OtherHistoryError or PositionOutOfRangeError, by the rules of headgate.reading.topic_position. The text
+        ends with ``remedy``. With ``skip_pruned``, pruned records are passed over.
+        """
+        try:
+            require_same_topic(position, now)
+            known = not position.chunk or (position.term_id == now.term_id and position.chunk <= now.chunk)
+            require_same_history(position, position.term_id if known else await self.ledger.term_id_at(position.chunk))
+            pruned = unread(now.topic, position.newest, position.offsets).keys() - now.ends.keys()
+            ends = await self.pruned_ends(pruned) if pruned else {}
+            return continued(now.topic, position.newest, position.offsets, skip_pruned=skip_pruned, pruned_ends=ends)
+        except (OtherHistoryError, PositionOutOfRangeError) as error:
+            raise type(error)(error.verdict, f"{error}; {remedy}") from None
 
     async def until_deleted(self) -> NoReturn:
         """Wait until the topic is deleted, and raise HeadgateError.
@@ -82,6 +130,8 @@ async def open_topic_source(
             )
         remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
         try:
-            yield TopicSource(description, ledger, ledger_id, max(1, newest_chunk), describe, head)
+            yield TopicSource(
+                description, ledger, ledger_id, max(1, newest_chunk), describe, head, partial(admin.pruned_ends, topic)
+            )
         finally:
             remove()

@@ -6,44 +6,44 @@ and another commit since has one of the same ids: each commit has the id of the 
 
 | id | version |
 |---|---|
-| headgate/LEDGER/SHARD/TOPIC/chunk, …/term, …/newest | `TablePosition` |
+| headgate/LEDGER/TOPIC/ID/chunk, …/term, …/newest | `TopicPosition` |
 | …/3 | next offset of segment 3 |
 | …/3/complete | the final end of segment 3, which is read up to there |
 """
 
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from msgspec.structs import replace
 
-from headgate.lakehouse.position import Origin, TablePosition
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import foreign_rows, table_errors
+from headgate.lakehouse.tables import decoded, encoded, foreign_rows, table_errors
+from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"
-"""The property of a table that names its topic."""
+"""The property of a table that names its topic, as the position before all records."""
 
 
 class DeltaExport:
-    def __init__(self, url: str, origin: Origin, rows: TableRows) -> None:
+    def __init__(self, url: str, begin: TopicPosition, rows: TableRows) -> None:
         self.name = f"Delta table {url}"
-        self._app = f"headgate/{origin.ledger_id}/{origin.shard}/{origin.topic_id}"
+        self._app = f"headgate/{begin.ledger_id}/{begin.topic}/{begin.topic_id}"
         with table_errors(self.name, CommitFailedError):
             if not DeltaTable.is_deltatable(url):
                 DeltaTable.create(
                     url,
                     schema=rows.schema,
                     partition_by=[DAY] if rows.by_day else None,
-                    configuration={ORIGIN: msgspec.json.encode(origin).decode()},
+                    configuration={ORIGIN: encoded(begin)},
                     raise_if_key_not_exists=False,
                 )
             self._table = DeltaTable(url)
             self._evolves = rows.lacks_columns(pa.schema(self._table.schema().to_arrow()), self.name)
-            self.position = self._position(origin)
+            self.position = self._position(begin)
 
-    def append(self, rows: pa.Table, position: TablePosition) -> None:
+    def append(self, rows: pa.Table, position: TopicPosition) -> None:
         numbers = {"chunk": position.chunk, "term": position.term_id, "newest": position.newest}
         numbers |= {str(segment): offset for segment, offset in position.offsets.items()}
         before = {} if self.position is None else self.position.offsets
@@ -59,12 +59,11 @@ class DeltaExport:
             )
         self.position, self._evolves = position, False
 
-    def _position(self, origin: Origin) -> TablePosition | None:
+    def _position(self, begin: TopicPosition) -> TopicPosition | None:
         stored = self._table.metadata().configuration.get(ORIGIN)
-        named = origin if stored is None else msgspec.json.decode(stored, type=Origin)
+        if stored is not None and (named := decoded(stored, self.name)) != begin:
+            return named
         chunk, term_id, newest = (self._version(name) for name in ("chunk", "term", "newest"))
-        if named != origin:
-            return TablePosition(origin=named, chunk=0, term_id=0, newest=-1, offsets={})
         if chunk is None or term_id is None or newest is None:
             if self._table.file_uris():
                 raise foreign_rows(self.name)
@@ -74,7 +73,7 @@ class DeltaExport:
             for segment in range(newest + 1)
             if (offset := self._version(str(segment))) is not None and self._version(f"{segment}/complete") is None
         }
-        return TablePosition(origin=origin, chunk=chunk, term_id=term_id, newest=newest, offsets=offsets)
+        return replace(begin, chunk=chunk, term_id=term_id, newest=newest, offsets=offsets)
 
     def _version(self, name: str) -> int | None:
         return self._table.transaction_version(f"{self._app}/{name}")

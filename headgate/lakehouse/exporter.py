@@ -7,21 +7,22 @@ point, and any number of runs, leave each record in the table once.
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Final
 
 import pyarrow as pa
 
 from headgate.client.topic_source import TopicSource
-from headgate.errors import HeadgateError
-from headgate.lakehouse.position import Origin, TablePosition, starts_of
+from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import ExportTable
-from headgate.reading.continued_read import unfinished
+from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 
-
-def origin_of(topic: TopicInfo, ledger_id: str) -> Origin:
-    return Origin(topic=topic.topic, topic_id=topic.topic_id, shard=topic.shard, ledger_id=ledger_id)
+REMEDY: Final = (
+    "export to another table, or continue behind pruned records with --skip-pruned; --subscription keeps those that "
+    "are not exported"
+)
 
 
 class Exporter:
@@ -34,7 +35,6 @@ class Exporter:
         self._rows = rows
         self._commit_bytes = commit_bytes
         self._skip_pruned = skip_pruned
-        self._origin = origin_of(source.description, source.ledger_id)
         self.records = 0
         """Records in the commits so far."""
         self.commits = 0
@@ -46,17 +46,13 @@ class Exporter:
 
         Raises HeadgateError: the table has records of another topic, or of a history that the ledger does not have.
         """
-        topic = await self._source.describe()
-        origin, position = origin_of(topic, self._origin.ledger_id), self._table.position
-        if origin != self._origin:
-            raise HeadgateError(f"topic {topic.topic!r} was deleted and created again: export it to another table")
-        starts = starts_of(position, origin, topic, self._table.name, skip_pruned=self._skip_pruned)
-        if position is not None and await self._source.ledger.term_id_at(position.chunk) != position.term_id:
-            raise HeadgateError(
-                f"{self._table.name} has records that the ledger does not have: an older ledger was put back, without "
-                f"chunk {position.chunk} as it was; export to another table"
-            )
-        return topic, starts
+        position = self._table.position or beginning(self._source.description, self._source.ledger_id)
+        now = await self._source.look()
+        try:
+            starts = await self._source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._skip_pruned)
+        except (OtherHistoryError, PositionOutOfRangeError) as error:
+            raise HeadgateError(f"{self._table.name} cannot continue: {error}") from None
+        return now.topic, starts
 
     async def run(self, topic: TopicInfo, starts: dict[int, int], progress: Callable[[], None]) -> None:
         """Export the records that ``topic`` counts, from ``starts`` on. Call ``progress`` after each commit.
@@ -87,14 +83,8 @@ class Exporter:
         unread |= {
             segment: last + 1 for segment, last in zip(*(column.to_pylist() for column in ends.columns), strict=True)
         }
-        chunk = await self._source.ledger.newest()
-        position = TablePosition(
-            origin=self._origin,
-            chunk=chunk,
-            term_id=(await self._source.ledger.header(chunk)).term_id,
-            newest=max(each.segment for each in topic.segments),
-            offsets=unfinished(topic, unread),
-        )
+        # A chunk behind the rows: it is missing in an older ledger, which may have other records at their offsets.
+        position = Snapshot(topic, self._source.ledger_id, *await self._source.newest()).position(unread)
         await asyncio.to_thread(self._table.append, rows, position)
         self.reached |= unread
         self.records, self.commits = self.records + len(rows), self.commits + 1

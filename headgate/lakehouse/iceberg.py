@@ -15,16 +15,16 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
 
 from headgate.errors import ConfigError
-from headgate.lakehouse.position import PROPERTY, Origin, TablePosition
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import foreign_rows, table_errors
+from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, table_errors
+from headgate.reading.topic_position import TopicPosition
 
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 NAME_PARTS: Final = 3
 
 
 class IcebergExport:
-    def __init__(self, name: str, _: Origin, rows: TableRows) -> None:
+    def __init__(self, name: str, _: TopicPosition, rows: TableRows) -> None:
         """``name``: CATALOG.NAMESPACE.TABLE."""
         self.name = f"Iceberg table {name}"
         with table_errors(self.name, CommitFailedException):
@@ -34,14 +34,14 @@ class IcebergExport:
                     update.union_by_name(rows.schema)
             self.position = self._position()
 
-    def append(self, rows: pa.Table, position: TablePosition) -> None:
-        stated = {PROPERTY: position.encode()}
+    def append(self, rows: pa.Table, position: TopicPosition) -> None:
+        stated = {PROPERTY: encoded(position)}
         with table_errors(self.name, CommitFailedException), self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
             transaction.set_properties(stated)
         self.position = position
 
-    def _position(self) -> TablePosition | None:
+    def _position(self) -> TopicPosition | None:
         if not NO_RETRIES.items() <= self._table.properties.items():
             with self._table.transaction() as transaction:
                 transaction.set_properties(NO_RETRIES)
@@ -54,7 +54,7 @@ class IcebergExport:
         text = next(filter(None, chain(stated, [self._table.properties.get(PROPERTY)])), None)
         if text is None and newest is not None:
             raise foreign_rows(self.name)
-        return None if text is None else TablePosition.decode(text, self.name)
+        return None if text is None else decoded(text, self.name)
 
 
 def _parts(name: str) -> tuple[str, tuple[str, ...]]:

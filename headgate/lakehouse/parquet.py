@@ -14,35 +14,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.errors import ConfigError, ObjectExistsError
-from headgate.lakehouse.position import PROPERTY, Origin, TablePosition
 from headgate.lakehouse.table_rows import TableRows
-from headgate.lakehouse.tables import foreign_rows, table_errors
+from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, table_errors
 from headgate.ledger.paths import chunk_name, chunk_numbers
+from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import open_store
 
 FOLDER: Final = "data"
 
 
 class ParquetExport:
-    def __init__(self, url: str, _: Origin, rows: TableRows) -> None:
+    def __init__(self, url: str, _: TopicPosition, rows: TableRows) -> None:
         self.name = f"Parquet folder {url}"
         if rows.by_day:
             raise ConfigError("--partition-by day needs a Delta or Iceberg table: a Parquet file is one commit")
         self._store = open_store(url if "://" in url else Path(url).absolute().as_uri())
         numbers = chunk_numbers(asyncio.run(self._store.names(FOLDER)))
         self._number = max(numbers, default=0)
-        self.position: TablePosition | None = None
+        self.position: TopicPosition | None = None
         if self._number:
             file = pq.ParquetFile(BytesIO(asyncio.run(self._store.read(f"{FOLDER}/{chunk_name(self._number)}"))))
             rows.lacks_columns(file.schema_arrow, self.name)
             metadata = file.schema_arrow.metadata or {}
             if PROPERTY.encode() not in metadata:
                 raise foreign_rows(self.name)
-            self.position = TablePosition.decode(metadata[PROPERTY.encode()], self.name)
+            self.position = decoded(metadata[PROPERTY.encode()], self.name)
 
-    def append(self, rows: pa.Table, position: TablePosition) -> None:
+    def append(self, rows: pa.Table, position: TopicPosition) -> None:
         out = BytesIO()
-        pq.write_table(rows.replace_schema_metadata({PROPERTY: position.encode()}), out, compression="zstd")
+        pq.write_table(rows.replace_schema_metadata({PROPERTY: encoded(position)}), out, compression="zstd")
         number = self._number + 1
         with table_errors(self.name, ObjectExistsError):
             asyncio.run(self._create(f"{FOLDER}/{chunk_name(number)}", out.getvalue()))

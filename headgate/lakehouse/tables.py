@@ -7,22 +7,23 @@ between: then another export writes to the table, and its rows may be the same.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
+import msgspec
 import pyarrow as pa
 
 from headgate.errors import HeadgateError
-from headgate.lakehouse.position import Origin, TablePosition
 from headgate.lakehouse.table_rows import TableRows
+from headgate.reading.topic_position import TopicPosition
 
 
 class ExportTable(Protocol):
     name: str
     """In messages."""
-    position: TablePosition | None
+    position: TopicPosition | None
     """What the table has; None: nothing."""
 
-    def append(self, rows: pa.Table, position: TablePosition) -> None:
+    def append(self, rows: pa.Table, position: TopicPosition) -> None:
         """Add ``rows``, and with them the position.
 
         Raises HeadgateError: nothing was added, because another commit came first (`TableConflictError`), or it is
@@ -30,8 +31,11 @@ class ExportTable(Protocol):
         """
 
 
-OpenTable = Callable[[str, Origin, TableRows], ExportTable]
-"""Opens the table of a name, or creates it. Raises HeadgateError."""
+OpenTable = Callable[[str, TopicPosition, TableRows], ExportTable]
+"""Opens the table of a name, or creates it, for a topic, given as the position before all records. Raises
+HeadgateError."""
+PROPERTY: Final = "headgate.position"
+"""Where a table keeps its position, except Delta."""
 
 
 class TableConflictError(HeadgateError):
@@ -59,3 +63,14 @@ def table_errors(table: str, *conflicts: type[Exception]) -> Iterator[None]:
 
 def foreign_rows(table: str) -> HeadgateError:
     return HeadgateError(f"{table} has rows that no export has written: export to another table")
+
+
+def encoded(position: TopicPosition) -> str:
+    return msgspec.json.encode(position).decode()
+
+
+def decoded(text: str | bytes, table: str) -> TopicPosition:
+    try:
+        return msgspec.json.decode(text, type=TopicPosition)
+    except msgspec.DecodeError as error:
+        raise HeadgateError(f"{table} has a position that this version does not read: {error}") from None

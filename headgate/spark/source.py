@@ -21,12 +21,13 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
 from headgate.reading.read_tasks import ReadTask
+from headgate.reading.topic_position import Snapshot
 from headgate.reading.topic_reader import TopicReader
 from headgate.settings.config import load_client_config
 from headgate.spark.batch_planner import batch_end
 from headgate.spark.options import BatchOptions, StreamOptions
 from headgate.spark.stream_position import StreamPosition
-from headgate.spark.topic_access import Snapshot, TopicAccess
+from headgate.spark.topic_access import TopicAccess
 from headgate.storage.object_store import open_store
 from headgate.topic_dataset import stored_batches
 from headgate.views.topics import TopicInfo
@@ -149,7 +150,7 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
         now, access = self._look()
         start = access.offsets_of(self._options.starting_offsets, now)
         self._report(start)
-        return now.position(start).to_json()
+        return StreamPosition.at(now, start).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target, _ = self._look()
@@ -168,14 +169,14 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else getattr(limit, "max_rows", None)
         end = batch_end(begin, now.topic.segments, most, in_bytes=isinstance(limit, ReadMaxBytes))
         if end == begin:
-            self._idle_after = now.newest[0]
+            self._idle_after = now.chunk
             self._report(begin)  # Spark commits a batch when it has the next one.
             return start
         self._idle_after = None
-        return now.position(end, position.first_chunk).to_json()
+        return StreamPosition.at(now, end, position.first_chunk).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return None if self._now is None else self._now.position(self._now.ends).to_json()
+        return None if self._now is None else StreamPosition.at(self._now, self._now.ends).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = StreamPosition.of_json(start), StreamPosition.of_json(end)

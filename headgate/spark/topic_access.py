@@ -7,59 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from typing import Final
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.topic_source import TopicSource, open_topic_source
-from headgate.errors import ConfigError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
+from headgate.errors import ConfigError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.identifiers import SegmentId
 from headgate.model.position_token import decode_positions
 from headgate.model.time_text import time_ms
-from headgate.reading.continued_read import CannotContinueError, continued, unfinished, unread
 from headgate.reading.read_tasks import ReadTask, read_tasks
 from headgate.reading.selected_offsets import OffsetBounds
 from headgate.reading.time_lookup import positions_at
+from headgate.reading.topic_position import Snapshot
 from headgate.settings.config import load_client_config
 from headgate.spark.batch_planner import readable
 from headgate.spark.options import TopicOptions
-from headgate.spark.stream_position import REMEDY, StreamPosition
+from headgate.spark.stream_position import StreamPosition
 from headgate.sync import EventLoopThread
-from headgate.views.topics import TopicInfo
 
 IDLE_SECONDS: Final = 1.0
 """How long a query that has read everything waits for a new chunk, before it asks again all the same."""
+REMEDY: Final = (
+    "start a query with a new checkpoint, or continue behind pruned records with failOnDataLoss=false; the option "
+    "subscription keeps what is unread"
+)
 TOKEN_PREFIX: Final = "positions-"  # noqa: S105 - no password
 
 log = get_logger(__name__)
-
-
-class Snapshot(NamedTuple):
-    """A topic at one moment. Its ends are a consistent cut of the ledger."""
-
-    topic: TopicInfo
-    ledger_id: str
-    newest: tuple[int, int]
-    """The newest chunk before that moment, and the id of its term. Records that the ends do not count are not in it."""
-
-    def position(self, reached: Mapping[int, int], first_chunk: int = 1) -> StreamPosition:
-        """Return ``reached``, segment → next offset of every segment, as a position of the moment."""
-        chunk, term_id = self.newest
-        return StreamPosition(
-            topic=self.topic.topic,
-            topic_id=self.topic.topic_id,
-            ledger_id=self.ledger_id,
-            newest=max(self.ends),
-            offsets=unfinished(self.topic, reached),
-            chunk=chunk,
-            term_id=term_id,
-            first_chunk=chunk + 1 if reached == self.ends else first_chunk,
-        )
-
-    @property
-    def ends(self) -> dict[int, int]:
-        return {each.segment: each.next_offset for each in self.topic.segments}
 
 
 class TopicAccess:
@@ -98,9 +74,7 @@ class TopicAccess:
         source, _ = await self._open()
         if after_chunk is not None:
             await source.head.wait_for(after_chunk + 1, IDLE_SECONDS)
-        number = await source.ledger.newest()
-        header = await source.ledger.header(number)
-        return Snapshot(await source.describe(), source.ledger_id, (number, header.term_id))
+        return await source.look()
 
     def offsets_after(self, position: StreamPosition, now: Snapshot, *, skip_pruned: bool = False) -> dict[int, int]:
         """Return segment → offset of the first record after ``position``, for every segment.
@@ -111,27 +85,8 @@ class TopicAccess:
         return self._loop.run(self._offsets_after(position, now, skip_pruned))
 
     async def _offsets_after(self, position: StreamPosition, now: Snapshot, skip_pruned: bool) -> dict[int, int]:
-        position.require_topic(now.topic, now.ledger_id)
-        source, admin = await self._open()
-        known = position.term_id == now.newest[1] and position.chunk <= now.newest[0]
-        if not known and position.chunk and await source.ledger.term_id_at(position.chunk) != position.term_id:
-            raise OtherHistoryError(
-                "other_history",
-                f"the ledger does not have chunk {position.chunk} as it was at this position in topic "
-                f"{position.topic!r}: an older ledger was put back; {REMEDY}",
-            )
-        pruned = unread(now.topic, position.newest, position.offsets).keys() - now.ends.keys()
-        ends = await admin.pruned_ends(position.topic, pruned) if pruned else {}
-        try:
-            return now.ends | continued(
-                now.topic, position.newest, position.offsets, skip_pruned=skip_pruned, pruned_ends=ends
-            )
-        except CannotContinueError as error:
-            raise PositionOutOfRangeError(
-                "out_of_range",
-                f"{error}; the option subscription keeps what is unread, and failOnDataLoss=false continues with the "
-                "first records that are kept",
-            ) from None
+        source, _ = await self._open()
+        return now.ends | await source.starts_after(position, now, remedy=REMEDY, skip_pruned=skip_pruned)
 
     def offsets_of(self, text: str, now: Snapshot) -> dict[int, int]:
         """Return the offset of each segment that an option names. Raises ConfigError, or as `offsets_after`."""

@@ -114,12 +114,14 @@ class TableExport:
         """Export once, or until cancelled."""
         import asyncio  # noqa: PLC0415 - not needed to print help
 
-        from headgate.lakehouse.exporter import Exporter, origin_of  # noqa: PLC0415
+        from headgate.lakehouse.exporter import Exporter  # noqa: PLC0415
+        from headgate.reading.topic_position import beginning  # noqa: PLC0415
 
         async with AsyncExitStack() as opened:
             source = await opened.enter_async_context(self.context.open_topic(self.topic))
-            origin = origin_of(source.description, source.ledger_id)
-            table = await asyncio.to_thread(self.open_table, self.table, origin, self.rows)
+            table = await asyncio.to_thread(
+                self.open_table, self.table, beginning(source.description, source.ledger_id), self.rows
+            )
             exporter = Exporter(source, table, self.rows, commit_bytes=self.commit_bytes, skip_pruned=self.skip_pruned)
             await exporter.plan()
             admin = None

@@ -9,7 +9,7 @@ import click
 from headgate.cli.arguments import consent_options, destroy
 from headgate.cli.completion import complete_producer
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.copy_position import unfinished_segments
+from headgate.cli.records.copy_position import decode_copy
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.output import print_table
 from headgate.model.time_text import utc_day, utc_minute
@@ -118,8 +118,8 @@ def position_text(position: bytes) -> str:
     line = decode_position(position)
     if line is not None:
         return f"line {line.number}"
-    if (segments := unfinished_segments(position)) is not None:
-        return f"copy, {segments} segments open"
+    if (copy := decode_copy(position)) is not None:
+        return f"copy, {len(copy.offsets)} segments open"
     text = position.decode("utf-8", errors="replace")
     if text.isprintable() and "\ufffd" not in text and len(text) <= MAX_POSITION_CHARACTERS:
         return text

@@ -16,21 +16,25 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.copy_position import CopyPositionError, CopyProgress
+from headgate.cli.records.copy_position import CopyProgress, decode_copy
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
-from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
+from headgate.reading.topic_position import Snapshot, beginning
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo
+    from headgate.client.topic_source import TopicSource
     from headgate.reading.stored_rows import LedgerRecord
     from headgate.reading.topic_reader import TopicReader
+
+REMEDY: Final = "copy to a new topic, or with another --name"
 
 
 @command(
@@ -92,17 +96,17 @@ class TopicCopy:
         self.began = False
 
     def select(self, wanted: Callable[[LedgerRecord], bool], starts: Mapping[int, int]) -> None:
-        """Copy only ``wanted`` records, and only from ``starts`` on (see `CopyProgress`)."""
+        """Copy only ``wanted`` records, and only from ``starts`` on, segment → offset; pruned ones are passed over."""
         self._wanted, self._starts = wanted, starts
 
     async def run(self) -> None:
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
 
         async with self._context.open_topic(self._source) as source:
-            target = await _require_target(self._to, self._target, name=self._name, append=self._append)
+            await _require_target(self._to, self._target, name=self._name, append=self._append)
             async with self._to.open_producer(name=self._name, copies=True) as producer:
                 await producer.open(self._target)
-                positions = self._positions(source.ledger_id, source.description, target, producer.source_position)
+                positions = await self._positions(source, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
                 sender = RecordSender(self._target, self.counts, progress, ends_at_failure=True)
                 reader = TopicReader(
@@ -111,11 +115,20 @@ class TopicCopy:
                 self.began = True
                 await sender.run(producer, self._outgoing(reader, positions, progress))
 
-    def _positions(self, ledger_id: str, source: TopicInfo, target: TopicInfo, stored: bytes | None) -> CopyProgress:
+    async def _positions(self, source: TopicSource, stored: bytes | None) -> CopyProgress:
+        now = Snapshot(source.description, source.ledger_id, *await source.newest())
+        position = beginning(source.description, source.ledger_id) if stored is None else decode_copy(stored)
+        cannot = f"producer {self._name} cannot continue"
+        if position is None:
+            raise HeadgateError(
+                f"{cannot}: it has read another source before, which is no topic; choose another --name"
+            )
         try:
-            positions = CopyProgress(ledger_id, source, target, stored, self._starts)
-        except CopyPositionError as error:
-            raise HeadgateError(f"producer {self._name} cannot continue: {error}") from None
+            starts = await source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._starts is not None)
+        except (OtherHistoryError, PositionOutOfRangeError) as error:
+            raise HeadgateError(f"{cannot}: {error}") from None
+        least = self._starts or {}
+        positions = CopyProgress(now, {each: max(offset, least.get(each, 0)) for each, offset in starts.items()})
         if stored is not None:
             click.echo(f"headgate: continuing after the last copy; {positions.records} records to copy", err=True)
         return positions
@@ -140,8 +153,8 @@ class TopicCopy:
                     )
 
 
-async def _require_target(context: CommandContext, topic: str, *, name: str, append: bool) -> TopicInfo:
-    """Return ``topic``. Raise HeadgateError if it cannot take the records, or has others and they may not be mixed.
+async def _require_target(context: CommandContext, topic: str, *, name: str, append: bool) -> None:
+    """Raise HeadgateError if ``topic`` cannot take the records, or has others and they may not be mixed.
 
     A topic that the producer ``name`` has written to before has the earlier part of the same records.
     """
@@ -154,7 +167,6 @@ async def _require_target(context: CommandContext, topic: str, *, name: str, app
             raise HeadgateError(
                 f"topic {topic} has {records} records: add --append to add others, or choose an empty topic"
             )
-        return described
 
 
 async def _has_position(admin: Admin, name: str, topic: TopicInfo) -> bool:

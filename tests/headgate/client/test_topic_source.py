@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.client.admin import Admin
-from headgate.client.topic_source import open_topic_source
-from headgate.errors import HeadgateError
+from headgate.client.topic_source import TopicSource, open_topic_source
+from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
+from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client, create, produce
+from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
@@ -59,3 +63,56 @@ async def test_a_deletion_is_noticed_although_no_leader_answered_for_a_while():
                 async with asyncio.timeout(60):
                     await waiting
         await entered.__aexit__(None, None, None)
+
+
+async def starts(change: dict[str, Any], *, pruned: int = 0, ends: dict[int, int] | None = None) -> dict[int, int]:
+    """Read two records of segment 0, of three in the topic, and continue at the changed position."""
+    known = LedgerWithPositions()
+    await known.write(1)
+    await known.write(2, 0, 0, 1)
+    topic = known.description()
+    described = replace(topic, segments=topic.segments[pruned:])
+
+    async def describe() -> m.TopicInfo:
+        return described
+
+    async def pruned_ends(_: object) -> dict[int, int]:
+        return ends or {}
+
+    source = TopicSource(topic, known.ledger, "here", newest_chunk=1, describe=describe, pruned_ends=pruned_ends)
+    now = await source.look()
+    return await source.starts_after(replace(now.position({0: 2, 1: 0}), **change), now, remedy="do this")
+
+
+def test_a_program_continues_at_the_position_that_it_has_kept() -> None:
+    assert asyncio.run(starts({})) == {0: 2, 1: 0}
+    assert asyncio.run(starts({"newest": 0, "offsets": {}})) == {1: 0}, "segment 1 was created since"
+    assert asyncio.run(starts({}, pruned=1, ends={0: 2})) == {1: 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (
+            {"ledger_id": "m"},
+            OtherHistoryError,
+            "ledger with the id m, and the cluster has the ledger with the id here",
+        ),
+        ({"topic": "u"}, PositionOutOfRangeError, "is of topic 'u', not of 't'"),
+        ({"topic_id": 7}, PositionOutOfRangeError, "created again: .* id 7, and the present one has the id 1,"),
+        ({"term_id": 77}, OtherHistoryError, "does not have chunk 2 as it was .*: an older ledger was put back"),
+        ({"chunk": 3}, OtherHistoryError, "does not have chunk 3 as it was"),
+        ({"offsets": {0: 3}}, PositionOutOfRangeError, "segment 0 .* ends at 2, and its first 3 records were read"),
+    ],
+    ids=["another ledger", "another topic", "created again", "another term", "a chunk that is gone", "an older ledger"],
+)
+def test_a_position_of_something_else_is_refused_with_both_names(
+    change: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=f"{text}.*; do this"):
+        asyncio.run(starts(change))
+
+
+def test_a_segment_that_was_pruned_before_it_was_read_is_named() -> None:
+    with pytest.raises(PositionOutOfRangeError, match="segment 0 of topic 't' was read up to offset 2, and pruned"):
+        asyncio.run(starts({}, pruned=1, ends={0: 5}))

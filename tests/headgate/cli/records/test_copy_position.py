@@ -3,62 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from headgate import TopicInfo
-from headgate.cli.records.copy_position import MAX_POSITION_BYTES, CopyPositionError, CopyProgress
-from headgate.protocol import messages as m
+from headgate.cli.records.copy_position import MAX_POSITION_BYTES, CopyProgress, decode_copy
+from headgate.client.topic_source import TopicSource
+from headgate.errors import HeadgateError
+from headgate.ledger.paths import snapshot_path
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
+from tests.headgate.cli.records.test_read import never
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible
-from tests.support.fakes.cli_client import topic
+from tests.support.fakes import cli_client
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
-
-def described(*segments: tuple[int, int, bool], topic_id: int = 1, shard: int = 0) -> m.TopicInfo:
-    """Return a topic with segments of (number, end offset, sealed)."""
-    return m.TopicInfo(
-        topic="orders",
-        topic_id=topic_id,
-        shard=shard,
-        layout_epoch=1,
-        segments=[
-            m.SegmentInfo(
-                segment=number,
-                first_hash=0,
-                last_hash=65_535,
-                state="sealed" if sealed else "active",
-                parents=[],
-                children=[],
-                next_offset=end,
-                size_bytes=0,
-                created_at_ms=0,
-            )
-            for number, end, sealed in segments
-        ],
-        subscriptions=[],
-    )
+LEDGER_ID = "0123456789abcdef" * 2
 
 
-LEDGER_ID, OTHER_LEDGER_ID = "0123456789abcdef" * 2, "fedcba9876543210" * 2
-TARGET = topic("copies")
-
-
-def begun(
-    source: m.TopicInfo, stored: bytes | None, *, target: TopicInfo = TARGET, ledger_id: str = LEDGER_ID
-) -> CopyProgress:
-    return CopyProgress(ledger_id, source, target, stored)
+async def begun(known: LedgerWithPositions, stored: bytes | None) -> CopyProgress:
+    topic = known.description()
+    source = TopicSource(topic, known.ledger, LEDGER_ID, newest_chunk=1, describe=never)
+    position = beginning(topic, LEDGER_ID) if stored is None else decode_copy(stored)
+    assert position is not None
+    now = Snapshot(topic, LEDGER_ID, *await source.newest())
+    return CopyProgress(now, await source.starts_after(position, now, remedy=""))
 
 
 async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> tuple[list[LedgerRecord], bytes | None]:
     """Copy at most ``limit`` records; return them, and the position that the producer has stored."""
     source = known.description()
-    progress = begun(source, stored)
+    progress = await begun(known, stored)
     copied: list[LedgerRecord] = []
     async for record in TopicReader(known.ledger, source, starts=progress.starts).stored():
         if len(copied) == limit:
@@ -87,6 +64,8 @@ def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[i
                 copied += found
             if time == compacted:
                 await known.compact(known.state.chunk)
+                await known.write(10 * time + 1)
+                await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
         found, stored = await run(known, stored, 10_000)
         copied += found
 
@@ -101,63 +80,20 @@ def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[i
     asyncio.run(play())
 
 
-def test_a_segment_that_was_sealed_at_the_position_is_complete() -> None:
-    stored = begun(described((0, 3, False)), None).after(0, 2)
-    sealed = begun(described((0, 3, True), (1, 1, False), (2, 0, False)), stored)
-
-    assert (sealed.starts, sealed.records) == ({0: 3, 1: 0, 2: 0}, 1)
-    assert begun(described((1, 1, False), (2, 0, False)), sealed.after(1, 0)).records == 0
-
-
-@pytest.mark.parametrize(
-    ("later", "reason"),
-    [
-        (described((1, 9, False)), "segment 0 of topic 'orders' was read up to offset 3, and pruned since"),
-        (described((0, 2, False)), "ends at 2, and its first 3 records were read"),
-    ],
-    ids=["pruned", "an older ledger"],
-)
-def test_a_copy_that_cannot_continue_is_an_error(later: m.TopicInfo, reason: str) -> None:
-    stored = begun(described((0, 5, False)), None).after(0, 2)
-
-    with pytest.raises(CopyPositionError, match=reason):
-        begun(later, stored)
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        (
-            {"source": described((0, 9, False), topic_id=2)},
-            "from topic id 1 of shard 0 .* 'orders' has id 2 of shard 0",
-        ),
-        ({"source": described((0, 9, False), shard=3)}, "from topic id 1 of shard 0 .* 'orders' has id 1 of shard 3"),
-        ({"target": replace(TARGET, topic_id=8)}, "to topic id 1 of shard 2; .* 'copies' id 8 of shard 2"),
-        ({"target": replace(TARGET, shard=3)}, "to topic id 1 of shard 2; .* 'copies' id 1 of shard 3"),
-        ({"ledger_id": OTHER_LEDGER_ID}, f"in ledger {LEDGER_ID} .* in this ledger {OTHER_LEDGER_ID}"),
-    ],
-    ids=["an earlier source", "a source on another shard", "an earlier target", "another target", "another ledger"],
-)
-def test_a_position_of_another_copy_is_an_error_that_names_both(changed: dict[str, Any], reason: str) -> None:
-    """An id of a topic is unique on its shard only."""
-    source = described((0, 5, False))
-    stored = begun(source, None).after(0, 2)
-    assert begun(source, stored).starts == {0: 3}
-
-    with pytest.raises(CopyPositionError, match=reason):
-        begun(**{"source": source, **changed}, stored=stored)
-
-
 @pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x"], ids=["empty", "text", "of a file"])
-def test_the_position_of_another_program_is_an_error(stored: bytes) -> None:
-    with pytest.raises(CopyPositionError, match="has read another source before"):
-        begun(described((0, 5, False)), stored)
+def test_the_position_of_another_program_is_none_of_a_copy(stored: bytes) -> None:
+    assert decode_copy(stored) is None
 
 
 def test_a_copy_whose_position_would_be_too_large_does_not_begin() -> None:
-    begun(described(*((number, 10**9, False) for number in range(160))), None)
+    def begin(segments: int) -> None:
+        ends = [cli_client.segment(number, 0, 65_535, next_offset=10**9) for number in range(segments)]
+        CopyProgress(
+            Snapshot(cli_client.topic("orders", *ends), LEDGER_ID, 2**32, 2**62), dict.fromkeys(range(segments), 0)
+        )
 
+    begin(150)
     with pytest.raises(
-        CopyPositionError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: copy it with a program"
+        HeadgateError, match=f"200 segments to copy.* of at most {MAX_POSITION_BYTES}: copy it with a program"
     ):
-        begun(described(*((number, 10**9, False) for number in range(200))), None)
+        begin(200)

@@ -113,7 +113,7 @@ def test_a_producer_that_has_read_something_else_is_refused(invoke: Invoke, clus
     result = invoke("topic", "copy", "orders", "copies", "--name", "import-1")
 
     assert result.exit_code == 1
-    assert "producer import-1 cannot continue: its producer has read another source before" in result.stderr
+    assert "producer import-1 cannot continue: it has read another source before" in result.stderr
 
 
 def written_config(file: Path, name: str, port: int = 1883) -> Path:

@@ -1,0 +1,153 @@
+"""How far a program that keeps its own position has read a topic: a copy, an export, or a query of Spark. Pure.
+
+1. A position names the ledger, and the topic by name and id: a topic that was created again has other records. The
+   shard follows from the name.
+2. It names a chunk, and the term that wrote it. A ledger that was put back to an older state has another history, in
+   which the offsets are of other records.
+3. It lists the segments that were not read to their final end, with the offset to continue at, and the newest
+   segment. Other segments up to the newest one are complete: they were sealed, or have been pruned since. So the size
+   of a position depends on the active segments, and not on the age of the topic.
+4. A segment that was pruned before it was read to its end is an error: its last records may be gone. So is one that was
+   created and pruned since. Neither is if the leader remembers that the segment ended there.
+5. An offset behind the present end is an error: the ledger was restored from an older copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headgate.errors import OtherHistoryError, PositionOutOfRangeError
+
+if TYPE_CHECKING:
+    from headgate.views.topics import TopicInfo
+
+
+class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: int
+    ledger_id: str
+    newest: int = -1
+    """The newest segment at that time; -1: nothing was read."""
+    offsets: dict[int, int] = {}
+    """Segments that are not read to their final end → the offset to continue at."""
+    chunk: int = 0
+    """A chunk that existed then; 0: none is known."""
+    term_id: int = 0
+    """The term that wrote it."""
+
+
+def beginning(topic: TopicInfo, ledger_id: str) -> TopicPosition:
+    """Return the position before all records of ``topic``."""
+    return TopicPosition(topic=topic.topic, topic_id=topic.topic_id, ledger_id=ledger_id)
+
+
+class Snapshot(NamedTuple):
+    """A topic at one moment. Its ends are a consistent cut of the ledger."""
+
+    topic: TopicInfo
+    ledger_id: str
+    chunk: int
+    """The newest chunk before that moment. Records that the ends do not count are not in it."""
+    term_id: int
+    """The term that wrote it."""
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {each.segment: each.next_offset for each in self.topic.segments}
+
+    def position(self, reached: Mapping[int, int]) -> TopicPosition:
+        """Return ``reached``, segment → next offset of every segment, as a position of the moment."""
+        return TopicPosition(
+            topic=self.topic.topic,
+            topic_id=self.topic.topic_id,
+            ledger_id=self.ledger_id,
+            newest=max(self.ends, default=-1),
+            offsets=unfinished(self.topic, reached),
+            chunk=self.chunk,
+            term_id=self.term_id,
+        )
+
+
+def require_same_topic(position: TopicPosition, now: Snapshot) -> None:
+    """Raise OtherHistoryError or PositionOutOfRangeError by rule 1."""
+    topic = now.topic
+    if position.ledger_id != now.ledger_id:
+        raise OtherHistoryError(
+            "other_history",
+            f"the position in topic {position.topic!r} is of the ledger with the id {position.ledger_id}, and the "
+            f"cluster has the ledger with the id {now.ledger_id}",
+        )
+    if position.topic != topic.topic:
+        raise PositionOutOfRangeError(
+            "out_of_range", f"the position is of topic {position.topic!r}, not of {topic.topic!r}"
+        )
+    if position.topic_id != topic.topic_id:
+        raise PositionOutOfRangeError(
+            "out_of_range",
+            f"topic {topic.topic!r} was deleted and created again: the position is of the topic with the id "
+            f"{position.topic_id}, and the present one has the id {topic.topic_id}, and other records",
+        )
+
+
+def require_same_history(position: TopicPosition, term_id: int | None) -> None:
+    """Raise OtherHistoryError by rule 2. ``term_id``: the term that wrote the position's chunk; None: none did."""
+    if term_id != position.term_id:
+        raise OtherHistoryError(
+            "other_history",
+            f"the ledger does not have chunk {position.chunk} as it was at the position in topic {position.topic!r}: "
+            "an older ledger was put back",
+        )
+
+
+def continued(
+    topic: TopicInfo,
+    newest: int,
+    unfinished: Mapping[int, int],
+    *,
+    skip_pruned: bool = False,
+    pruned_ends: Mapping[int, int] = MappingProxyType({}),
+) -> dict[int, int]:
+    """Return segment → first unread offset, by segment, without complete segments.
+
+    ``skip_pruned``: rule 4 does not apply. ``pruned_ends``: where pruned segments ended. Raises
+    PositionOutOfRangeError.
+    """
+    ends = {each.segment: each.next_offset for each in topic.segments}
+    starts = {}
+    for segment, offset in unread(topic, newest, unfinished).items():
+        if segment not in ends and (skip_pruned or pruned_ends.get(segment) == offset):
+            continue
+        where = f"segment {segment} of topic {topic.topic!r}"
+        if segment not in ends:
+            raise PositionOutOfRangeError(
+                "out_of_range",
+                f"{where} was read up to offset {offset}, and pruned since: records after it may be gone",
+            )
+        if offset > ends[segment]:
+            raise PositionOutOfRangeError(
+                "out_of_range",
+                f"{where} ends at {ends[segment]}, and its first {offset} records were read: was the ledger restored "
+                "from an older copy?",
+            )
+        starts[segment] = offset
+    return dict(sorted(starts.items()))
+
+
+def unread(topic: TopicInfo, newest: int, unfinished: Mapping[int, int]) -> dict[int, int]:
+    """Return segment → first unread offset of all that may have unread records, whether they exist or were pruned.
+
+    Ids follow each other. What a reader without a position never knew is not unread.
+    """
+    present = [each.segment for each in topic.segments]
+    created = present if newest < 0 else range(newest + 1, max(present, default=-1) + 1)
+    return {**unfinished, **dict.fromkeys(created, 0)}
+
+
+def unfinished(topic: TopicInfo, reached: Mapping[int, int]) -> dict[int, int]:
+    """Return those of ``reached``, segment → next offset, that are not at the final end of their segment."""
+    final = {each.segment: each.next_offset for each in topic.segments if each.state == "sealed"}
+    return {segment: offset for segment, offset in reached.items() if offset != final.get(segment)}
