@@ -25,11 +25,11 @@ from pyspark.sql import SparkSession
 from bench.harness.benchmark import Benchmark, Effort, Measurement
 from bench.harness.cluster import percentile
 from bench.harness.workload import Shard, batches
-from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
+from drain.backlog.counting import aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow
 from drain.backlog.results import publish_result
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import ChunkBatch, LedgerChunks
 from drain.spark.session import build_session
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -90,7 +90,7 @@ class _Growing:
 
 async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> Measurement:
     async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(aggregate_chunks, session, ledger.chunks.source, batches)
+        return await asyncio.to_thread(aggregate_chunks, session, ledger.chunks.url, batches)
 
     job = BacklogJob(ledger.chunks, count)
 
@@ -138,14 +138,14 @@ async def _parts(session: SparkSession, ledger: _Growing, job: BacklogJob, parts
     """Time the steps of one more run; ``counting`` contains ``planning``."""
     before = (await job.run([0])).results[0]
     ledger.grow(CHUNKS)
-    source, store = ledger.chunks.source, ledger.chunks.store
+    url, store = ledger.chunks.url, ledger.chunks.store
     began = time.perf_counter()
     numbers = await ledger.chunks.newer_than(0, before.watermark)
     parts["listing"].append(time.perf_counter() - began)
-    parts["reading"].append(await _seconds(lambda: ledger.chunks.check(0, numbers)))
-    batch = ChunkBatch(0, [source.path(0, number) for number in numbers])
-    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(aggregation_plan, session, source, [batch])))
-    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(aggregate_chunks, session, source, [batch])))
+    parts["reading"].append(await _seconds(lambda: ledger.chunks.read(0, numbers)))
+    batch = await ledger.chunks.read(0, numbers)
+    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(aggregation_plan, session, url, [batch])))
+    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(aggregate_chunks, session, url, [batch])))
     after = (await job.run([0])).results[0]
     elsewhere = replace(after, shard=1)
     parts["publishing"].append(await _seconds(lambda: publish_result(store, elsewhere)))

@@ -6,7 +6,6 @@ sending it to Spark and back took longer than counting a second's worth of chunk
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,51 +14,39 @@ from pyspark.sql import DataFrame, SparkSession
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import MergedRow
+from drain.spark.chunks import ChunkBatch
 from drain.spark.engines import RunError, run_errors
-from drain.spark.fact_source import FactSource
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkBatch:
-    """The new chunks of one shard, as their fact source names them."""
-
-    shard: int
-    paths: Sequence[str]
-    rows: int | None = None
-    """Number of rows according to the chunks' footers; None if it is not known before they are
-    read."""
+from drain.spark.fact_source import FACTS, spark_frame
+from drain.spark.object_reader import object_frame
 
 
 def aggregate_chunks(
-    session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]
+    session: SparkSession, ledger_url: str, batches: Sequence[ChunkBatch]
 ) -> Mapping[int, list[MergedRow]]:
     """Return the aggregates of new chunks by shard, from one Spark job. Blocks until it ends or is cancelled.
 
     Raises:
         RunError: the job failed or was cancelled; the text names the object if Spark does. Or not
-            every row of the chunks was counted: the watermark would skip the missing rows
+            every row that was sent was counted: the watermark would skip the missing rows
             permanently.
         JvmGoneError: the JVM is gone.
     """
     with run_errors():
-        table = aggregation_plan(session, source, batches).toArrow()
-    _check_all_counted(table, batches)
+        table = aggregation_plan(session, ledger_url, batches).toArrow()
+    sent = [batch.facts for batch in batches if batch.facts is not None]
+    counted, expected = pc.sum(table.column("records")).as_py() or 0, sum(map(len, sent))
+    if len(sent) == len(batches) and counted != expected:
+        shards = ", ".join(str(batch.shard) for batch in batches)
+        raise RunError(f"Spark counted {counted} of the {expected} rows of shard {shards}: the count is discarded")
     return merged_rows(table)
 
 
-def _check_all_counted(aggregates: pa.Table, batches: Sequence[ChunkBatch]) -> None:
-    expected = [batch.rows for batch in batches if batch.rows is not None]
-    if len(expected) < len(batches):
-        return
-    counted = pc.sum(aggregates.column("records")).as_py() or 0
-    if counted != sum(expected):
-        shards = ", ".join(str(batch.shard) for batch in batches)
-        raise RunError(f"Spark counted {counted} of the {sum(expected)} rows of shard {shards}: the count is discarded")
-
-
-def aggregation_plan(session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]) -> DataFrame:
+def aggregation_plan(session: SparkSession, ledger_url: str, batches: Sequence[ChunkBatch]) -> DataFrame:
+    """Return the plan: one task for the rows that were read here, or tasks that read all objects."""
+    sent = [batch.facts for batch in batches if batch.facts is not None]
+    if len(sent) == len(batches):
+        return backlog.aggregate_in_one_task(spark_frame(session, pa.concat_tables(sent)))
     paths = [path for batch in batches for path in batch.paths]
-    small = source.small_frame(session, paths)
-    if small is not None:
-        return backlog.aggregate_in_one_task(small)
-    return backlog.aggregate_joined(backlog.contributions(source.frame(session, paths)))
+    return backlog.aggregate_joined(
+        backlog.contributions(object_frame(session, ledger_url, dict.fromkeys(paths), FACTS))
+    )

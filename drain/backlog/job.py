@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.aggregates import merged_rows
 from drain.backlog.compacted_facts import read_compacted_facts
-from drain.backlog.counting import ChunkBatch, aggregate_chunks
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
 from drain.backlog.merge import MergedRow, merge_rows, next_result, outstanding
 from drain.backlog.results import (
@@ -37,7 +37,7 @@ from drain.backlog.results import (
 )
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import CountedLedger
-from drain.spark.chunks import LedgerChunks, in_groups
+from drain.spark.chunks import ChunkBatch, LedgerChunks, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import HeadgateError
 from headgate.settings.command_parser import CommandParser
@@ -78,7 +78,7 @@ class RunOutcome:
 
 def count_on(session: SparkSession, chunks: LedgerChunks) -> Count:
     """Return a `Count` that aggregates on ``session``, in a thread."""
-    return lambda batches: asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
+    return lambda batches: asyncio.to_thread(aggregate_chunks, session, chunks.url, batches)
 
 
 class BacklogJob:
@@ -182,11 +182,7 @@ class BacklogJob:
         return due
 
     async def _count_batch(self, due: Mapping[int, range], outcome: RunOutcome, *, publish: bool) -> None:
-        checked = await outcome.collect(due, lambda shard: self._chunks.check(shard, due[shard]))
-        batches = {
-            shard: ChunkBatch(shard, [self._chunks.source.path(shard, number) for number in due[shard]], rows)
-            for shard, (_, rows) in checked.items()
-        }
+        batches = await outcome.collect(due, lambda shard: self._chunks.read(shard, due[shard], shards=len(due)))
         began = asyncio.get_running_loop().time()
         counted = await self._count_shards(batches, outcome)
         self._chunks_per_job = next_chunks(
@@ -199,8 +195,8 @@ class BacklogJob:
 
         async def merge(shard: int) -> Result:
             before = outcome.results[shard]
-            rows, at_ms = next_result(before.rows, counted[shard]), checked[shard][0]
-            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=at_ms)
+            rows = next_result(before.rows, counted[shard])
+            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=batches[shard].at_ms)
             return await publish_result(self._results, result) if publish else result
 
         merged = await outcome.collect(counted, merge)

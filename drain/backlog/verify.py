@@ -24,7 +24,7 @@ from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import Backlog
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import LedgerChunks, SmallReads
 from headgate.settings.command_parser import CommandParser
 
 MAX_PRINTED_DIFFERENCES: Final = 50
@@ -167,7 +167,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
 
     chunks = LedgerChunks(arguments.ledger)
-    scanned = LedgerChunks(arguments.ledger, small_read_max_rows=0)
+    scanned = LedgerChunks(arguments.ledger, SmallReads(max_rows=0))
     shards = arguments.shard or await chunks.shards()
     progress("starting Spark")
     async with spark_session(arguments) as session:

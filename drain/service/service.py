@@ -133,7 +133,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
             arguments.tables, counter.count, counter.forget, idle_factor=arguments.external_idle_factor
         )
         job = BacklogJob(
-            chunks, lambda batches: runner.run(lambda session: aggregate_chunks(session, chunks.source, batches))
+            chunks, lambda batches: runner.run(lambda session: aggregate_chunks(session, chunks.url, batches))
         )
         coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external))
         server = DrainServer(coalescer, runner, chunks)

@@ -1,22 +1,27 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
 The first run of a JVM takes as long as hundreds of later ones. The warm-up counts a generated chunk
-with both readers: read in this process, as in most runs, and by a scan, as after an outage.
+with both readers: read in this process, as in most runs, and by a worker, as after an outage.
 
 Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import ChunkBatch, aggregate_chunks
-from drain.spark.fact_source import CHUNK_FACTS, SparkFiles
+from drain.backlog.counting import aggregate_chunks
+from drain.spark.chunks import LedgerChunks, SmallReads
+from drain.spark.fact_source import FACTS
+from headgate.ledger.checksum import seal_parquet
+from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader
 from headgate.ledger.facts import facts_of
-from headgate.ledger.paths import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 
@@ -26,13 +31,13 @@ RUNS = 3
 
 def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) -> None:
     """Count a generated ledger below ``folder`` for some seconds; ``report`` each run. Raises RunError."""
-    path = folder / chunk_folder(0) / chunk_name(1)
+    path, url = folder / chunk_path(0, 1), folder.as_uri()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())
-    sources = (SparkFiles(folder.as_uri()), SparkFiles(folder.as_uri(), small_read_max_rows=0))
-    for number, source in enumerate(sources * RUNS, start=1):
-        aggregate_chunks(session, source, [ChunkBatch(0, [source.path(0, 1)])])
-        report(f"warm-up run {number} of {len(sources) * RUNS} completed")
+    for number, small in enumerate((SmallReads(), SmallReads(max_rows=0)) * RUNS, start=1):
+        batch = asyncio.run(LedgerChunks(url, small).read(0, range(1, 2)))
+        aggregate_chunks(session, url, [batch])
+        report(f"warm-up run {number} of {2 * RUNS} completed")
 
 
 def _chunk() -> bytes:
@@ -52,6 +57,8 @@ def _chunk() -> bytes:
     acknowledged = e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges)
     record = {"fact": "record", "topic_id": 1, "segment": 0, "offset": 0, "timestamp_ms": 0, "size_bytes": 8}
     facts = [fact for entry in (created, subscribed, split, acknowledged) for fact in facts_of(entry, layout)]
+    header = ChunkHeader(format=FORMAT, shard=0, number=1, leader_epoch=1, at_ms=0, entries=0, records=1)
+    schema = FACTS.remove(FACTS.get_field_index("shard")).with_metadata({METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([*facts, record], schema=CHUNK_FACTS), sink)
-    return bytes(sink.getvalue())
+    pq.write_table(pa.Table.from_pylist([*facts, record], schema=schema), sink)
+    return seal_parquet(memoryview(sink.getvalue()))

@@ -164,10 +164,15 @@ def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schem
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         constants = _of_header(file.metadata.metadata, path) if expected is None else _of_path(path)
-        names = [name for name in schema.names if name in file.schema_arrow.names]
-        table = file.read(columns=names, use_threads=False)
+        return read_columns(file, schema, constants)
     except (pa.ArrowException, OSError) as error:
         raise object_error(path, error) from None
+
+
+def read_columns(file: pq.ParquetFile, schema: pa.Schema, constants: Mapping[str, int]) -> pa.Table:
+    """Return the columns of ``schema`` that a file has, and those of ``constants``; of a chunk, only rows of facts."""
+    names = [name for name in schema.names if name in file.schema_arrow.names]
+    table = file.read(columns=names, use_threads=False)
     if "fact" in names:
         table = table.filter(table.column("fact").is_valid())
     for name in constants.keys() & set(schema.names):

@@ -86,17 +86,6 @@ async def test_a_run_reads_exactly_the_new_chunks(spark, ledger):
     assert published(ledger) == ["000000000002.parquet", "000000000003.parquet"]
 
 
-async def test_a_count_without_every_row_of_the_chunks_fails(spark, ledger):
-    """The watermark would skip the missing rows permanently."""
-    job, counter = job_of(spark, ledger)
-    real = counter.chunks.source.small_frame
-    counter.chunks.source.small_frame = lambda session, paths: real(session, paths).limit(2)
-    outcome = await job.run([0])
-
-    assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: the count is discarded"}
-    assert published(ledger) == []
-
-
 async def test_another_process_continues_from_the_published_result(spark, ledger):
     await job_of(spark, ledger)[0].run([0])
     ledger.store(1, 0, 4)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from drain.backlog.counting import ChunkBatch
 from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
 from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, next_chunks
 from drain.protocol import CountedLedger
+from drain.spark.chunks import ChunkBatch
 from drain.spark.engines import RunError
 from tests.support.fakes.object_store import FakeStore
 
@@ -45,7 +44,6 @@ class Machine:
 
     def __init__(self, length: int, seconds_per_chunk: float, seconds_per_job: float = 0.0) -> None:
         self.store = FakeStore()
-        self.source = SimpleNamespace(path=lambda shard, number: f"{shard}/{number}")
         self.jobs: list[int] = []
         self._length = length
         self._seconds_per_chunk = seconds_per_chunk
@@ -57,8 +55,9 @@ class Machine:
     async def newer_than(self, _: int, watermark: int) -> range:
         return range(watermark + 1, self._length + 1)
 
-    async def check(self, _: int, numbers: Sequence[int]) -> tuple[int, int]:
-        return 0, len(numbers)
+    async def read(self, shard: int, numbers: Sequence[int], *, shards: int) -> ChunkBatch:
+        assert shards == 1
+        return ChunkBatch(shard, [str(number) for number in numbers], 0, None)
 
     async def count(self, batches: Sequence[ChunkBatch]) -> dict[int, list[Any]]:
         chunks = sum(len(batch.paths) for batch in batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections import defaultdict
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from drain.backlog.aggregates import AGGREGATES, NO_FACT, SCHEMA, merged_rows
-from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
+from drain.backlog.counting import aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
 from drain.backlog.plans import (
@@ -22,9 +23,10 @@ from drain.backlog.plans import (
     contributions_again,
 )
 from drain.backlog.timestamp_index import index_slot
-from drain.spark.chunks import LedgerChunks
+from drain.spark.chunks import ChunkBatch, LedgerChunks, SmallReads
 from drain.spark.engines import RunError
-from drain.spark.fact_source import FACTS, SparkFiles
+from drain.spark.fact_source import FACTS
+from drain.spark.object_reader import ReadLimits
 from headgate.errors import HeadgateError
 from tests.support.fakes.fact_counter import FactCounter
 from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand
@@ -236,27 +238,33 @@ def test_creations_and_removals_are_flagged(spark):
 
 def test_an_unsupported_subscription_type_fails_the_run_with_its_name(spark):
     frame = facts(spark, fact("subscribed", subscription_id=2, subscription_type="SHARED"))
-
-    class Source:
-        def small_frame(self, *_):
-            return frame
-
     with pytest.raises(RunError, match="does not know the subscription type SHARED"):
-        aggregate_chunks(spark, Source(), [ChunkBatch(0, [])])
+        aggregate_chunks(spark, "", [ChunkBatch(0, [], 0, frame.toArrow())])
     assert issubclass(RunError, HeadgateError)
 
 
-def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):
-    """A null in the key or an aggregate of another type makes Spark fall back to a slower loop with the same result."""
+@pytest.fixture
+def tasks_of_one_object(monkeypatch):
+    monkeypatch.setattr("drain.spark.object_reader.DEFAULT_LIMITS", ReadLimits(objects_per_task=1))
+
+
+def execution_over_two_chunks(spark, tmp_path, **limits):
     ledger = WrittenLedger(tmp_path)
-    ledger.topic()
-    ledger.commit()
-    source = SparkFiles(ledger.url, small_read_max_rows=0)
-    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])._jdf.queryExecution()
+    topic = ledger.topic()
+    for _ in range(2):
+        ledger.store(topic, 0, 3)
+        ledger.commit()
+    batch = asyncio.run(LedgerChunks(ledger.url, SmallReads(**limits)).read(0, range(1, 3)))
+    return aggregation_plan(spark, ledger.url, [batch])._jdf.queryExecution()
+
+
+def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path, tasks_of_one_object):
+    """A null in the key or an aggregate of another type makes Spark fall back to a slower loop with the same result."""
+    execution = execution_over_two_chunks(spark, tmp_path, max_rows=0)
 
     stages = execution.debug().codegenToSeq()
     codes = [re.sub(r"/\*.*?\*/", "", stages.apply(index)._2()) for index in range(stages.size())]
-    (scanning,) = (code for code in codes if "columnartorow" in code)
+    scanning = next(code for code in codes if "FastHashMap" in code)
 
     assert not re.findall(r"\b(ObjectHashAggregate|SortAggregate)\b", execution.executedPlan().toString())
     # Of the seven columns of the key, only the shard's is checked for null.
@@ -266,32 +274,17 @@ def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):
     assert found.group(1).count("!hashAgg_exprIsNull") <= 2
 
 
-def plan_of_three_records(spark, tmp_path, small_read_max_rows):
-    ledger = WrittenLedger(tmp_path)
-    topic = ledger.topic()
-    ledger.store(topic, 0, 3)
-    ledger.commit()
-    source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
-    batch = ChunkBatch(0, [source.path(0, 1)])
-    return aggregation_plan(spark, source, [batch])._jdf.queryExecution().executedPlan().toString()
-
-
-def test_a_run_shuffles_the_facts_and_the_aggregates_and_reads_no_payload(spark, tmp_path):
-    plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=0)
+def test_a_run_shuffles_the_facts_and_the_aggregates(spark, tmp_path, tasks_of_one_object):
+    plan = execution_over_two_chunks(spark, tmp_path, max_rows=0).executedPlan().toString()
 
     assert len(re.findall(r"\bExchange\b", plan)) == 2
-    read = re.search(r"ReadSchema: struct<([^>]*)", plan)
-    assert read is not None
-    columns = {column.split(":")[0] for column in read.group(1).split(",")}
-    assert {"fact", "topic_id", "segment", "offset"} <= columns
-    assert not columns & {"key", "value", "body"}
 
 
-def test_a_run_over_a_small_chunk_scans_no_file_and_has_no_shuffle(spark, tmp_path):
-    plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=100)
+def test_a_run_over_small_chunks_has_no_worker_and_no_shuffle(spark, tmp_path):
+    plan = execution_over_two_chunks(spark, tmp_path).executedPlan().toString()
 
     assert "LocalTableScan" in plan
-    assert not re.findall(r"\b(Exchange|FileScan)\b", plan)
+    assert not re.findall(r"\b(Exchange|MapInArrow)\b", plan)
 
 
 def test_without_a_shuffle_ranges_are_not_joined(spark):
@@ -319,7 +312,7 @@ async def test_incremental_counts_a_full_count_and_the_state_agree(spark, tmp_pa
             "topic_id", "subscription_id", "segment", "seek_generation", "records", "sealed", "oldest_ms"
         )
         assert counted_by_hand(ledger.state) == set(map(fields, outstanding(outcome.results[0].rows)))
-    scanned = LedgerChunks(ledger.url, small_read_max_rows=0)
+    scanned = LedgerChunks(ledger.url, SmallReads(max_rows=0))
     full = await BacklogJob(scanned, count_on(spark, scanned), max_chunks_per_job=16).run([0], full=True)
 
     assert outcome.results == full.results

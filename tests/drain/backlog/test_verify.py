@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from drain import command_line
+from drain.backlog import counting
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
 from drain.backlog.verify import compared, main, report, verify
-from drain.spark import fact_source
-from drain.spark.chunks import LedgerChunks
-from drain.spark.fact_source import SMALL_READ_MAX_ROWS, read_small_chunks
+from drain.spark.chunks import LedgerChunks, SmallReads
+from drain.spark.fact_source import spark_frame
 from tests.support.samples.ledgers import RandomLedger
 
 ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, timestamp_index=((0, 10),)), StateRow(1, 2, None))
@@ -60,20 +60,20 @@ def test_the_json_report_is_one_document():
 
 
 @pytest.fixture
-def counting(spark, tmp_path):
+def counted(spark, tmp_path):
     ledger = RandomLedger(tmp_path / "ledger", seed=5)
 
-    def job(small_read_max_rows):
-        chunks = LedgerChunks(ledger.url, small_read_max_rows=small_read_max_rows)
+    def job(small):
+        chunks = LedgerChunks(ledger.url, small)
         return BacklogJob(chunks, count_on(spark, chunks))
 
-    return ledger, job(SMALL_READ_MAX_ROWS), job(0)
+    return ledger, job(SmallReads()), job(SmallReads(max_rows=0))
 
 
 @pytest.mark.spark
-async def test_a_real_ledger_has_no_differences(counting):
+async def test_a_real_ledger_has_no_differences(counted):
     """Even while it grows: the full count ends at the same chunk as the incremental one."""
-    ledger, increments, whole = counting
+    ledger, increments, whole = counted
     ledger.grow(20)
     await verify(increments, whole, [0])
     ledger.grow(20)
@@ -89,8 +89,8 @@ async def test_a_real_ledger_has_no_differences(counting):
 
 
 @pytest.mark.spark
-def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
-    ledger, increments, whole = counting
+def test_a_changed_result_is_detected(counted, spark, monkeypatch, capsys):
+    ledger, increments, whole = counted
     ledger.grow(5)
     asyncio.run(verify(increments, whole, [0]))
     watermark = ledger.state.chunk
@@ -109,18 +109,15 @@ def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
 
 
 @pytest.mark.spark
-def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, monkeypatch, capsys):
-    ledger, *_ = counting
+def test_an_error_of_one_reader_is_detected_by_the_other(counted, spark, monkeypatch, capsys):
+    ledger, *_ = counted
     ledger.grow(5)
 
-    def misread(paths, limit_rows):
-        table = read_small_chunks(paths, limit_rows)
-        if table is None:
-            return None
+    def misread(session, table):
         sizes = table.schema.get_field_index("size_bytes")
-        return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
+        return spark_frame(session, table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64())))
 
-    monkeypatch.setattr(fact_source, "read_small_chunks", misread)
+    monkeypatch.setattr(counting, "spark_frame", misread)
     monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 

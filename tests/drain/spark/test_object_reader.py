@@ -14,8 +14,8 @@ import pytest
 from controller.chunk_writer.builder import SCHEMA
 from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
-from drain.spark.chunks import LedgerChunks
-from drain.spark.fact_source import FACT_COLUMNS, FACTS, SparkFiles, StoreObjects, fact_source
+from drain.spark.chunks import LedgerChunks, SmallReads
+from drain.spark.fact_source import FACT_COLUMNS, FACTS
 from drain.spark.object_reader import DEFAULT_LIMITS, ObjectError, ReadLimits, read_objects
 from headgate.storage.object_store import open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
@@ -102,11 +102,6 @@ def test_an_invalid_object_fails_with_its_name(ledger, damage, reason):
     assert "\n" not in str(caught.value)
 
 
-def test_a_bucket_is_read_by_the_object_reader_and_a_folder_by_spark():
-    assert isinstance(fact_source("file:///folder"), SparkFiles)
-    assert isinstance(fact_source("s3://bucket/prefix"), StoreObjects)
-
-
 async def copied(ledger: WrittenLedger, url: str) -> None:
     store = open_store(url)
     for path in paths_of(ledger):
@@ -114,7 +109,8 @@ async def copied(ledger: WrittenLedger, url: str) -> None:
 
 
 def job_on(spark, url: str) -> BacklogJob:
-    chunks = LedgerChunks(url)
+    """Return a job that leaves everything to workers."""
+    chunks = LedgerChunks(url, SmallReads(max_rows=0))
     return BacklogJob(chunks, count_on(spark, chunks), max_chunks_per_job=15)
 
 
