@@ -14,7 +14,7 @@ from aiohttp import web
 from headgate.errors import HeadgateError
 from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
-from web.api.overview import DaemonPart, NotAnsweredError, Overview, StatusSource, UnknownNameError
+from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 from web.bodies import send_body
 
@@ -62,24 +62,19 @@ class HttpApi:
     async def _daemon(self, _: web.Request, __: Query) -> Any:
         return (await self._source.part()).daemon
 
-    async def _rows(self, query: Query) -> tuple[Overview | DaemonPart, int]:
-        """Return the rows of the cluster, or of this daemon, and the time that they are of."""
-        if query.own:
-            part = await self._source.part()
-            return part, part.daemon.as_of_ms or 0
-        overview = await self._source.overview()
-        return overview, overview.cluster.as_of_ms
+    async def _daemon_rows(self, _: web.Request, __: Query) -> Any:
+        return await self._source.part()
 
     async def _topics(self, _: web.Request, query: Query) -> Any:
-        rows, as_of_ms = await self._rows(query)
-        return await asyncio.to_thread(topic_page, rows.topics, query, as_of_ms)
+        overview = await self._source.overview()
+        return await asyncio.to_thread(topic_page, overview.topics, query, overview.cluster.as_of_ms)
 
     async def _topic(self, request: web.Request, query: Query) -> Any:
         return await self._source.topic(request.match_info["topic"], own=query.own)
 
     async def _subscriptions(self, _: web.Request, query: Query) -> Any:
-        rows, as_of_ms = await self._rows(query)
-        return await asyncio.to_thread(subscription_page, rows.subscriptions, query, as_of_ms)
+        overview = await self._source.overview()
+        return await asyncio.to_thread(subscription_page, overview.subscriptions, query, overview.cluster.as_of_ms)
 
     async def _subscription(self, request: web.Request, query: Query) -> Any:
         names = request.match_info

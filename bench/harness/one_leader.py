@@ -33,8 +33,8 @@ from metrics.status import ShardStatus
 from shard.access.rules import OPEN
 from shard.requests.tick_pace import TICK_INTERVAL_SECONDS
 from shard.state.shard_state import ShardState
-from web.api.documents import DaemonDocument
-from web.api.overview import DaemonPart, Overview, merged
+from web.api.documents import DaemonDocument, DaemonPart
+from web.api.overview import Overview, merged
 
 CLUSTER = "bench"
 CLIENT_ID = "c"

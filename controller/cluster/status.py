@@ -23,9 +23,9 @@ from controller.leadership.election import Elections
 from controller.leadership.policy.transitions import Role
 from headgate.model.hashing import shard_of
 from metrics.health import Health
-from web.api.documents import DaemonDocument, SubscriptionDocument, TopicDocument
+from web.api.documents import DaemonDocument, DaemonPart, SubscriptionDocument, TopicDocument
 from web.api.history import SAMPLE_SECONDS, History
-from web.api.overview import DaemonPart, NotAnsweredError, Overview, merged
+from web.api.overview import NotAnsweredError, Overview, merged
 
 MIN_PAUSE_SECONDS: Final = 1.0
 MAX_PAUSE_SECONDS: Final = 30.0

@@ -19,6 +19,7 @@ PATHS = {
     "cluster": "/cluster",
     "daemons": "/daemons",
     "daemon": "/daemon",
+    "daemon_rows": "/daemon/rows",
     "topics": "/topics?limit=1&order=activity&contains=o",
     "topic": "/topics/orders",
     "subscriptions": "/subscriptions?topic=orders",

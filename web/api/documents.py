@@ -55,6 +55,14 @@ class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Over all subscriptions that acknowledge; None: one is unknown."""
 
 
+class DaemonPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A daemon, and what it leads: topics by name, subscriptions by topic and name."""
+
+    daemon: DaemonDocument
+    topics: tuple[TopicSummary, ...] = ()
+    subscriptions: tuple[SubscriptionSummary, ...] = ()
+
+
 class DegradedPart(msgspec.Struct, frozen=True, kw_only=True):
     """A component that is not ``ok`` at a daemon, or a daemon that did not answer (component ``daemon``)."""
 

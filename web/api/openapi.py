@@ -12,6 +12,7 @@ import msgspec
 from web.api.documents import (
     ClusterDocument,
     DaemonDocument,
+    DaemonPart,
     Daemons,
     ErrorDocument,
     SubscriptionDocument,
@@ -46,11 +47,17 @@ OPERATIONS: Final = (
     Operation(name="daemons", path="/daemons", summary="All live daemons.", document=Daemons),
     Operation(name="daemon", path="/daemon", summary="The daemon that answers.", document=DaemonDocument),
     Operation(
+        name="daemon_rows",
+        path="/daemon/rows",
+        summary="The daemon that answers, with the topics and subscriptions that it leads.",
+        document=DaemonPart,
+    ),
+    Operation(
         name="topics",
         path="/topics",
         summary="Topics in a line each.",
         document=TopicPage,
-        query=("scope", "limit", "after", "contains", "order"),
+        query=("limit", "after", "contains", "order"),
     ),
     Operation(
         name="topic",
@@ -64,7 +71,7 @@ OPERATIONS: Final = (
         path="/subscriptions",
         summary="Subscriptions in a line each.",
         document=SubscriptionPage,
-        query=("scope", "limit", "after", "topic"),
+        query=("limit", "after", "topic"),
     ),
     Operation(
         name="subscription",

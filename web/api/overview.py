@@ -17,6 +17,7 @@ from headgate.views.cluster import ClusterTotals, ShardInfo, SubscriptionSummary
 from web.api.documents import (
     ClusterDocument,
     DaemonDocument,
+    DaemonPart,
     DegradedPart,
     SubscriptionDocument,
     TopicDocument,
@@ -25,13 +26,6 @@ from web.api.documents import (
 from web.api.history import known_sum, merged_history
 
 TopicOrder = Literal["name", "activity"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonPart:
-    daemon: DaemonDocument
-    topics: tuple[TopicSummary, ...] = ()
-    subscriptions: tuple[SubscriptionSummary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,22 +112,6 @@ async def test_documents_come_from_the_leader(two, peers):
         await status.topic("x", own=False)
 
 
-async def test_pages_of_another_daemon_are_read_to_the_end(two, peers, monkeypatch):
-    monkeypatch.setattr("controller.cluster.peers.PAGE_ROWS", 2)
-    two.source.parts = [
-        part(
-            "two",
-            [topic_summary(f"t{n}", daemon="two") for n in range(5)],
-            [subscription_summary(f"t{n}", daemon="two") for n in range(5)],
-        )
-    ]
-    status = status_of(peers)
-    register(status, two=f"http://{two.server.address}")
-    overview = await status.overview()
-
-    assert (len(overview.topics), len(overview.subscriptions)) == (5, 5)
-
-
 async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown(peers):
     status = status_of(peers)
     register(status, two="http://127.0.0.1:1", three="")
@@ -180,7 +164,7 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
     app = web.Application()
     handlers = {"late": late, "large": large, "nonsense": nonsense, "moved": moved}
     for name, handler in handlers.items():
-        app.router.add_get(f"/{name}/api/v1/daemon", handler)
+        app.router.add_get(f"/{name}/api/v1/daemon/rows", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -17,13 +17,14 @@ from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from metrics.status import ShardStatus
 from web.api.documents import (
     DaemonDocument,
+    DaemonPart,
     DrainingSegment,
     HistorySample,
     SubscriptionDocument,
     TopicDocument,
     TopicSummary,
 )
-from web.api.overview import DaemonPart, NotAnsweredError, Overview, UnknownNameError, merged
+from web.api.overview import NotAnsweredError, Overview, UnknownNameError, merged
 
 NOW_MS = 1_700_000_000_000
 HOSTILE = "<script>alert(1)</script>\U0001f600&\"'"

@@ -10,8 +10,8 @@ from tests.support.samples.status_documents import (
     subscription_summary,
     topic_summary,
 )
-from web.api.documents import DegradedPart
-from web.api.overview import DaemonPart, merged, ordered_topics
+from web.api.documents import DaemonPart, DegradedPart
+from web.api.overview import merged, ordered_topics
 
 
 def names(overview):
