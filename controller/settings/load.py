@@ -98,12 +98,9 @@ def advertised_url(http: HttpSettings, address: str, machine: str) -> str:
 
 def zookeeper_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
     """Yield everything that the types do not check."""
-    yield from _partner_problems(
-        "zookeeper", zookeeper, ("certificate_file", "key_file"), ("username", "password_file")
-    )
-    for name in () if zookeeper.tls else FILES:
-        if getattr(zookeeper, name) is not None:
-            yield "zookeeper.tls", f"{name} is set, and tls is not; set tls = true, or remove {name}"
+    yield from _partner_problems("zookeeper", zookeeper, ("username", "password_file"))
+    if (tls_problem := tls_option_problem(zookeeper)) is not None:
+        yield f"zookeeper.{tls_problem[0]}", tls_problem[1]
     if problem := _hosts_problem(zookeeper.hosts):
         yield "zookeeper.hosts", problem
     if zookeeper.username is not None and not _USERNAME.fullmatch(zookeeper.username):

@@ -17,6 +17,7 @@ from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from headgate.transport.loopback import host_port, loopback
+from headgate.transport.tls_options import TlsFiles, TlsOptions
 from shard.access.rules import OPEN, AccessRules
 
 MAX_SHARDS = 1024
@@ -76,7 +77,7 @@ class InstanceSettings(Section, frozen=True, kw_only=True):
     always unique."""
 
 
-class ZooKeeperSettings(Section, frozen=True, kw_only=True):
+class ZooKeeperSettings(Section, TlsFiles, frozen=True, kw_only=True):
     """``[zookeeper]``: elections."""
 
     hosts: Text = msgspec.field(default_factory=lambda: host_port(loopback(), 2181))
@@ -85,17 +86,6 @@ class ZooKeeperSettings(Section, frozen=True, kw_only=True):
     session_timeout_seconds: Annotated[float, Meta(ge=2, le=60)] = 6.0
     """A daemon that is silent for this long loses its locks, in seconds. Default: 6, longer than a
     long garbage collection and shorter than an outage that users notice."""
-    tls: bool = False
-    """Encrypt connections, and verify the servers' certificates and names. ``hosts`` must then be
-    the servers' ports for TLS. Default: false."""
-    ca_file: Text | None = None
-    """PEM file with the certificates of the authorities that vouch for the servers. Relative paths
-    of files are looked up in systemd's credentials first, then in the folder of the settings file.
-    Default: the authorities of the system."""
-    certificate_file: Text | None = None
-    """PEM file with the daemon's own certificate, for servers that require one. Default: none."""
-    key_file: Text | None = None
-    """PEM file with the key of that certificate, without a passphrase."""
     username: Text | None = None
     """User of ZooKeeper's scheme ``digest``. Every node of the cluster is then closed to all other
     users. Default: none, and every client of ZooKeeper can change the nodes."""
@@ -115,7 +105,7 @@ class ZooKeeperSettings(Section, frozen=True, kw_only=True):
         return password
 
 
-class BrokerSettings(Section, frozen=True, kw_only=True):
+class BrokerSettings(Section, TlsOptions, frozen=True, kw_only=True):
     """``[broker]``: the MQTT broker."""
 
     host: Text = msgspec.field(default_factory=loopback)
@@ -127,18 +117,6 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
     password_file: str | None = None
     """File that contains the password. Only its owner and group may have access. A relative path is
     looked up in systemd's credentials first, then in the folder of the settings file."""
-    tls: bool = False
-    """Encrypt connections, TLS 1.2 or later, and verify the broker. The usual port is 8883."""
-    ca_file: str | None = None
-    """Certificates (PEM) of the authorities that may vouch for the broker. Relative paths of this and
-    the next two are looked up like password_file. SIGHUP reads all three again. Default: the
-    authorities of the system."""
-    certificate_file: str | None = None
-    """Certificate (PEM) that is presented to the broker, followed by intermediate ones. Default: none."""
-    key_file: str | None = None
-    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have access."""
-    server_name: str | None = None
-    """Name or address that the broker's certificate must contain. Default: host."""
     ping_seconds: Annotated[int, Meta(ge=1, le=60)] = 2
     """A daemon pings the broker when it has received nothing for this long, and reconnects if there is no
     answer for as long, in seconds. Silence is noticed after twice as long and a second; then another

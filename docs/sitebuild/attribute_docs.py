@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import textwrap
 
 
 def attribute_docs(owner: type) -> dict[str, str]:
-    """Return attribute → text, in the order of the class. An attribute without a text is missing."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(body, ast.ClassDef)
+    """Return attribute → text, those of bases first. An attribute without a text is missing."""
+    libraries = ("builtins", "enum", "msgspec")
+    ours = [base for base in reversed(owner.__mro__) if base.__module__.split(".")[0] not in libraries]
+    classes = [ast.parse(textwrap.dedent(inspect.getsource(base))).body[0] for base in ours]
+    statements = [each for one in classes if isinstance(one, ast.ClassDef) for each in one.body]
     docs = {}
-    for statement, following in zip(body.body, body.body[1:], strict=False):
+    for statement, following in itertools.pairwise(statements):
         match statement, following:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),

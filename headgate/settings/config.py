@@ -20,7 +20,7 @@ from headgate.files.named_file import read_secret, with_located_files
 from headgate.protocol.messages import require_name
 from headgate.transport.broker_tls import BrokerTls, broker_tls
 from headgate.transport.loopback import host_port
-from headgate.transport.tls_options import FILES, tls_option_problem
+from headgate.transport.tls_options import FILES, TlsOptions, tls_option_problem
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
 CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
@@ -28,7 +28,7 @@ CREDENTIALS_VARIABLE = "CREDENTIALS_DIRECTORY"
 DEFAULT_PATH = Path("headgate-data") / "client.toml"
 
 
-class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ClientConfig(TlsOptions, frozen=True, forbid_unknown_fields=True):
     """How a program reaches one cluster."""
 
     cluster: str
@@ -43,18 +43,6 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """User name at the broker, a name as in the protocol; None if the broker requires none."""
     password_file: str | None = None
     """File that contains the password and nothing else. Only its owner and group may have access."""
-    tls: bool = False
-    """Whether the connection to the broker is encrypted, and the broker verified."""
-    ca_file: str | None = None
-    """Certificates (PEM) of the authorities that may vouch for the broker. Default: those of the
-    system."""
-    certificate_file: str | None = None
-    """Certificate (PEM) that is presented to the broker, if it requires one."""
-    key_file: str | None = None
-    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have
-    access."""
-    server_name: str | None = None
-    """Name or address that the broker's certificate must contain. Default: ``broker_host``."""
     broker_timeout_seconds: Annotated[float, Meta(gt=0)] | None = None
     """How long the broker may take to accept a program's first connection. Default: 4 seconds for
     commands; a program waits as long as its ``timeout_seconds`` or ``connect_timeout_seconds`` says."""

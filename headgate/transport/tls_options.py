@@ -1,48 +1,44 @@
-"""The settings of TLS towards the broker, the same for daemons and clients, and which of them need each other. Pure."""
+"""The settings of TLS, the same for daemons and clients, and which of them need each other. Pure."""
 
 import re
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import Final
+
+import msgspec
 
 _SERVER_NAME = re.compile(r"(?=.{1,253}$)[\w:-]{1,63}(\.[\w:-]{1,63})*", re.ASCII)
 """Names as in RFC 1035, and both kinds of addresses."""
 
 
-class TlsFiles(Protocol):
-    """The files that a section names; None: not set."""
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """How connections to a server are encrypted. A daemon reads the files again at SIGHUP."""
 
-    @property
-    def ca_file(self) -> str | None:
-        """Certificates of the authorities that may vouch for the broker. Default: those of the system."""
+    tls: bool = False
+    """Encrypt connections, TLS 1.2 or later, and verify the server. It has another port for TLS (a broker
+    usually 8883)."""
+    ca_file: str | None = None
+    """Certificates (PEM) of the authorities that may vouch for the server. Relative paths of this and the next two
+    are looked up in systemd's credentials first, then in the folder of the settings file. Default: the
+    authorities of the system."""
+    certificate_file: str | None = None
+    """Certificate (PEM) that is presented to a server that requires one, followed by intermediate ones.
+    Default: none."""
+    key_file: str | None = None
+    """Private key of that certificate (PEM, not encrypted). Only its owner and group may have access."""
 
-    @property
-    def certificate_file(self) -> str | None:
-        """The certificate that is presented to the broker."""
 
-    @property
-    def key_file(self) -> str | None:
-        """The private key of that certificate."""
-
-
-class TlsOptions(TlsFiles, Protocol):
-    """A section with these settings; None: not set."""
-
-    @property
-    def tls(self) -> bool:
-        """Whether connections are encrypted."""
-
-    @property
-    def server_name(self) -> str | None:
-        """The name that the broker's certificate must contain. Default: the host."""
+class TlsOptions(TlsFiles, frozen=True, kw_only=True):
+    server_name: str | None = None
+    """Name or address that the broker's certificate must contain. Default: the host."""
 
 
 FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
-def tls_option_problem(options: TlsOptions) -> tuple[str, str] | None:
+def tls_option_problem(options: TlsFiles) -> tuple[str, str] | None:
     """Return a setting that lacks its partner or is invalid, and what is wrong; None if all is right."""
-    for name in (*FILES, "server_name"):
-        value = getattr(options, name)
+    server_name = getattr(options, "server_name", None)
+    for name, value in (*((name, getattr(options, name)) for name in FILES), ("server_name", server_name)):
         if value == "":
             return name, "is empty; write a value, or remove the setting"
         if value is not None and not options.tls:
@@ -52,7 +48,6 @@ def tls_option_problem(options: TlsOptions) -> tuple[str, str] | None:
             ("key_file", "certificate_file") if options.key_file is None else ("certificate_file", "key_file")
         )
         return absent, f"{present} is set, and {absent} is not; set both, or neither"
-    server_name = options.server_name
     if server_name is not None and _SERVER_NAME.fullmatch(server_name) is None:
         return "server_name", f"{server_name!r} is neither the name nor the address of a server"
     return None
@@ -66,7 +61,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def password_warning(options: TlsOptions, host: str, password_file: str | None) -> str | None:
+def password_warning(options: TlsFiles, host: str, password_file: str | None) -> str | None:
     """Return a warning if the network between here and ``host`` can read the password; None if not."""
     if password_file is None or options.tls or is_loopback(host):
         return None

@@ -58,7 +58,7 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + '[broker]\nhost = ""\n', "$.broker.host", "text in quotes"),
         (LEDGER + '[broker]\npassword_file = "secret"\n', "$.broker.username", "username is not"),
         (LEDGER + '[broker]\nusername = "a"\npassword_file = ""\n', "$.broker.password_file", "name a file"),
-        (LEDGER + '[zookeeper]\nca_file = "ca"\n', "$.zookeeper.tls", "ca_file is set, and tls is not"),
+        (LEDGER + '[zookeeper]\nca_file = "ca"\n', "$.zookeeper.ca_file", "ca_file is set, and tls is not"),
         (
             LEDGER + '[zookeeper]\ntls = true\ncertificate_file = "c"\n',
             "$.zookeeper.key_file",
