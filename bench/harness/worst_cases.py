@@ -484,7 +484,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.DescribeTopic: {"wide": Case(wide, _asked(m.DescribeTopic, topic=TOPIC))},
     m.SplitSegment: {"wide": Case(wide, _token(m.SplitSegment, segment=0))},
     m.MergeSegments: {"wide": Case(wide, _token(m.MergeSegments, segments=(0, 1)))},
-    m.SetTopicPolicy: {"wide": Case(wide, _token(m.SetTopicPolicy, max_age_ms=1))},
+    m.SetTopicPolicy: {"wide": Case(wide, _token(m.SetTopicPolicy, policy=e.TopicPolicy(max_age_ms=1)))},
     m.PruneTopic: {"sealed": Case(sealed, _token(m.PruneTopic)), "deep": Case(deep, _token(m.PruneTopic))},
     m.ListSubscriptions: {
         "wide": Case(wide, _asked(m.ListSubscriptions)),

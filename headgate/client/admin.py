@@ -22,7 +22,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import Order, SubscriptionType
+from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.time_text import is_plausible
@@ -207,46 +207,16 @@ class Admin:
         return await self._change_topic(m.MergeSegments(topic=topic, segments=(first, second), token=self._token()))
 
     async def set_topic_policy(
-        self,
-        topic: str,
-        *,
-        auto_split: bool | None = None,
-        auto_merge: bool | None = None,
-        min_segments: int | None = None,
-        max_segments: int | None = None,
-        max_age_ms: int | None = None,
-        max_bytes: int | None = None,
-        ignore_subscriptions: bool | None = None,
-        reset: Sequence[m.PolicyField] = (),
+        self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[m.PolicyField] = ()
     ) -> TopicInfo:
         """Change which settings of the cluster ``topic`` overrides; returns the topic.
 
-        Args:
-            topic: whose settings.
-            auto_split: whether a busy segment is split automatically.
-            auto_merge: whether quiet neighbors are merged automatically.
-            min_segments: fewest active segments that automatic merges leave.
-            max_segments: most active segments that automatic splits create.
-            max_age_ms: how long records are kept; -1: without limit.
-            max_bytes: how many bytes of keys and values are kept; -1: without limit.
-            ignore_subscriptions: whether records are deleted that subscriptions have not acknowledged.
-            reset: fields that return to the cluster's settings. A field that is None and not in
-                ``reset`` is unchanged.
+        The fields of ``policy`` that are not None are set, and those in ``reset`` return to the cluster's settings.
+        Others stay as they are.
         """
         for field in reset:
             require_choice("reset", field, get_args(m.PolicyField))
-        request = m.SetTopicPolicy(
-            topic=topic,
-            token=self._token(),
-            auto_split=auto_split,
-            auto_merge=auto_merge,
-            min_segments=min_segments,
-            max_segments=max_segments,
-            max_age_ms=max_age_ms,
-            max_bytes=max_bytes,
-            ignore_subscriptions=ignore_subscriptions,
-            reset=list(reset),
-        )
+        request = m.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
         return await self._change_topic(request)
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:

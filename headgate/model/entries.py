@@ -8,9 +8,10 @@ never reused on a shard, so nothing of a deleted topic applies to a later one of
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import msgspec
+from msgspec import Meta
 
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.identifiers import ANONYMOUS
@@ -239,13 +240,16 @@ class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Overrides of the cluster's settings for one topic; None: the cluster's setting applies."""
 
     auto_split: bool | None = None
+    """Whether a busy segment is split automatically."""
     auto_merge: bool | None = None
-    min_segments: int | None = None
-    """None: the number the topic was created with."""
-    max_segments: int | None = None
-    max_age_ms: int | None = None
+    """Whether quiet neighbors are merged automatically."""
+    min_segments: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Fewest active segments that automatic merges leave. None: the number the topic was created with."""
+    max_segments: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Most active segments that automatic splits create."""
+    max_age_ms: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     """How long records are kept; -1: without limit."""
-    max_bytes: int | None = None
+    max_bytes: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     """How many bytes of keys and values are kept; -1: without limit."""
     ignore_subscriptions: bool | None = None
     """Whether retention drops records that subscriptions have not acknowledged."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headgate.model.entries import Balance, Order, Positions, SubscriptionType, union_of
+from headgate.model.entries import NO_POLICY, Balance, Order, Positions, SubscriptionType, TopicPolicy, union_of
 from headgate.model.headers import Header, Headers
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
@@ -464,13 +464,7 @@ class SetTopicPolicy(TopicRequest, frozen=True, tag="set_topic_policy"):
     """Override cluster settings for one topic. None leaves a field as it is; ``reset`` removes overrides."""
 
     token: Token
-    auto_split: bool | None = None
-    auto_merge: bool | None = None
-    min_segments: SegmentCount | None = None
-    max_segments: SegmentCount | None = None
-    max_age_ms: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
-    max_bytes: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
-    ignore_subscriptions: bool | None = None
+    policy: TopicPolicy = NO_POLICY
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
 

@@ -5,7 +5,7 @@ split or merge is one entry, so no half-done state exists.
 """
 
 from collections.abc import Callable
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 
@@ -113,12 +113,13 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
 
 
 def _policy_entry(topic: Topic, request: m.SetTopicPolicy) -> e.TopicPolicySet | Refusal:
-    given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
+    values = msgspec.structs.asdict(request.policy)
+    given = {field: value for field, value in values.items() if value is not None}
     if both := sorted(given.keys() & set(request.reset)):
         return Refusal("invalid", f"{', '.join(both)}: give a value or reset it, not both")
     if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
         return _refuse_external(topic)
-    policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
+    policy = msgspec.structs.replace(topic.policy, **dict.fromkeys(request.reset, None), **given)
     fewest, most = policy.min_segments, policy.max_segments
     if fewest is not None and most is not None and fewest > most:
         return Refusal("invalid", f"min_segments {fewest} is above max_segments {most}")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headgate.model.entries import SubscriptionType
+from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.protocol import messages as m
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.worlds.security_scene import CONSUMER, PRODUCER, SUBSCRIPTION, TOPIC, Attack, Metric, Scene
@@ -113,7 +113,7 @@ ATTACKS = [
     *(forbidden(user, "deletes a topic", DELETES) for user in ("rival", "colleague", "grafana", "team")),
     *(forbidden(user, "creates a topic", CREATES) for user in ("rival", "colleague", "grafana", "team")),
     forbidden("rival", "splits a segment", on_topic(m.SplitSegment, segment=0)),
-    forbidden("grafana", "shortens the retention", on_topic(m.SetTopicPolicy, max_age_ms=0)),
+    forbidden("grafana", "shortens the retention", on_topic(m.SetTopicPolicy, policy=TopicPolicy(max_age_ms=0))),
     forbidden("colleague", "prunes a topic", on_topic(m.PruneTopic)),
     forbidden("stranger", "describes a topic", lambda _: m.DescribeTopic(topic=TOPIC)),
     forbidden("stranger", "lists all topics", lambda _: m.ListTopics()),

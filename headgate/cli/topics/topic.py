@@ -209,7 +209,7 @@ def set_(context: CommandContext, name: str, **given: Any) -> None:
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values))
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, TopicPolicy(**values), reset=reset))
 
 
 @command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)

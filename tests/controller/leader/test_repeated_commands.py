@@ -48,7 +48,8 @@ CASES: dict[type[m.RequestBody], Case] = {
     m.SplitSegment: Case(SPLIT[1], MERGE),
     m.MergeSegments: Case(MERGE[1], (m.SplitSegment, {"topic": "orders", "segment": 3}), [SPLIT]),
     m.SetTopicPolicy: Case(
-        {"topic": "orders", "auto_split": True}, (m.SetTopicPolicy, {"topic": "orders", "reset": ["auto_split"]})
+        {"topic": "orders", "policy": {"auto_split": True}},
+        (m.SetTopicPolicy, {"topic": "orders", "reset": ["auto_split"]}),
     ),
     m.PruneTopic: Case({"topic": "orders"}, MERGE, [SPLIT]),
     m.CreateSubscription: Case(SUBSCRIBE[1], (m.DeleteSubscription, BILLING)),

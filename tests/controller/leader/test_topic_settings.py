@@ -3,6 +3,7 @@
 import pytest
 
 from controller.settings.sections import RetentionSettings, ScalingSettings
+from headgate import TopicPolicy
 from headgate.client.admin import Admin
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create
@@ -15,7 +16,7 @@ async def test_each_value_names_its_source_and_a_reload_changes_it() -> None:
     world = OneShard(scaling=ScalingSettings(split=True), retention=RetentionSettings(max_age_seconds=60, max_bytes=-1))
     async with world.leader() as leader, Admin(client(world, "admin")) as admin:
         await create(world, segments=3)
-        await admin.set_topic_policy("orders", max_bytes=7, ignore_subscriptions=False)
+        await admin.set_topic_policy("orders", TopicPolicy(max_bytes=7, ignore_subscriptions=False))
         expected = {
             "auto_split": (True, "setting"),
             "auto_merge": (False, "default"),

@@ -16,6 +16,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.sections import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
+from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
@@ -35,7 +36,7 @@ async def _split_topic(shard: OneShard, **policy: Any) -> AsyncIterator[tuple[Sh
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         if policy:
-            await client.call(m.SetTopicPolicy, topic="orders", token="2", **policy)
+            await client.call(m.SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(**policy))
         await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
         await client.call(m.SplitSegment, topic="orders", segment=0, token="3")
         yield leader, client
@@ -194,7 +195,7 @@ async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pru
     shard = OneShard(retention=RetentionSettings(ignore_subscriptions=True))
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
-        await client.call(m.SetTopicPolicy, topic="orders", token="2", max_age_ms=160_000)
+        await client.call(m.SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(max_age_ms=160_000))
         await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
         await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)] * 3)
         await asyncio.sleep(31)
@@ -229,7 +230,7 @@ async def test_a_decision_follows_the_policy_that_was_set_meanwhile() -> None:
         steps = leader.pruner._prune()
         for _ in range(3):  # It has read the policy, and looks at the segments.
             next(steps)
-        await client.call(m.SetTopicPolicy, topic="orders", token="5", max_age_ms=-1)
+        await client.call(m.SetTopicPolicy, topic="orders", token="5", policy=e.TopicPolicy(max_age_ms=-1))
         list(steps)
 
         assert _segments(leader) == [0, 1, 2]

@@ -206,7 +206,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.EvictConsumer, {"topic": "orders", "subscription": "s", "consumer": "c", "token": "11"}),
         (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
         (m.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
-        (m.SetTopicPolicy, {"topic": "orders", "auto_split": True, "token": "7"}),
+        (m.SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
         (m.PruneTopic, {"topic": "orders", "token": "8"}),
         (m.DescribeTopic, {"topic": "orders"}),
         (m.ListTopics, {}),

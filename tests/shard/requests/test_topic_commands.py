@@ -1,5 +1,6 @@
 """Commands: decisions, repetitions and refusals."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -142,8 +143,9 @@ def test_deleting_a_topic_that_consumers_use_requires_force(topic: CommandShard)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
 
 
-def _set(shard: CommandShard, token: str, **fields: Any) -> Any:
-    return judged(commands.set_topic_policy, m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
+def _set(shard: CommandShard, token: str, *, reset: Sequence[m.PolicyField] = (), **fields: Any) -> Any:
+    request = m.SetTopicPolicy(topic="orders", token=token, policy=e.TopicPolicy(**fields), reset=list(reset))
+    return judged(commands.set_topic_policy, request, shard.state)
 
 
 def test_setting_a_policy_changes_only_the_given_fields(topic: CommandShard) -> None:

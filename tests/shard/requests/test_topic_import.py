@@ -348,11 +348,11 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
 
 
 def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard) -> None:
-    request = m.SetTopicPolicy(topic="orders", token="x", auto_split=True)
+    request = m.SetTopicPolicy(topic="orders", token="x", policy=e.TopicPolicy(auto_split=True))
     outcome = commands.set_topic_policy(request, split.state)
 
     assert isinstance(outcome, Refusal)
-    changed = msgspec.structs.replace(request, auto_split=None, max_age_ms=5)
+    changed = msgspec.structs.replace(request, policy=e.TopicPolicy(max_age_ms=5))
     assert isinstance(commands.set_topic_policy(changed, split.state), Decision)
 
 

@@ -42,7 +42,7 @@ from headgate.client.admin import TopicSetting
 from headgate.client.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
-from headgate.model.entries import DeliveryPolicy
+from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from shard.requests.topic_import import import_topic
@@ -222,8 +222,8 @@ class FakeAdmin:
         self.cluster.calls.append(("merge", name, first, second))
         return self._find(name)
 
-    async def set_topic_policy(self, name: str, *, reset: list[str], **values: Any) -> TopicInfo:
-        self.cluster.calls.append(("set_topic_policy", name, values, reset))
+    async def set_topic_policy(self, name: str, policy: TopicPolicy, *, reset: list[str]) -> TopicInfo:
+        self.cluster.calls.append(("set_topic_policy", name, policy, reset))
         return self._find(name)
 
     async def prune_topic(self, name: str, *, dry_run: bool) -> PruneResult:

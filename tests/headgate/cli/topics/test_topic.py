@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment
+from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, TopicPolicy
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
 
@@ -35,16 +35,19 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         (("topic", "merge", "orders", "0", "1"), ("merge", "orders", 0, 1)),
         (
             ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
-            ("set_topic_policy", "orders", {"auto_split": True, "auto_merge": False, "max_segments": 16}, []),
+            ("set_topic_policy", "orders", TopicPolicy(auto_split=True, auto_merge=False, max_segments=16), []),
         ),
         (
             ("topic", "set", "orders", "--max-age", "7d", "--min-segments", "2"),
-            ("set_topic_policy", "orders", {"max_age_ms": 604_800_000, "min_segments": 2}, []),
+            ("set_topic_policy", "orders", TopicPolicy(max_age_ms=604_800_000, min_segments=2), []),
         ),
-        (("topic", "set", "orders", "--max-age", "none"), ("set_topic_policy", "orders", {"max_age_ms": -1}, [])),
+        (
+            ("topic", "set", "orders", "--max-age", "none"),
+            ("set_topic_policy", "orders", TopicPolicy(max_age_ms=-1), []),
+        ),
         (
             ("topic", "set", "orders", "--auto-split", "default", "--max-age", "default"),
-            ("set_topic_policy", "orders", {}, ["auto_split", "max_age_ms"]),
+            ("set_topic_policy", "orders", TopicPolicy(), ["auto_split", "max_age_ms"]),
         ),
         (("topic", "delete", "orders", "--yes"), ("delete_topic", "orders", False)),
         (("topic", "delete", "orders", "--force", "-y"), ("delete_topic", "orders", True)),
