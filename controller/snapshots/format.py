@@ -28,12 +28,11 @@ from shard.state.deleted_members import DeletedMembers
 from shard.state.ledger_time import LedgerTime
 from shard.state.producers import DeletedName, ProducerState
 from shard.state.shard_state import ShardState, Tombstone
-from shard.state.subscription import RemovedConsumer
 from shard.state.terms import Terms
 from shard.state.topic import Topic
 from shard.steps import Steps
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
@@ -60,26 +59,23 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
 class _Core(msgspec.Struct, kw_only=True):
     """State that belongs to no topic and no producer."""
 
-    at_ms: int
-    skips: list[tuple[int, int]] = []
-    """See `LedgerTime.skips`."""
+    time: LedgerTime
     leader_epoch: int
     leader_instance: str
-    term_started_at_ms: int
+    trimmed_below: int
+    terms: Terms
     next_id: int
-    trimmed_below: int = 1
-    term_start_chunks: list[int]
-    term_ids: list[int]
-    tombstones: list[tuple[int, int, int, int]] = []
-    """(topic id, segment, chunk, at_ms), in order."""
-    deleted_members: list[tuple[str, str, RemovedConsumer]] = []
-    """See `DeletedMembers.members`."""
-    deleted_producers: list[DeletedName] = []
+    tombstones: dict[tuple[int, int], Tombstone]
+    deleted_members: DeletedMembers
+    commands: dict[str, int]
+    deleted_producers: list[DeletedName]
     """See `Producers.deleted`."""
-    commands: list[tuple[str, int]]
-    """In order: the oldest is removed first."""
-    topics: int
-    producers: int
+    topic_count: int
+    producer_count: int
+
+
+_OF_STATE: Final = tuple(name for name in _Core.__struct_fields__ if hasattr(ShardState(0), name))
+"""The fields that are attributes of the state as they are."""
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -96,24 +92,10 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         format=FORMAT, shard=state.shard, chunk=state.chunk, written_at_ms=written_at_ms, fields=sorted(FIELDS)
     )
     core = _Core(
-        at_ms=state.at_ms,
-        skips=state.time.skips,
-        leader_epoch=state.leader_epoch,
-        leader_instance=state.leader_instance,
-        term_started_at_ms=state.terms.started_at_ms,
-        next_id=state.next_id,
-        trimmed_below=state.trimmed_below,
-        term_start_chunks=state.terms.start_chunks,
-        term_ids=state.terms.ids,
-        tombstones=[
-            (topic_id, segment, tombstone.chunk, tombstone.at_ms)
-            for (topic_id, segment), tombstone in state.tombstones.items()
-        ],
-        deleted_members=state.deleted_members.members,
+        **{name: getattr(state, name) for name in _OF_STATE},
         deleted_producers=state.producers.deleted,
-        commands=list(state.commands.items()),
-        topics=len(state.topics),
-        producers=len(state.producers),
+        topic_count=len(state.topics),
+        producer_count=len(state.producers),
     )
     file = _File(
         header=header,
@@ -136,16 +118,10 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     yield _cost(file.core)
     core = _decompress(file.core, _Core, where)
     state = ShardState(shard)
-    state.chunk, state.time = chunk, LedgerTime(core.at_ms, core.skips)
-    state.leader_epoch, state.leader_instance = core.leader_epoch, core.leader_instance
-    state.next_id, state.trimmed_below = core.next_id, core.trimmed_below
-    state.terms = Terms(core.term_start_chunks, core.term_ids, core.term_started_at_ms)
-    state.tombstones = {
-        (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
-    }
-    state.deleted_members = DeletedMembers(core.deleted_members)
+    state.chunk = chunk
+    for name in _OF_STATE:
+        setattr(state, name, getattr(core, name))
     state.producers.deleted = core.deleted_producers
-    state.commands.update(core.commands)
     for part in file.topics:
         yield _cost(part)
         topic = _decompress(part, Topic, where)
@@ -156,7 +132,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
         yield _cost(part)
         for producer in _decompress(part, list[ProducerState], where):
             state.producers.restore(producer)
-    decoded, stated = (len(state.topics), len(state.producers)), (core.topics, core.producers)
+    decoded, stated = (len(state.topics), len(state.producers)), (core.topic_count, core.producer_count)
     if decoded != stated:
         raise SnapshotError(f"{where} has {decoded} topics and producers, and states {stated}")
     return state

@@ -5,7 +5,6 @@ leader and contender reach the same state. The leader's state is ahead of the le
 in flight. Nothing is sent before its chunk is durable, and a failed commit discards the state.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -62,8 +61,8 @@ class ShardState:
         self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
-        self.commands: OrderedDict[str, int] = OrderedDict()
-        """Token of an executed command → its chunk."""
+        self.commands: dict[str, int] = {}
+        """Token of an executed command → its chunk; the oldest one first."""
 
     @property
     def at_ms(self) -> int:
@@ -266,7 +265,7 @@ class ShardState:
             return  # No client repeats it: no command, or the leader decided it without a request.
         self.commands[token] = self.chunk
         while len(self.commands) > MAX_REMEMBERED_COMMANDS:
-            self.commands.popitem(last=False)
+            del self.commands[next(iter(self.commands))]
 
 
 def _set_external_end_offsets(topic: Topic) -> None:
