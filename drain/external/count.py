@@ -4,7 +4,8 @@ Records come from the table of entries, everything else from the ledger; mapped 
 contain the ledger only, so this count is not published.
 
 1. A count belongs to one version of each table. If a file is gone when it is read, the count begins again.
-2. New files are read in runs of `RUN_BYTES`, so that a large table needs no long run, and a failure loses one run.
+2. New files are read in several runs, so that a large table needs no long one. Quick runs are followed by larger
+   ones, and a run that fails by smaller ones.
 3. A listing that takes long continues beside later counts, which do not wait for it.
 4. A table of acknowledgements is the source of truth: its rows count at the current seek generation, so a seek has to
    be done in the table.
@@ -13,12 +14,13 @@ contain the ledger only, so this count is not published.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,8 +40,10 @@ from drain.spark.fact_source import spark_frame
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from headgate.errors import HeadgateError
 
-RUN_BYTES: Final = 64 * 1024 * 1024
-"""Of files in one run. Ten million rows of four columns take some 50 MB as Parquet."""
+RUN_BYTES: Final = 16 * 1024 * 1024
+"""Of files in the first run. Ten million rows of four columns take some 50 MB as Parquet."""
+QUICK_SECONDS: Final = 5.0
+"""After a faster run, the next one reads twice as much."""
 LEAST_BYTES: Final = 32 * 1024
 """A smaller file counts as one of this size."""
 LISTING_SECONDS: Final = 10.0
@@ -111,6 +115,7 @@ class _Topic:
     threads: ThreadPoolExecutor
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     known: dict[Table, KnownFiles] = field(default_factory=dict)
+    run_bytes: int = field(default_factory=lambda: RUN_BYTES)
     listings: dict[Table, asyncio.Future[list[DataFile]]] = field(default_factory=dict)
     ranges: dict[Range, RemainingEntries] = field(default_factory=dict)
     """Those that the last count needed."""
@@ -119,20 +124,21 @@ class _Topic:
 
     async def offsets(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
         topic_id, entries, acknowledgements = rows[0].topic_id, self.tables.entries, self.tables.acknowledgements
-        ends = {view.labels.get(row.segment or 0, ""): row.sealed_end_offset for row in rows if row.segment is not None}
+        sealed = {row.segment: row.sealed_end_offset for row in rows if row.subscription_id is None}
         segments = {label: number for number, label in view.labels.items()}
+        ends = {label: sealed.get(number) for label, number in segments.items()}
         merged = previous_rows(rows)
         if entries is not None:
             with _errors_of(entries, view):
                 files = await self._read(entries, _columns(entries))
-                files.check({label: ends.get(label) for label in segments})
+                files.check(ends)
                 merged += known.entry_rows(files, segments, topic_id)
         if acknowledgements is not None:
             generations = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
             subscriptions = {name: (number, generations.get(number, 0)) for number, name in view.subscriptions.items()}
             with _errors_of(acknowledgements, view):
                 files = await self._read(acknowledgements, _columns(acknowledgements))
-                files.check({label: ends.get(label) for label in segments})
+                files.check(ends)
                 merged += known.range_rows(files, segments, subscriptions, topic_id)
         return offset_backlog(merge_rows(merged), entries)
 
@@ -157,11 +163,18 @@ class _Topic:
         """List ``table``, read its new files, and return what is known of all of them."""
         files = self.known.setdefault(table, KnownFiles())
         new = files.keep(await self._listed(table, columns))
-        sizes = accumulate(max(LEAST_BYTES, file.size_bytes) for file in new)
-        for _, part in groupby(zip(sizes, new, strict=True), key=lambda each: each[0] // RUN_BYTES):
-            read = [file for _, file in part]
-            plan = partial(facts_frame, files=read, columns=columns, first=files.next_number)
-            files.add(read, await self.run(partial(_collected, plan)))
+        loop = asyncio.get_running_loop()
+        while new:
+            part, new = split_run(new, self.run_bytes)
+            plan = partial(facts_frame, files=part, columns=columns, first=files.next_number)
+            began = loop.time()
+            try:
+                facts = await self.run(partial(_collected, plan))
+            except RunError:
+                self.run_bytes = max(LEAST_BYTES, self.run_bytes // 4)
+                raise
+            self.run_bytes *= 2 if loop.time() - began < QUICK_SECONDS else 1
+            files.add(part, facts)
         return files
 
     async def _listed(self, table: Table, columns: Columns) -> list[DataFile]:
@@ -239,6 +252,13 @@ class _Topic:
 def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession) -> pa.Table:
     with run_errors():
         return plan(session).toArrow()
+
+
+def split_run(files: list[DataFile], run_bytes: int) -> tuple[list[DataFile], list[DataFile]]:
+    """Return those of ``files`` that the next run reads, and the others. Pure."""
+    ends = list(accumulate(max(LEAST_BYTES, file.size_bytes) for file in files))
+    count = max(1, bisect_right(ends, run_bytes))
+    return files[:count], files[count:]
 
 
 def _columns(table: Table, *, opaque: bool = False) -> Columns:

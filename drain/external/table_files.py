@@ -23,7 +23,7 @@ from headgate.errors import HeadgateError
 from headgate.lakehouse.tables import table_errors
 
 SCHEMES: Final = ("file", "s3", "gs", "az", "abfs", "abfss")
-PIECE_BYTES: Final = 32 * 1024 * 1024
+PIECE_BYTES: Final = 8 * 1024 * 1024
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _HIDDEN: Final = re.compile(r"(^|/)[._](?![^/]*=)")
 """Files that writers have not finished, and their logs, begin so. The folder of a partition may, too."""
@@ -36,10 +36,13 @@ def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[s
     the table does not exist, may not be read, or has a feature that is not read.
     """
     found: list[DataFile] = []
+    path = _decoded(table.path)
+    if table.format != "iceberg" and "://" not in path and not Path(path).exists():
+        raise HeadgateError(f"{path} does not exist")
     with table_errors(f"{table.format} table"):
         try:
             kinds = {"delta": _delta, "iceberg": _iceberg}
-            files = kinds.get(table.format, _folder)(_decoded(table.path), columns)
+            files = kinds.get(table.format, _folder)(path, columns)
             for file in sorted(files, key=lambda each: each.path):
                 count = 1 if table.format in {"csv", "json"} else max(1, -(-file.size_bytes // PIECE_BYTES))
                 found += (replace(file, piece=(at, count)) for at in range(count))
@@ -62,8 +65,6 @@ def _folder(path: str, _: object) -> Iterator[DataFile]:
     scheme, _, _ = path.rpartition("://")
     if scheme and scheme not in SCHEMES:
         raise HeadgateError(f"URLs of {scheme} are not read; use a path, or a URL of {', '.join(SCHEMES[1:])}")
-    if not scheme and not Path(path).exists():
-        raise HeadgateError(f"{path} does not exist")
     root = path.rstrip("/") if scheme else str(Path(path).absolute())
     for page in obstore.list(obstore.store.from_url(root if scheme else Path(root).as_uri())):
         for meta in page:

@@ -27,6 +27,7 @@ from drain.external import table_files
 from drain.external.count import ATTEMPTS, TableCounter
 from drain.external.known_files import TableError
 from drain.protocol import Backlog
+from drain.spark.engines import RunError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
@@ -75,10 +76,13 @@ class Counter:
         self.reads: list[int] = []
         self.counter = TableCounter(self.run)
         self.before_run = lambda: None
+        self.fails_above = 1000
 
     async def run(self, work: Any) -> Any:
         self.before_run()
         found = work(InProcessSpark())
+        if found["label"].null_count > self.fails_above:
+            raise RunError("the run took longer than 60 s and was cancelled")
         self.reads.append(found["label"].null_count)
         return found
 
@@ -286,7 +290,17 @@ async def test_large_tables_are_read_in_several_runs(counter: Counter, tmp_path:
         await counter(entries(tmp_path / "t"))
     write_table(tmp_path / "t", [{"shard": "b", "seq": 3, "bytes": 1, "at": 3}], name="part-3")
     assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 5
-    assert counter.reads == [1, 2, 2, 1], "what was read before the fault is not read again"
+    assert counter.reads == [2, 3, 1], "what was read before the fault is not read again"
+
+
+async def test_a_run_that_takes_too_long_is_followed_by_smaller_ones(counter: Counter, tmp_path: Path) -> None:
+    counter.fails_above = 150
+    for at in range(200):
+        write_table(tmp_path / "t", [{"shard": "b", "seq": at, "bytes": 1, "at": at}], name=f"part-{at}")
+    with pytest.raises(RunError, match=r"external.orders.entries \(.*\): the run took longer"):
+        await counter(entries(tmp_path / "t"))
+    assert by_segment(await counter(entries(tmp_path / "t")))[1][0] == 200
+    assert counter.reads == [128, 72]
 
 
 async def test_a_large_file_is_read_in_pieces(counter: Counter, tmp_path: Path, monkeypatch) -> None:
@@ -348,7 +362,7 @@ async def test_a_fault_names_the_table_the_file_and_the_column(
 ) -> None:
     write_table(tmp_path / "entries", rows)
     with pytest.raises(TableError) as caught:
-        await counter(entries(tmp_path / "entries"))
+        await counter(entries(tmp_path / "entries"), rows=(*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10)))
     assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/entries): ")
     assert fault in str(caught.value)
     assert ("entries/part-0.parquet: " in str(caught.value)) == (not fault.startswith("no "))
