@@ -15,9 +15,10 @@
     end_offset = "next"        # acknowledged up to here (exclusive)
     first_offset = "first"     # optional, default 0: each row is cumulative
 
-``path`` is a folder, a URL of a bucket (s3, gs, az), or CATALOG.NAMESPACE.TABLE of Iceberg, whose catalog pyiceberg is
-configured for. ``delta`` and ``iceberg`` need the extra ``headgate[lakehouse]``, and no jars. The rules about rows are
-in drain.external.file_reader, and those about tables in drain.external.known_files.
+``path`` is a folder, a file, files with wildcards, or a URL of a bucket (s3, gs, az). For ``iceberg`` it is
+CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for. ``delta`` and ``iceberg`` need the extra
+``headgate[lakehouse]``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables in
+drain.external.known_files.
 
 With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's
 position as text. ``version`` orders the positions: a whole number of any length, possibly the
@@ -45,7 +46,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Text
-    """Path of a folder, or its URL; for iceberg, the name of the table."""
+    """Path of a folder, a file, or files with wildcards, or its URL; for iceberg, the name of the table."""
     format: Format = "parquet"
     segment: Text
 

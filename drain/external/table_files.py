@@ -8,6 +8,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ from headgate.lakehouse.tables import table_errors
 SCHEMES: Final = ("file", "s3", "gs", "az", "abfs", "abfss")
 PIECE_BYTES: Final = 8 * 1024 * 1024
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_WILDCARDS: Final = re.compile(r"/[^/]*[*?\[]")
 _HIDDEN: Final = re.compile(r"(^|/)[._](?![^/]*=)")
 """Files that writers have not finished, and their logs, begin so. The folder of a partition may, too."""
 
@@ -37,8 +39,6 @@ def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[s
     """
     found: list[DataFile] = []
     path = _decoded(table.path)
-    if table.format != "iceberg" and "://" not in path and not Path(path).exists():
-        raise HeadgateError(f"{path} does not exist")
     with table_errors(f"{table.format} table"):
         try:
             kinds = {"delta": _delta, "iceberg": _iceberg}
@@ -65,12 +65,27 @@ def _folder(path: str, _: object) -> Iterator[DataFile]:
     scheme, _, _ = path.rpartition("://")
     if scheme and scheme not in SCHEMES:
         raise HeadgateError(f"URLs of {scheme} are not read; use a path, or a URL of {', '.join(SCHEMES[1:])}")
-    root = path.rstrip("/") if scheme else str(Path(path).absolute())
+    absolute = path.rstrip("/") if scheme else str(Path(path).absolute())
+    # A file, or names with wildcards, are looked for in the folder before them.
+    wildcards = _WILDCARDS.search(absolute)
+    root = str(Path(absolute).parent) if not scheme and Path(path).is_file() else absolute
+    root = absolute[: wildcards.start()] if wildcards else root
+    pattern = absolute[len(root) + 1 :] or "*"
+    if not scheme:
+        _require_folder(root)
+    found = False
     for page in obstore.list(obstore.store.from_url(root if scheme else Path(root).as_uri())):
         for meta in page:
-            if not _HIDDEN.search(meta["path"]):
-                version = meta["e_tag"] or meta["last_modified"].isoformat()
+            if fnmatchcase(meta["path"], pattern) and not _HIDDEN.search(meta["path"]):
+                found, version = True, meta["e_tag"] or meta["last_modified"].isoformat()
                 yield DataFile(f"{root}/{meta['path']}", meta["size"], version, _partition(meta["path"]))
+    if not found and (scheme or pattern != "*"):
+        raise HeadgateError("there is no such object: correct the path")
+
+
+def _require_folder(path: str) -> None:
+    if not Path(path).is_dir():
+        raise HeadgateError(f"{path} does not exist")
 
 
 def _partition(relative: str) -> tuple[tuple[str, str | None], ...]:
@@ -82,6 +97,8 @@ def _partition(relative: str) -> tuple[tuple[str, str | None], ...]:
 def _delta(path: str, _: object) -> Iterator[DataFile]:
     from deltalake import DeltaTable  # noqa: PLC0415 - of the extra lakehouse
 
+    if "://" not in path:
+        _require_folder(path)
     table = DeltaTable(path)
     if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
         raise HeadgateError("has column mapping, which is not read: write a copy without delta.columnMapping.mode")

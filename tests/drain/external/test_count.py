@@ -274,6 +274,15 @@ async def test_files_of_other_types_and_without_later_columns_are_one_table(coun
     assert by_segment(await counter(given, rows=rows))[1] == (1, 7, 1_795_737_600_000, False)
 
 
+async def test_a_path_may_have_wildcards_or_name_a_file(counter: Counter, tmp_path: Path) -> None:
+    for name in ("b-1", "b-2", "other"):
+        write_table(tmp_path / "t", [{"shard": "b", "seq": len(name), "bytes": 1, "at": 1}], name=name)
+    found = [by_segment(await counter(entries(tmp_path / "t" / name)))[1][0] for name in ("b-*", "other.parquet")]
+    assert found == [4, 6]
+    with pytest.raises(TableError, match="there is no such object"):
+        await counter(entries(tmp_path / "t" / "c-*"))
+
+
 async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "my t", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
     write_table(tmp_path / "f" / "shard=b", [{"seq": 4, "bytes": 1, "at": 1}])
