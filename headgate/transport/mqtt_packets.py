@@ -52,7 +52,7 @@ def decode_publish(command: int, body: bytes | bytearray, *, mqtt5: bool) -> Arr
             found.headers = _headers(properties)
         else:
             end += 1
-    found.payload = bytes(body[end:])
+    found.payload = bytes(memoryview(body)[end:])
     return found
 
 

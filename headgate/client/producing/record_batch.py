@@ -171,16 +171,17 @@ class RecordBatch:
     ) -> Delivery:
         """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
         self.content.add(record, headers, size_bytes)
+        end = len(self.content.records)
         if self.deadlines and deadline < self._group_deadline + DEADLINE_RESOLUTION_SECONDS:
             self.deadlines[-1] = max(self.deadlines[-1], deadline)
-            self._group_ends[-1] = len(self.content)
+            self._group_ends[-1] = end
         else:
             self._group_deadline = deadline
             self.deadlines.append(deadline)
-            self._group_ends.append(len(self.content))
+            self._group_ends.append(end)
         if position is not None:
             self.source_position, self.topic_id = position
-        return Delivery(self, len(self.content) - 1)
+        return Delivery(self, end - 1)
 
     def request(
         self,
