@@ -29,6 +29,8 @@ class ParquetExport:
         if rows.by_day:
             raise ConfigError("--partition-by day needs a Delta or Iceberg table: a Parquet file is one commit")
         self._store = open_store(url if "://" in url else Path(url).absolute().as_uri())
+        if others := sorted({*asyncio.run(self._store.folders(""))} - {FOLDER}):
+            raise ConfigError(f"{self.name} has {', '.join(others)} beside {FOLDER}: choose a folder without a table")
         numbers = chunk_numbers(asyncio.run(self._store.names(FOLDER)))
         self._number = max(numbers, default=0)
         self.position: TopicPosition | None = None
