@@ -253,7 +253,7 @@ def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) 
 
 
 def test_a_folder_of_another_table_gets_no_parquet_files(tmp_path: Path) -> None:
-    DeltaExport(str(tmp_path), ORIGIN, TableRows({})).append(rows(b"1"), position(1))
+    DeltaExport(str(tmp_path), ORIGIN, TableRows(None, by_day=False)).append(rows(b"1"), position(1))
 
     with pytest.raises(HeadgateError, match="has _delta_log beside data"):
-        ParquetExport(str(tmp_path), ORIGIN, TableRows({}))
+        ParquetExport(str(tmp_path), ORIGIN, TableRows(None, by_day=False))
