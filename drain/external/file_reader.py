@@ -13,7 +13,7 @@ import csv
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
+from io import BytesIO, RawIOBase
 from typing import Any, Final
 
 import obstore
@@ -135,7 +135,26 @@ def _opened(path: str) -> pa.NativeFile:
     scheme, _, rest = path.partition("://")
     host, _, key = rest.partition("/")
     store = obstore.store.from_url(f"{scheme}://{host}")
-    return pa.PythonFile(obstore.open_reader(store, key), "r")
+    return pa.PythonFile(_ObjectFile(obstore.open_reader(store, key)), "r")
+
+
+class _ObjectFile(RawIOBase):
+    """A reader of obstore with the attributes that pyarrow asks for."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(self._reader.read(size) if size >= 0 else self._reader.readall())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
 
 
 def _parquet_names(schema: pa.Schema, ids: Mapping[str, int], columns: Iterable[str]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[s
     the table does not exist, may not be read, or has a feature that is not read.
     """
     found: list[DataFile] = []
-    path = _decoded(table.path)
+    path = _url(unquote(table.path) if table.path.startswith("file:") else table.path)
     with table_errors(f"{table.format} table"):
         try:
             kinds = {"delta": _delta, "iceberg": _iceberg}
@@ -52,13 +52,8 @@ def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[s
 
 
 def _url(path: str) -> str:
-    """Return a path or URL as objects in buckets and local files are named. The URIs of Iceberg are not encoded."""
+    """Return a path or URL as objects in buckets and local files are named."""
     return re.sub(r"^s3a:", "s3:", re.sub(r"^file:/+", "/", path))
-
-
-def _decoded(uri: str) -> str:
-    """Return the same of a URI of deltalake, or one that a user gives."""
-    return _url(unquote(uri) if uri.startswith("file:") else uri)
 
 
 def _folder(path: str, _: object) -> Iterator[DataFile]:
@@ -105,8 +100,8 @@ def _delta(path: str, _: object) -> Iterator[DataFile]:
     deleted: dict[str, bytes] = {}
     if "deletionVectors" in (table.protocol().reader_features or ()):
         for uri, kept in zip(*pa.table(table.deletion_vectors()).to_pydict().values(), strict=True):
-            deleted[_decoded(uri)] = array("q", (row for row, keep in enumerate(kept) if not keep)).tobytes()
-    root = _decoded(table.table_uri).rstrip("/")
+            deleted[_url(unquote(uri))] = array("q", (row for row, keep in enumerate(kept) if not keep)).tobytes()
+    root = _url(unquote(table.table_uri)).rstrip("/")
     actions = pa.table(table.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     for row in actions.select(["path", "size_bytes", "modification_time", *partitions]).to_pylist():

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,6 +33,7 @@ from drain.spark.engines import RunError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
+from tests.support.servers.s3_server import BUCKET
 
 VIEW = ExternalView(topic="orders", subscriptions={2: "billing"}, labels={0: "a", 1: "b", 2: "c"})
 ROWS = (
@@ -281,6 +284,20 @@ async def test_a_path_may_have_wildcards_or_name_a_file(counter: Counter, tmp_pa
     assert found == [4, 6]
     with pytest.raises(TableError, match="there is no such object"):
         await counter(entries(tmp_path / "t" / "c-*"))
+
+
+@pytest.mark.parametrize("form", ["csv", "delta"])
+async def test_a_table_may_be_in_a_bucket(s3, counter: Counter, tmp_path: Path, form: str) -> None:
+    write_table(tmp_path / "t" / "shard=b", [{"seq": at, "bytes": 7, "at": at} for at in range(4)], form)
+    given, url = entries(tmp_path / "t", form), f"s3a://{BUCKET}/lake {form}"
+    if form == "delta":
+        write_deltalake(f"s3://{BUCKET}/lake {form}", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
+    else:
+        file = tmp_path / "t" / "shard=b" / "part-0.csv"
+        obstore.put(obstore.store.from_url(url.replace("s3a", "s3")), "shard=b/part-0.csv", file.read_bytes())
+    assert by_segment(await counter(msgspec.structs.replace(given, path=url)))[1][:2] == (4, 28)
+    with pytest.raises(TableError, match=r"external.orders.entries \(s3://bucket/nowhere\): "):
+        await counter(msgspec.structs.replace(given, path=f"s3://{BUCKET}/nowhere"))
 
 
 async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
