@@ -51,6 +51,8 @@ class Reader:
         self.busy: set[bytes] = set()
         self.fails_at: bytes | None = None
         self.pace_seconds = 0.01
+        self.readers: list[str] = []
+        """Who has handled each record."""
 
     async def __call__(self, record: KinesisRecord) -> None:
         assert record.key not in self.busy, "one key, two handlers"
@@ -67,7 +69,12 @@ class Reader:
     @asynccontextmanager
     async def reading(self, cluster: ExternalTopicShard, **more: Any) -> AsyncIterator[asyncio.Task[Any]]:
         async with consuming(cluster, **more) as consumer:
-            task = asyncio.create_task(consumer.run(self, concurrency=4))
+
+            async def handle(record: KinesisRecord) -> None:
+                await self(record)
+                self.readers.append(consumer.name)
+
+            task = asyncio.create_task(consumer.run(handle, concurrency=4))
             try:
                 yield task
             finally:
@@ -102,6 +109,20 @@ async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_progr
         put(stream, 20, 25)
         await until(lambda: reader.by_key == whole(25), SECONDS)
     assert lower in {shard for shard, _ in reader.handled}
+
+
+async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handled_twice(
+    stream: FakeKinesisStream,
+) -> None:
+    reader = Reader()
+    reader.pace_seconds = 0.5
+    stream.split("shardId-000000000000")
+    put(stream, 0, 40)
+    async with world() as (cluster, _), reader.reading(cluster, name="one"):
+        await until(lambda: len(reader.handled) > 20, SECONDS)
+        async with reader.reading(cluster, name="two"):
+            await until(lambda: "two" in reader.readers, 5)
+            await until(lambda: reader.by_key == whole(40), SECONDS)
 
 
 async def test_a_program_continues_where_another_one_stopped_within_a_packed_record(stream: FakeKinesisStream) -> None:
