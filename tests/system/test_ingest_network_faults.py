@@ -30,7 +30,7 @@ from tests.support.worlds.ingest_environment import (
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), pytest.mark.asyncio(loop_scope="module")]
 
-QUICK = ProducerSettings(batch_bytes=50, request_timeout_seconds=0.4)
+QUICK = ProducerSettings(batch_bytes=10, request_timeout_seconds=0.4)
 """Small batches and fast retries."""
 DELIVERY_SECONDS = 2.5 * TIMEOUT_FACTOR
 """Delivery timeout for tests in which records expire; the others must arrive in time on a slow machine."""
