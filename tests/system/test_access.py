@@ -128,7 +128,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
 async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored_twice(
     cluster: SecuredTestCluster,
 ) -> None:
-    """Two programs with the windows of 256 batches are far beyond a rate of 40."""
+    """Two programs with windows of 128 batches are far beyond a rate of 40."""
     address = cluster.daemons["only"].http_address
     async with Admin(cluster.config_of("tenant")) as tenant:
         await tenant.create_topic("tenant-a", 1)
@@ -136,7 +136,8 @@ async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored
             await tenant.create_topic("tenant-b", 1)
 
     async def produce(key: bytes) -> list[int]:
-        async with Producer(cluster.config_of("tenant"), settings=ProducerSettings(batch_bytes=50)) as producer:
+        settings = ProducerSettings(batch_bytes=1, max_in_flight=128)
+        async with Producer(cluster.config_of("tenant"), settings=settings) as producer:
             deliveries = [await producer.send("tenant-a", key, b"%d" % n * 100) for n in range(120)]
             return [(await delivery).offset for delivery in deliveries]
 
