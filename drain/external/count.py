@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +50,7 @@ LISTING_SECONDS: Final = 10.0
 ATTEMPTS: Final = 3
 """Counts of a table whose files disappear meanwhile."""
 
+T = TypeVar("T")
 Table = EntriesTable | AcknowledgementsTable
 TopicKey = tuple[int, int]
 """(shard, topic id). An id is never used again, and the process counts one ledger."""
@@ -163,19 +164,23 @@ class _Topic:
         """List ``table``, read its new files, and return what is known of all of them."""
         files = self.known.setdefault(table, KnownFiles())
         new = files.keep(await self._listed(table, columns))
-        loop = asyncio.get_running_loop()
         while new:
-            part, new = split_run(new, self.run_bytes)
+            part, new = split_run(new, [file.size_bytes for file in new], self.run_bytes)
             plan = partial(facts_frame, files=part, columns=columns, first=files.next_number)
-            began = loop.time()
-            try:
-                facts = await self.run(partial(_collected, plan))
-            except RunError:
-                self.run_bytes = max(LEAST_BYTES, self.run_bytes // 4)
-                raise
-            self.run_bytes *= 2 if loop.time() - began < QUICK_SECONDS else 1
-            files.add(part, facts)
+            files.add(part, await self._timed(plan))
         return files
+
+    async def _timed(self, plan: Callable[[SparkSession], DataFrame]) -> pa.Table:
+        """Return the rows of ``plan``, and adapt `run_bytes` to how long that took."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            found = await self.run(partial(_collected, plan))
+        except RunError:
+            self.run_bytes = max(LEAST_BYTES, self.run_bytes // 4)
+            raise
+        self.run_bytes *= 2 if loop.time() - began < QUICK_SECONDS else 1
+        return found
 
     async def _listed(self, table: Table, columns: Columns) -> list[DataFile]:
         seconds = 0.0
@@ -203,14 +208,20 @@ class _Topic:
             wanted[key] = [found for span in mine if (found := span.after(order)) is not None]
         needed = {each for ranges in wanted.values() for each in ranges} - counted.keys()
         self.ranges = {each: found for each, found in self.ranges.items() if each in needed}
-        if new := sorted(needed - self.ranges.keys(), key=lambda each: each[:4]):
-            rows = await self._joined(
-                _COUNTED, table, Range._fields, new, {file for each in new for file in each.files}
-            )
+        new = sorted(needed - self.ranges.keys(), key=lambda each: (each.paths(), each[:4]))
+        while new:
+            # Ranges of the same files are counted together.
+            before = [frozenset[DataFile](), *(each.files for each in new)]
+            sizes = [
+                sum(file.size_bytes for file in each.files - last) for last, each in zip(before, new, strict=False)
+            ]
+            part, new = split_run(new, sizes, self.run_bytes)
+            read = {file for each in part for file in each.files}
+            rows = await self._joined(_COUNTED, table, Range._fields, part, read)
             for row in rows["conflict"].drop_null().to_pylist():
                 raise TableError(two_positions(*row.values()))
-            self.ranges |= dict.fromkeys(new, RemainingEntries(0, 0))
-            self.ranges |= {new[row["number"]]: known.remaining(row) for row in rows.to_pylist()}
+            self.ranges |= dict.fromkeys(part, RemainingEntries(0, 0))
+            self.ranges |= {part[row["number"]]: known.remaining(row) for row in rows.to_pylist()}
         counted |= self.ranges
         totals = {key: known.total(counted[each] for each in ranges) for key, ranges in wanted.items()}
         return totals if table.size_bytes else {key: replace(each, size_bytes=None) for key, each in totals.items()}
@@ -246,7 +257,7 @@ class _Topic:
             rows = rows_frame(session, read, _columns(table, opaque=True))
             return session.sql(query, rows=rows, wanted=f.broadcast(spark_frame(session, numbered)))
 
-        return await self.run(partial(_collected, plan))
+        return await self._timed(plan)
 
 
 def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession) -> pa.Table:
@@ -254,11 +265,11 @@ def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession)
         return plan(session).toArrow()
 
 
-def split_run(files: list[DataFile], run_bytes: int) -> tuple[list[DataFile], list[DataFile]]:
-    """Return those of ``files`` that the next run reads, and the others. Pure."""
-    ends = list(accumulate(max(LEAST_BYTES, file.size_bytes) for file in files))
+def split_run(items: list[T], sizes: Iterable[int], run_bytes: int) -> tuple[list[T], list[T]]:
+    """Return those of ``items`` that the next run reads, and the others. Pure."""
+    ends = list(accumulate(max(LEAST_BYTES, size) for size in sizes))
     count = max(1, bisect_right(ends, run_bytes))
-    return files[:count], files[count:]
+    return items[:count], items[count:]
 
 
 def _columns(table: Table, *, opaque: bool = False) -> Columns:

@@ -151,6 +151,9 @@ class Range(NamedTuple):
     after: str
     files: frozenset[DataFile]
 
+    def paths(self) -> list[str]:
+        return sorted(file.path for file in self.files)
+
 
 class Span(NamedTuple):
     """Parts of files whose orders overlap, so that they may have the same rows."""
