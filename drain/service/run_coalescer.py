@@ -37,7 +37,9 @@ BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one
 run."""
 EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
-"""How often an idle process checks whether a ledger has grown."""
+"""How often an idle process checks whether a ledger has grown. While none has, each pause is twice as long as the one
+before: a bucket charges for every question."""
+LONGEST_EAGER_COUNT_INTERVAL_SECONDS: Final = 64.0
 EAGER_COUNT_CHUNKS: Final = 64
 """New chunks of a shard that are counted before the next request. A run over so many costs little more than
 one over none."""
@@ -188,16 +190,19 @@ class RunCoalescer(BackgroundService):
         return result
 
     async def _run_loop(self) -> None:
-        idle = True
+        idle, pause_seconds = True, EAGER_COUNT_INTERVAL_SECONDS
         while True:
             if not self._wake_up.is_set():
                 idle = True
                 try:
-                    async with asyncio.timeout(EAGER_COUNT_INTERVAL_SECONDS):
+                    async with asyncio.timeout(pause_seconds):
                         await self._wake_up.wait()
                 except TimeoutError:
-                    await self._count_eagerly()
+                    grown = await self._count_eagerly()
+                    longer_seconds = min(2 * pause_seconds, LONGEST_EAGER_COUNT_INTERVAL_SECONDS)
+                    pause_seconds = EAGER_COUNT_INTERVAL_SECONDS if grown else longer_seconds
                     continue
+                pause_seconds = EAGER_COUNT_INTERVAL_SECONDS
             if idle:
                 await asyncio.sleep(BATCHING_DELAY_SECONDS)
             idle = False
@@ -216,21 +221,22 @@ class RunCoalescer(BackgroundService):
             self.runs += 1
             waiting.set_result(outcome)
 
-    async def _count_eagerly(self) -> None:
+    async def _count_eagerly(self) -> bool:
         """Count the shards that were requested before if they have grown, so that the next request finds little new.
 
-        An error here is ignored: the next request meets it again and reports it.
+        Return whether one has. An error here is ignored: the next request meets it again and reports it.
         """
         grown = [shard for shard, has_grown in await in_groups(self._results, self._has_grown) if has_grown]
         if grown:
             try:
                 outcome = await self._job.run(grown)
             except MustRestartError:
-                return
+                return True
             self.runs += 1
             for shard in grown:
                 if shard in outcome.results:
                     self._index(outcome.results[shard])
+        return bool(grown)
 
     async def _has_grown(self, shard: int) -> bool:
         chunks = least_new_chunks(len(self._results))

@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self) -> None:
         self.length = 10
         self.runs: list[list[int]] = []
+        self.asked = 0
         self.run_seconds = 0.0
         self.fault: Exception | None = None
         self.rows: tuple[StateRow, ...] = ()
@@ -43,6 +44,7 @@ class Ledger:
         return RunOutcome(results=results, failures=self.failures)
 
     async def exists(self, shard: int, number: int) -> bool:
+        self.asked += 1
         if isinstance(self.fault, StoreUnavailableError):
             raise self.fault
         return number <= self.length
@@ -108,6 +110,19 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
     assert runs == ledger.runs
 
 
+async def test_an_idle_ledger_is_asked_less_and_less_until_it_grows() -> None:
+    ledger = Ledger()
+    async with opened(ledger) as coalescer:
+        await asyncio.sleep(3600)
+        idle = ledger.asked
+        ledger.length += EAGER_COUNT_CHUNKS
+        await asyncio.sleep(80)
+
+    assert 3600 / 64 <= idle <= 3600 / 64 + 6
+    assert coalescer.runs == len(ledger.runs) == 2, "the answer to a ping contains their number"
+    assert ledger.asked - idle >= 3
+
+
 async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:
     class Slow(Ledger):
         looking = most = 0
@@ -140,19 +155,6 @@ async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exc
         assert bool(ledger.runs[1:]) == isinstance(fault, JvmGoneError)
         ledger.fault = None
         await coalescer.reply(query())
-
-
-async def test_the_runs_are_counted() -> None:
-    """The answer to a ping contains their number."""
-    ledger = Ledger()
-    async with RunCoalescer(ledger, ledger, external=no_tables()) as coalescer:
-        assert coalescer.runs == 0
-        await coalescer.reply(query())
-        assert coalescer.runs == 1
-        ledger.length += EAGER_COUNT_CHUNKS
-        await asyncio.sleep(60)
-
-        assert coalescer.runs == len(ledger.runs) == 2
 
 
 async def test_rows_are_made_again_only_for_topics_that_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
