@@ -193,13 +193,15 @@ async def document(daemon: Daemon, path: str) -> Any:
 async def leader_and_other(cluster: Cluster) -> tuple[str, str]:
     """Return the names of the daemon that leads the topic, and of the other one, once both know it.
 
-    Without Spark the leader is degraded. The other one asks nothing of Spark, and is ready.
+    Without Spark the leader is degraded. So is the other one, if it leads the other shard.
     """
 
     async def ready() -> bool:
-        states = [(await each.health())[1].get("state") for each in cluster.daemons.values()]
-        answers = [(await get(each.http_address, "/api/v1/topics/orders"))[0] for each in cluster.daemons.values()]
-        return sorted(map(str, states)) == ["degraded", "ready"] and answers == [200, 200]
+        answers = [await get(each.http_address, "/api/v1/topics/orders") for each in cluster.daemons.values()]
+        if [status for status, _ in answers] != [200, 200]:
+            return False
+        _, health = await cluster.daemons[json.loads(answers[0][1])["daemon"]].health()
+        return health.get("state") == "degraded"
 
     await wait_until(ready, "both daemons know the leader of the topic, which is degraded without Spark")
     found = await document(cluster.daemons["first"], "/topics/orders")
