@@ -76,7 +76,8 @@ Handler = Callable[[KinesisRecord], object] | Callable[[list[KinesisRecord]], ob
 class _HeldShard:
     """A shard that is read, as the runner sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, segment: GrantedSegment) -> None:
+        self.segment = segment
         self.given = self.handled = 0
         self.changed = asyncio.Event()
         self.resumed = asyncio.Event()
@@ -93,7 +94,6 @@ class _Shards:
 
     def __init__(self) -> None:
         self.holdings: dict[HeldKey, _HeldShard] = {}
-        self.segments: dict[HeldKey, GrantedSegment] = {}
         self.totals = ConsumerTotals()
         self.queue: asyncio.Queue[KinesisRecord] = asyncio.Queue(QUEUED_RECORDS)
 
@@ -133,11 +133,10 @@ class _Shards:
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
         assert isinstance(record, KinesisRecord), "from the queue"
-        key = record.segment, record.generation
-        if key in self.holdings:
-            await self.segments[key].acknowledge(checkpoint=record.checkpoint)
-            self.holdings[key].handled = record.offset + 1
-            self.holdings[key].changed.set()
+        if (held := self.holdings.get((record.segment, record.generation))) is not None:
+            await held.segment.acknowledge(checkpoint=record.checkpoint)
+            held.handled = record.offset + 1
+            held.changed.set()
 
 
 class KinesisConsumer:
@@ -274,8 +273,7 @@ class KinesisConsumer:
         """Read a shard for the runner, and finish it once everything is handled."""
         assert self._runner is not None, "it runs"
         shard, key = segment.label, (segment.segment, segment.generation)
-        held = self._shards.holdings[key] = _HeldShard()
-        self._shards.segments[key] = segment
+        held = self._shards.holdings[key] = _HeldShard(segment)
         try:
             try:
                 await self._give(segment, held)
@@ -287,7 +285,7 @@ class KinesisConsumer:
             raise
         finally:
             self._runner.ended(key)
-            del self._shards.holdings[key], self._shards.segments[key]
+            del self._shards.holdings[key]
             self.behind_ms.pop(shard, None)
         await self._import()  # The children, before their parent is finished.
         await segment.finish()
