@@ -80,15 +80,9 @@ class Stream:
 
     def _change(self, change: Any, **arguments: Any) -> None:
         change(StreamName=self.name, **arguments)
-        ends_at = time.monotonic() + TEST_SECONDS
-        while self._status() != "ACTIVE":
-            assert time.monotonic() < ends_at
+        summary = self._client.describe_stream_summary
+        while summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
             time.sleep(0.02)  # As the waiters of boto3 do, which look every ten seconds.
-
-    def _status(self) -> str:
-        found = self._client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]
-        status: str = found["StreamStatus"]
-        return status
 
 
 def now_ms() -> int:

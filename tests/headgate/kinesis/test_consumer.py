@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.client.processing.policies import RetryPolicy
+from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
 from headgate.kinesis import KinesisConsumer, KinesisRecord
 from headgate.kinesis import consumer as module
@@ -74,7 +74,7 @@ class Reader:
                 await self(record)
                 self.readers.append(consumer.name)
 
-            task = asyncio.create_task(consumer.run(handle, concurrency=4))
+            task = asyncio.create_task(consumer.run(handle, concurrency=4, look_ahead=LookAhead(max_records=50)))
             try:
                 yield task
             finally:
@@ -103,7 +103,7 @@ async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_progr
         put(stream, 10, 15)
         stream.merge(upper, right)
         put(stream, 15, 20)
-        await until(lambda: reader.by_key == whole(20), SECONDS)
+        await until(lambda: reader.by_key == whole(20), 20)  # sooner than the next listing
         stream.refusals = 7
         stream.expire_iterators()
         put(stream, 20, 25)
@@ -118,8 +118,9 @@ async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handl
     reader.pace_seconds = 0.5
     stream.split("shardId-000000000000")
     put(stream, 0, 40)
-    async with world() as (cluster, _), reader.reading(cluster, name="one"):
+    async with world() as (cluster, _), reader.reading(cluster, name="one", max_records=5):
         await until(lambda: len(reader.handled) > 20, SECONDS)
+        assert len(stream.requests) < 20, "a program reads no further ahead than it was told"
         async with reader.reading(cluster, name="two"):
             await until(lambda: "two" in reader.readers, 5)
             await until(lambda: reader.by_key == whole(40), SECONDS)

@@ -1,4 +1,4 @@
-"""Checkpoints of Kinesis, and where they continue."""
+"""Checkpoints of Kinesis, where they continue, and the pauses that its limits ask for."""
 
 from datetime import UTC, datetime
 
@@ -7,6 +7,8 @@ import pytest
 from headgate.errors import HeadgateError
 from headgate.kinesis.aggregation import Packed
 from headgate.kinesis.position import Position, iterator_arguments
+from headgate.kinesis.shard_reader import pause_seconds
+from headgate.kinesis.stream import Page
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 PACKED = [Packed(number, "k", b"") for number in (0, 2, 3)]
@@ -34,3 +36,12 @@ def test_without_a_checkpoint_reading_starts_where_the_program_says() -> None:
 def test_a_checkpoint_of_another_program_is_refused(checkpoint: str) -> None:
     with pytest.raises(HeadgateError, match="is no sequence number"):
         Position.read(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "behind_ms", "seconds"), [(0, 0, 1.0), (0, 5, 0.2), (9, 0, 0.2), (10**6, 5, 0.5)]
+)
+def test_a_shard_is_read_five_times_and_with_two_megabytes_a_second(size_bytes: int, behind_ms: int, seconds: float):
+    records = [("1", "k", bytes(size_bytes), 0)] if size_bytes else []
+
+    assert seconds == pause_seconds(Page(records, "next", behind_ms))

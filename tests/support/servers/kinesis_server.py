@@ -28,7 +28,6 @@ def environment(port: int) -> dict[str, str]:
     """Return the environment of a program that uses the server."""
     return {
         "AWS_ENDPOINT_URL_KINESIS": f"http://127.0.0.1:{port}",
-        "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": "headgate-tests",
         "AWS_SECRET_ACCESS_KEY": "headgate-tests",
@@ -69,7 +68,7 @@ def kinesis_client(environ: dict[str, str]) -> Any:
 def credentials(environ: dict[str, str]) -> dict[str, Any]:
     """Return the arguments of a client that say who asks, and where."""
     return {
-        "region_name": environ["AWS_REGION"],
+        "region_name": environ["AWS_DEFAULT_REGION"],
         "aws_access_key_id": environ["AWS_ACCESS_KEY_ID"],
         "aws_secret_access_key": environ["AWS_SECRET_ACCESS_KEY"],
     }
