@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.chunk import ChunkHeader
 from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
@@ -90,6 +91,20 @@ class TopicReader:
         self._key = key
         self._first_plan = plan
         self._bounded = True
+        self._last_read: ChunkHeader | None = None
+
+    async def continue_to(self, topic: TopicInfo) -> bool:
+        """Let `stored` continue, in all segments, up to what a newer description counts.
+
+        Return False if that is of another topic, or if the ledger has another history than the last chunk that was
+        read. Raises like `Ledger.term_id_at`.
+        """
+        last = self._last_read
+        known = last is None or last.term_id == await self._ledger.term_id_at(last.number)
+        for each in topic.segments:
+            self._next_offsets.setdefault(each.segment, 0)
+            self._ends[each.segment] = each.next_offset
+        return known and topic.topic_id == self._topic_id
 
     async def stored(self) -> AsyncGenerator[LedgerRecord]:
         """Yield every record that the description counts, or up to ``ends``. Raises like `stored_rows`."""
@@ -129,7 +144,7 @@ class TopicReader:
         newest: deque[LedgerRecord] = deque()
         plan = await self._plan()
         for group in _backwards(plan.chunks):
-            for columns in reversed(await self._read_chunks(group)):
+            for _, columns in reversed(await self._read_chunks(group)):
                 picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
                 newest.extendleft(reversed(list(self._with_key(StoredRows(columns, picked)))))
             if len(newest) >= count:
@@ -199,11 +214,13 @@ class TopicReader:
         for begin in range(0, len(chunks), CONCURRENT_CHUNK_READS):
             if self._bounded and self._is_complete():
                 return
-            group = chunks[begin : begin + CONCURRENT_CHUNK_READS]
-            for number, columns in zip(group, await self._read_chunks(group), strict=True):
+            for header, columns in await self._read_chunks(chunks[begin : begin + CONCURRENT_CHUNK_READS]):
+                self._last_read = header
                 if rows := self._advance(columns):
                     yield StoredRows(columns, rows)
-                self._next_chunk = number + 1
+                if self._bounded and self._is_complete():
+                    return  # A newer description may count more of this chunk.
+                self._next_chunk = header.number + 1
 
     async def _plan(self) -> ReadPlan:
         found = await list_objects(self._ledger, self._next_chunk)
@@ -230,8 +247,8 @@ class TopicReader:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    async def _read_chunks(self, numbers: list[int]) -> list[Columns]:
-        return [columns for _, columns in await asyncio.gather(*map(self._ledger.open_records, numbers))]
+    async def _read_chunks(self, numbers: list[int]) -> list[tuple[ChunkHeader, Columns]]:
+        return await asyncio.gather(*map(self._ledger.open_records, numbers))
 
     # What is wanted
 

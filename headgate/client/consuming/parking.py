@@ -11,27 +11,22 @@
 """
 
 import asyncio
-from contextlib import aclosing
 from typing import Final
 
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
+from headgate.client.consuming.parked_records import ParkedRecords
 from headgate.client.consuming.record_feed import HeldSegment, ParkedKey
-from headgate.client.reply_dispatch import body_of
 from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
-from headgate.ledger.ledger import Ledger
-from headgate.model.dead_letter import origin_of
-from headgate.model.hashing import segment_hash, shard_of
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol import messages as m
 from headgate.reading.stored_rows import LedgerRecord
-from headgate.reading.topic_reader import TopicReader
 
 RETRY_SECONDS: Final = 1.0
 """Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
 RESUMED_RECORDS: Final = 1000
-"""Of one key, that one reading of the dead-letter topic finds."""
+"""Of one key, that are queued before it is another key's turn."""
 
 
 class Parking:
@@ -48,6 +43,7 @@ class Parking:
         self._acknowledger = context.acknowledger
         self._tasks = context.tasks
         self._log = context.log
+        self._stored = ParkedRecords(context.client, context.requests.is_own)
         self._reads = asyncio.Semaphore(1)
         """Of the dead-letter topic, for one key at a time."""
         self._feed.on_parked = self.divert
@@ -170,7 +166,9 @@ class Parking:
     async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
         end = min(named.stored, state.queued + RESUMED_RECORDS)
         async with self._reads:
-            found, newest = await self._stored_records(named, state.queued, end)
+            parked = {key for each in self._feed.holdings.values() for key in each.parked}
+            found, newest = await self._stored.take(named.topic, named.key, range(state.queued + 1, end + 1), parked)
+            newest = min(newest, named.stored)
             for number in sorted(found):
                 if state.is_resuming and not holding.stopped:
                     self._pass(named, state, number - 1, newest)
@@ -191,29 +189,6 @@ class Parking:
                 )
             self._log.error("key.records_missing", key=repr(named.key), records=missing)
             state.queued = end
-
-    async def _stored_records(self, named: m.ResumingKey, after: int, end: int) -> tuple[dict[int, LedgerRecord], int]:
-        """Return the parked records of a key behind number ``after`` up to ``end``, and the newest number of the key.
-
-        Of two with one number the later one counts. If an older ledger of the stream was put back, the first one is of
-        the history that was lost.
-        """
-        shard = shard_of(named.topic, await self._client.shards())
-        reply = await self._client.request(shard, m.DescribeTopic(topic=named.topic))
-        topic = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
-        key_hash = segment_hash(named.key)
-        starts = {each.segment: 0 for each in topic.segments if each.first_hash <= key_hash <= each.last_hash}
-        reader = TopicReader(Ledger(self._client.store, shard), topic, starts=starts, key=named.key)
-        found: dict[int, LedgerRecord] = {}
-        newest = 0
-        async with aclosing(reader.stored()) as records:
-            async for record in records:
-                origin = origin_of(record.headers)
-                if origin is not None and self._requests.is_own(origin):
-                    newest = max(newest, min(origin.parked_number, named.stored))
-                    if after < origin.parked_number <= end:
-                        found[origin.parked_number] = record
-        return found, newest
 
     def _consumed(self, holding: HeldSegment, record: LedgerRecord, number: int) -> ConsumedRecord:
         return ConsumedRecord(

@@ -5,17 +5,20 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from headgate import ParkedKeyInfo, ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.consuming.parked_records import ParkedRecords
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, RequestRejectedError
+from headgate.model.dead_letter import Origin
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import KEYS, client, create, produce, reader
+from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
 
 pytestmark = pytest.mark.looptime
 POISON, OTHER = KEYS[3], KEYS[4]
@@ -298,3 +301,71 @@ async def test_what_cannot_be_parked_is_refused_in_one_line_and_stays():
         (record,) = await consumer.get_many(1, timeout_seconds=10)
         with pytest.raises(RequestRejectedError, match="at most 256"):
             await consumer.park(record)
+
+
+async def test_keys_that_are_resumed_after_each_other_read_each_chunk_once():
+    program = Program()
+    program.handle = lambda consumer, record: consumer.park(record)  # type: ignore[method-assign]
+    async with stream(100) as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        del program.handle
+        program.spared = 1000
+        reads = world.store.calls["read"]
+        for key in KEYS:
+            await admin.resume_key("orders", "billing", key)
+        await program.read(consumer, 100)
+        assert ([], in_order(100)) == (await parked(admin), {key: program.values(key) for key in KEYS})
+        assert 2 * len(world.store.objects) > world.store.calls["read"] - reads
+
+
+ORIGIN = Origin(
+    ledger="l", topic="orders", topic_id=1, subscription="s", subscription_id=1, segment=0, offset=0, deliveries=1, reason="", died_at_ms=1
+)  # fmt: skip
+
+
+async def bury(world: OneShard, value: bytes, numbers: int) -> None:
+    """Store parked records of two keys with numbers from 1 on."""
+    async with Producer(client(world, "p"), settings=ProducerSettings(reserved_headers=True)) as producer:
+        for number in range(1, numbers + 1):
+            for key in (POISON, OTHER):
+                headers = replace(ORIGIN, parked_number=number).headers()
+                await producer.send_and_wait("dead", key, value + b"%d" % number, headers=headers)
+
+
+async def take(records: ParkedRecords, key: bytes, first: int, end: int) -> list[bytes]:
+    found, _ = await records.take("dead", key, range(first, end), (POISON, OTHER))
+    return [found[number].value for number in sorted(found)]
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1000, 10**6])
+async def test_parked_records_are_found_whatever_is_kept_of_them(kept_bytes: int):
+    async with stream(0) as (world, _), client(world, "undertaker") as connected:
+        records = ParkedRecords(connected, lambda _: True, kept_bytes)
+        await bury(world, b"a", 5)
+        assert [b"a1", b"a2"] == await take(records, POISON, 1, 3)
+        assert [b"a1", b"a2", b"a3", b"a4"] == await take(records, OTHER, 1, 5)
+        await bury(world, b"b", 7)
+        assert [b"b3", b"b4", b"b5", b"b6", b"b7"] == await take(records, POISON, 3, 9)
+        assert [b"b1", b"b2"] == await take(records, POISON, 1, 3)
+
+
+@pytest.mark.parametrize("event", ["an older ledger was put back", "the topic was created again"])
+async def test_parked_records_of_a_lost_history_are_not_used_when(event: str):
+    world = OneShard()
+    async with client(world, "undertaker") as connected, Admin(client(world, "admin")) as admin:
+        records = ParkedRecords(connected, lambda _: True)
+        async with world.leader("a"):
+            await admin.create_topic("dead")
+        backup = dict(world.store.objects)
+        async with world.leader("b"):
+            await bury(world, b"lost", 3)
+            assert [b"lost1"] == await take(records, POISON, 1, 2)
+        if event == "an older ledger was put back":
+            world.store.objects.clear()
+            world.store.objects.update(backup)
+        async with world.leader("c"):
+            if event == "the topic was created again":
+                await admin.delete_topic("dead")
+                await admin.create_topic("dead")
+            await bury(world, b"present", 3)
+            assert [b"present2", b"present3"] == await take(records, POISON, 2, 4)

@@ -100,9 +100,11 @@ def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
         batches = [rows.arrow() async for rows in reader(known, starts).stored_rows()]
         assert records == [as_record(row) for batch in batches for row in batch.to_struct_array().to_pylist()]
         ends = {segment: (starts[segment] + tail.next_offset) // 2 for segment, tail in topic.tails.items()}
-        assert [each for each in found if each[1] < ends[each[0]]] == await places(
-            reader(known, starts, ends=ends).stored()
-        )
+        half = reader(known, starts, ends=ends)
+        begun = await places(half.stored())
+        assert [each for each in found if each[1] < ends[each[0]]] == begun
+        assert await half.continue_to(known.description())
+        assert sorted(found) == sorted(begun + await places(half.stored()))
         for count in (0, 1, 3, 100):
             assert everything[len(everything) - min(count, len(everything)) :] == [
                 each[:2] for each in await reader(known).tail(count)
