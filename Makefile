@@ -17,14 +17,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip's cache would hold Spark twice more, as it was downloaded and as it was built. CI runs again, and profits from it.
 INSTALL := $(PIP) install --progress-bar off --no-compile $(if $(CI),,--no-cache-dir) --no-build-isolation --require-hashes
 # What `make setup` installs, without a Java runtime.
-SETUP_MEGABYTES := 562
+SETUP_MEGABYTES := 652
 # Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive, the Scala compiler, and
 # libraries for other systems. CI runs all tests without them.
 UNUSED_JARS := rocksdbjni-* breeze* spire* cats-kernel* algebra* lapack-* blas-* arpack* JTransforms* spark-mllib_* \
   kubernetes-* spark-kubernetes* volcano-* vertx* scala-compiler* hive-[!s]* hive-se* hive-shims* spark-hive* derby* \
   datanucleus* libthrift* libfb303* jline* netty-tcnative-*-osx-* netty-tcnative-*-windows-*
-# Parts of pyarrow that headgate never imports: a network protocol, headers and tests (pyiceberg imports S3).
-UNUSED_PYARROW := include src tests *flight*
+# Parts of pandas and pyarrow that headgate never imports: tests, headers, a network protocol (pyiceberg imports S3).
+UNUSED_FILES := pandas/tests $(addprefix pyarrow/, include src tests *flight*)
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
   --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
@@ -73,7 +73,7 @@ $(STAMP): pyproject.toml daemon/pyproject.toml constraints-build.txt constraints
 	fi >$(VENV)/wanted.txt
 	@$(INSTALL) -r $(VENV)/wanted.txt
 	@cd $(VENV)/lib/python3*/site-packages/pyspark/jars && rm -f $(UNUSED_JARS)
-	@cd $(VENV)/lib/python3*/site-packages/pyarrow && rm -rf $(UNUSED_PYARROW)
+	@cd $(VENV)/lib/python3*/site-packages && rm -rf $(UNUSED_FILES)
 	@$(PIP) install --no-deps --no-index --no-build-isolation -e . -e daemon
 	@touch $@
 	@echo "ready: $(BIN)/headgate --help"

@@ -120,7 +120,7 @@ async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handl
     put(stream, 0, 40)
     async with world() as (cluster, _), reader.reading(cluster, name="one", max_records=5):
         await until(lambda: len(reader.handled) > 20, SECONDS)
-        assert len(stream.requests) < 20, "a program reads no further ahead than it was told"
+        assert len(stream.requests) < 20, "a program reads no further ahead than `max_records`"
         async with reader.reading(cluster, name="two"):
             await until(lambda: "two" in reader.readers, 5)
             await until(lambda: reader.by_key == whole(40), SECONDS)

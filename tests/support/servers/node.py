@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from contextlib import ExitStack, suppress
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,22 @@ from tests.support.servers.programs import (
     without_forks,
 )
 
+ROOT = Path(__file__).parents[3]
+USER_PACKAGES = Path(__file__).with_name("user_packages")
 PORTS = ("--mqtt-port", "--zookeeper-port", "--http-port")
 ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
+
+
+def user_packages() -> dict[str, str]:
+    """Return the environment of a program that finds only what users install, which is in constraints.txt."""
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    of_users = pinned | {"headgate", "headgate-daemon"}
+    hidden = [
+        module
+        for module, names in packages_distributions().items()
+        if of_users.isdisjoint(re.sub(r"[-_.]+", "-", name).lower() for name in names)
+    ]
+    return {"PYTHONPATH": str(USER_PACKAGES), "HEADGATE_HIDDEN_PACKAGES": " ".join(hidden)}
 
 
 class Node:
@@ -55,7 +70,7 @@ class Node:
         program = self._program = await start(
             *("up", "--data", str(self.data), *(options or self._reserved_ports()), *["--tls"] * self.tls),
             out=self.folder / f"up-{self._starts}.out",
-            env=self.env | (env or {}),
+            env=self.env | user_packages() | (env or {}),
             cwd=self.folder,
         )
         await wait_until(
