@@ -30,6 +30,8 @@ class Membership:
         self._on_removed = on_removed
         self._log = log.bind(topic=context.topic.name, subscription=context.subscription.name)
         self._last_seen_at = dict.fromkeys(context.subscription.consumers, self._clock())
+        self._unhandled: dict[str, list[tuple[int, int, int | None]]] = {}
+        """Consumer of an external topic → what its last heartbeat said."""
 
     def add(self, request: m.RegisterConsumer, client_id: str) -> None:
         """Register a consumer whose name is free."""
@@ -64,6 +66,7 @@ class Membership:
                     consumer.client_id, fenced_push(self._subscription, consumer, self._context.leader_epoch, fenced)
                 )
             del self._last_seen_at[name]
+            self._unhandled.pop(name, None)
             self._context.observer.observe(events.ConsumerRemoved(reason=reason))
 
     def subscription_deleted(self) -> None:
@@ -89,6 +92,21 @@ class Membership:
         self._log.info("consumer.reconnected", consumer=name)
         self._context.observer.observe(events.ConsumerReconnected())
         return True
+
+    def record_unhandled(self, request: m.Heartbeat) -> None:
+        if request.unhandled or request.consumer in self._unhandled:
+            self._unhandled[request.consumer] = request.unhandled
+
+    def oldest_unhandled_ms(self) -> dict[int, int | None]:
+        """Return external segment → when its oldest unhandled record arrived, as its holder says; None: it has none."""
+        holdings, consumers = self._subscription.holdings, self._subscription.consumers
+        return {
+            segment: arrived_ms
+            for name, said in self._unhandled.items()
+            if consumers[name].disconnected_at_ms is None
+            for segment, generation, arrived_ms in said
+            if segment in holdings and holdings[segment].generation == generation
+        }
 
     def client_disconnected(self, client_id: str, at: float) -> None:
         """Start the grace periods of the client's consumers that were not heard after ``at``."""

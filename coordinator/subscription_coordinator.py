@@ -208,6 +208,7 @@ class SubscriptionCoordinator:
             self.drain.wake()
         if request.ready:
             self.deliveries.progress.resumed(request.consumer)
+        self.members.record_unhandled(request)
         self.reconciler.resend(request.consumer, request.held)
         unread = 0
         if request.asks_unread:

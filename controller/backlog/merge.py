@@ -4,13 +4,16 @@
    ``counted_by`` names the origin.
 2. A subscription that is newer than Spark's count has the leader's.
 3. Of an external topic the leader knows only segments that are drained or acknowledged to their
-   end: 0, also if their tables were counted before. Other values come from its tables or are
-   unknown. Counts from before a seek are not used.
+   end: 0, also if their tables were counted before. Other values come from its tables. Counts from before a seek
+   are not used. Where there is none, a holder says when the oldest record arrived that it has
+   not handled. The rest is unknown.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+
+from msgspec.structs import replace
 
 from drain.protocol import Backlog, BacklogResponse, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
@@ -26,11 +29,16 @@ OUTDATED: Final = "its tables were counted before its last seek or import: ask a
 
 
 def backlogs(
-    state: ShardState, response: BacklogResponse | None, now_ms: int, wanted: Callable[[str, str], bool] | None = None
+    state: ShardState,
+    response: BacklogResponse | None,
+    now_ms: int,
+    oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]],
+    wanted: Callable[[str, str], bool] | None = None,
 ) -> Steps[list[BacklogInfo]]:
     """Return the backlog of each subscription, by topic and name, each as of its own moment.
 
-    ``response``: Spark's last count, if any. ``wanted`` (topic, name): leave out the others.
+    ``response``: Spark's last count, if any. ``oldest_unhandled_ms`` gets the id of a subscription of an external
+    topic, see `Membership.oldest_unhandled_ms`. ``wanted`` (topic, name): leave out the others.
     """
     found: list[BacklogInfo] = []
     rows: dict[int, list[Backlog]] = defaultdict(list)
@@ -45,7 +53,8 @@ def backlogs(
                 continue
             if topic.external is not None:
                 counted = external.get(topic.topic_id)
-                found.append((yield from _external_backlog(subscription, topic, counted, now_ms)))
+                said = oldest_unhandled_ms(subscription.subscription_id)
+                found.append((yield from _external_backlog(subscription, topic, counted, said, now_ms)))
             elif response is not None and subscription.subscription_id in rows:
                 yield len(rows[subscription.subscription_id]) * COST_PER_ITEM
                 found.append(_spark_backlog(subscription, rows[subscription.subscription_id], response.as_of_ms))
@@ -73,12 +82,18 @@ def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) ->
 
 
 def _external_backlog(
-    subscription: Subscription, topic: TopicView, response: ExternalBacklogResponse | None, now_ms: int
+    subscription: Subscription,
+    topic: TopicView,
+    response: ExternalBacklogResponse | None,
+    said: Mapping[int, int | None],
+    now_ms: int,
 ) -> Steps[BacklogInfo]:
     leaders = yield from leader_backlog(subscription, topic, now_ms)
-    if response is None or subscription.type not in TRACKED:
+    if (response is None and not said) or subscription.type not in TRACKED:
         return leaders
     segments = {each.segment: each for each in leaders.segments}
+    if response is None:
+        response = ExternalBacklogResponse(shard=0, topic_id=topic.topic_id, reason="Spark has not answered")
     mine = subscription.subscription_id, subscription.seek_generation
     rows = [
         row for row in response.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments
@@ -90,6 +105,10 @@ def _external_backlog(
         for row in rows
         if row.records is not None and segments[row.segment].records is None
     }
+    for segment, oldest_ms in said.items():
+        if segment in segments and segments[segment].records is None:
+            known = {"records": 0, "estimated": True} if oldest_ms is None else {"oldest_ms": oldest_ms}
+            segments[segment] = replace(segments[segment], **known)
     reason = response.reason or OUTDATED
     unknown = any(each.records is None for each in segments.values())
     return summarize_backlog(

@@ -37,7 +37,15 @@ log = structlog.get_logger(__name__)
 class BacklogService:
     """The backlogs of one term. Its query lives as long as `run`."""
 
-    def __init__(self, context: LeaderContext, state: ShardState, take_steps: TakeSteps) -> None:
+    def __init__(
+        self,
+        context: LeaderContext,
+        state: ShardState,
+        take_steps: TakeSteps,
+        oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]],
+    ) -> None:
+        """``oldest_unhandled_ms``: see `backlogs`."""
+        self._oldest_unhandled_ms = oldest_unhandled_ms
         self._context = context
         self._state = state
         self._take_steps = take_steps
@@ -72,7 +80,8 @@ class BacklogService:
             and asyncio.get_running_loop().time() - self._response[1] <= MAX_RESPONSE_AGE_SECONDS
         ):
             response = self._response[0]
-        return tuple(await self._take_steps(backlogs(self._state, response, self._context.now_ms(), wanted)))
+        now_ms = self._context.now_ms()
+        return tuple(await self._take_steps(backlogs(self._state, response, now_ms, self._oldest_unhandled_ms, wanted)))
 
     async def answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
         """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""

@@ -102,7 +102,9 @@ class ShardLeader:
             take_steps=self.driver.complete,
             has_session=self.devices.sessions.exists,
         )
-        self.backlogs = BacklogService(context, state, self.driver.complete)
+        self.backlogs = BacklogService(
+            context, state, self.driver.complete, self.subscription_registry.oldest_unhandled_ms
+        )
         self._operators = OperatorCommands(self._shard, context.instance, context.operations)
         self._deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = defaultdict(set)
         """Work for replies that wait, by the limit of their number."""

@@ -126,6 +126,11 @@ class SubscriptionRegistry:
     def find(self, subscription_id: int) -> SubscriptionCoordinator | None:
         return self._coordinators.get(subscription_id)
 
+    def oldest_unhandled_ms(self, subscription_id: int) -> Mapping[int, int | None]:
+        """See `Membership.oldest_unhandled_ms`. Empty while the subscription has no coordinator."""
+        coordinator = self._coordinators.get(subscription_id)
+        return {} if coordinator is None else coordinator.members.oldest_unhandled_ms()
+
     def tick(self) -> Steps[None]:
         for subscription_id, coordinator in list(self._coordinators.items()):
             yield coordinator.size

@@ -93,6 +93,13 @@ class GrantedSegment:
             self.checkpoint = checkpoint
         self._member.acknowledge_segment((self.segment, self.generation), end_offset or 0, checkpoint)
 
+    def report_unhandled(self, arrived_ms: int | None) -> None:
+        """Say when the oldest unhandled record arrived, in milliseconds since 1970; None: there is none.
+
+        `headgate backlog`, the status page and the metrics show its age, after the next heartbeat.
+        """
+        self._member.report_unhandled((self.segment, self.generation), arrived_ms)
+
     async def finish(self, *, end_offset: int | None = None) -> None:
         """Report that the segment was read to its end, and wait until that is durable.
 
@@ -241,6 +248,9 @@ class _ExternalGroupMember(Consumer):
     def acknowledge_segment(self, key: HeldKey, end_offset: int, checkpoint: str | None) -> None:
         self._acknowledger.acknowledge(key, 0, end_offset, checkpoint)
 
+    def report_unhandled(self, key: HeldKey, arrived_ms: int | None) -> None:
+        self._grants.arrivals[key] = arrived_ms
+
     async def flush_acknowledgements(self, key: HeldKey) -> None:
         await self._acknowledger.flush(self._holdings.finish_seconds, [key])
 
@@ -256,6 +266,8 @@ class _GrantFeed(RecordFeed):
         self.read: Read | None = None
         self.started = asyncio.Event()
         """Set together with ``read``: segments can be granted before the program calls `run`."""
+        self.arrivals: dict[HeldKey, int | None] = {}
+        """What was reported last, see `GrantedSegment.report_unhandled`."""
         self._member = member
 
     @property
@@ -274,7 +286,12 @@ class _GrantFeed(RecordFeed):
     def _reader(self, grant: m.Grant, _start: int, /) -> Reader:
         return _CallbackReader(GrantedSegment(grant, self._member), self, grant.generation)
 
+    @property
+    def unhandled(self) -> list[tuple[int, int, int | None]]:
+        return [(*key, arrived_ms) for key, arrived_ms in self.arrivals.items()]
+
     def reader_ended(self, segment: int, generation: int) -> None:
+        self.arrivals.pop((segment, generation), None)
         holding = self.holdings.get((segment, generation))
         if holding is not None:
             holding.acknowledged = holding.delivered

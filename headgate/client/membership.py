@@ -110,6 +110,7 @@ class Membership:
         asked_at = asyncio.get_running_loop().time()
         alive = await self._requests.heartbeat(
             self._holdings.generations(),
+            self._feed.unhandled,
             asks_unread=asks_unread,
             problem=self._deliveries.sender.problem,
             ready=asked != self._asked_before if handling is None else handling.is_free,

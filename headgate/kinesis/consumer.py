@@ -135,6 +135,7 @@ class _Shards:
         assert isinstance(record, KinesisRecord), "from the queue"
         if (held := self.holdings.get((record.segment, record.generation))) is not None:
             await held.segment.acknowledge(checkpoint=record.checkpoint)
+            held.segment.report_unhandled(record.timestamp_ms)  # The next one is not older.
             held.handled = record.offset + 1
             held.changed.set()
 
@@ -194,8 +195,6 @@ class KinesisConsumer:
         self._runner: Runner | None = None
         self._draw = random.Random()  # noqa: S311 - jitter
         self._stack = contextlib.AsyncExitStack()
-        self.behind_ms: dict[str, int] = {}
-        """Shard that is read now → how far this consumer is behind its newest record."""
 
     async def __aenter__(self) -> Self:
         """Connect, import the stream's shards, and register; raises what `headgate.Consumer` raises."""
@@ -286,7 +285,6 @@ class KinesisConsumer:
         finally:
             self._runner.ended(key)
             del self._shards.holdings[key]
-            self.behind_ms.pop(shard, None)
         await self._import()  # The children, before their parent is finished.
         await segment.finish()
 
@@ -297,7 +295,8 @@ class KinesisConsumer:
         reader = ShardReader(self._stream, shard, self._max_records, self._draw)
         start = self._start if isinstance(self._start, datetime) else None
         async for page in reader.pages(position, start):
-            self.behind_ms[shard] = page.behind_ms
+            if held.handled == held.given and (page.records or page.behind_ms == 0):
+                segment.report_unhandled(page.records[0][3] if page.records else None)
             for sequence, partition_key, data, arrived_ms in page.records:
                 whole = unpack(partition_key, data, hashes)
                 for packed in whole if position is None else position.unhandled(sequence, whole):

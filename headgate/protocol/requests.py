@@ -353,12 +353,15 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     segments that the consumer no longer holds. ``asks_unread``: count what nothing reads.
     ``dead_letter_problem``: why it could not send dead records to their topic; empty: it could, or had none.
     ``ready``: the program has asked for a record since the last heartbeat, so it can be given segments again.
+    ``unhandled``, external topics: (segment, generation, arrival) of held segments: when the oldest record arrived at
+    the source that is not handled; None: there is none.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
     asks_unread: bool = False
     dead_letter_problem: Annotated[str, Meta(max_length=MAX_PROBLEM_CHARACTERS)] = ""
     ready: bool = False
+    unhandled: Annotated[list[tuple[Natural, Natural, Natural | None]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):

@@ -67,7 +67,7 @@ class BacklogMetrics:
 
     def _update(self, event: events.BacklogUpdated) -> None:
         now_ms = event.now_ms
-        known = [backlog for backlog in event.backlogs if backlog.records is not None]
+        known = [each for each in event.backlogs if each.records is not None or each.oldest_ms is not None]
         values = {
             "backlog_records": sum(backlog.records or 0 for backlog in known),
             "backlog_bytes": sum(backlog.size_bytes or 0 for backlog in known),
@@ -116,7 +116,7 @@ class BacklogMetrics:
 
     def _set(self, labels: tuple[str, str], backlog: BacklogInfo, now_ms: int) -> None:
         values = {
-            "backlog_records": backlog.records or 0,
+            "backlog_records": math.nan if backlog.records is None else backlog.records,
             "backlog_bytes": math.nan if backlog.size_bytes is None else backlog.size_bytes,
             "oldest_unacknowledged_seconds": age_seconds(backlog, now_ms),
             "drained_in_seconds": _seconds_until_drained(backlog),
@@ -130,7 +130,7 @@ def age_seconds(backlog: BacklogInfo, now_ms: int) -> float:
 
     0 if there is no such record, or if its clock is ahead of the leader's.
     """
-    if not backlog.records:
+    if backlog.records == 0:
         return 0.0
     return math.nan if backlog.oldest_ms is None else max(0, now_ms - backlog.oldest_ms) / 1000
 

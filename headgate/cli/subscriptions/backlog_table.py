@@ -37,11 +37,11 @@ def segment_row(part: SegmentBacklogInfo, whole: BacklogInfo) -> list[str]:
 def _cells(
     backlog: BacklogInfo | SegmentBacklogInfo, whole: BacklogInfo, outlook: Outlook, seconds: float | None
 ) -> list[str]:
-    if backlog.records is None:
-        return ["not tracked" if outlook == "not_tracked" else "-", "-", "-", "-", "-", "-"]
-    oldest = "-" if backlog.records == 0 or (whole.external and whole.counted_by == "spark") else "?"
+    oldest = "-" if not backlog.records or (whole.external and whole.counted_by == "spark") else "?"
     if backlog.oldest_ms is not None:
         oldest = duration(max(0, whole.as_of_ms - backlog.oldest_ms) / 1000)
+    if backlog.records is None:
+        return ["not tracked" if outlook == "not_tracked" else "-", "-", oldest, "-", "-", "-"]
     return [
         records_text(backlog.records, backlog.estimated),
         "-" if backlog.size_bytes is None else format_bytes(backlog.size_bytes),

@@ -183,11 +183,18 @@ class ConsumerRequests:
         return registered, leader_epoch
 
     async def heartbeat(
-        self, held: list[tuple[int, int]], *, asks_unread: bool = False, problem: str = "", ready: bool = False
+        self,
+        held: list[tuple[int, int]],
+        unhandled: list[tuple[int, int, int | None]],
+        *,
+        asks_unread: bool = False,
+        problem: str = "",
+        ready: bool = False,
     ) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds.
 
-        ``problem``: why it could not send dead letters. ``ready``: whether the program has asked for a record lately.
+        ``unhandled``: see `Heartbeat`. ``problem``: why it could not send dead letters. ``ready``: whether the program
+        has asked for a record lately.
         """
         history = self.history.points
         body = m.Heartbeat(
@@ -197,6 +204,7 @@ class ConsumerRequests:
             asks_unread=asks_unread,
             dead_letter_problem=problem,
             ready=ready,
+            unhandled=unhandled,
         )
         alive, _ = await self._ask(body, m.HeartbeatReply)
         self.history.confirmed(history, alive.head, alive.term_id)

@@ -461,6 +461,11 @@ class RecordFeed:
         newest = self.totals.newest
         return math.inf if newest is None else max(0, now_ms - newest.timestamp_ms) / 1000
 
+    @property
+    def unhandled(self) -> list[tuple[int, int, int | None]]:
+        """What a heartbeat says of external segments, see `Heartbeat`."""
+        return []
+
     def wake(self) -> None:
         """End the waits of `changed`."""
         self._queue.wake()

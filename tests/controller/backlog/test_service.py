@@ -75,7 +75,9 @@ class ServiceFixture:
         context = SimpleNamespace(
             backlog_source=self.spark, observer=self.observer, now_ms=lambda: 1000, backlog_interval_seconds=15.0
         )
-        self.service = BacklogService(context, self.state, StepDriver().complete)
+        self.said: dict[int, int | None] = {}
+        """Segment → what its holder says of it."""
+        self.service = BacklogService(context, self.state, StepDriver().complete, lambda _: self.said)
 
     @asynccontextmanager
     async def open(self):
@@ -169,6 +171,21 @@ async def test_an_error_is_reported_for_its_topic_with_the_values_known_without_
     assert [part.records for part in found.segments] == [0, None, None]
     assert (found.unknown_reason, found.failing) == ("external.orders.entries (/t): rubbish", True)
     assert (stored.records, stored.failing, untracked.failing) == (7, False, False)
+
+
+async def test_what_a_holder_says_is_used_where_nothing_was_counted(harness):
+    topic_id, stream, _ = imported(harness, "opaque")
+    harness.said = {0: None, 1: 300, 2: 200}
+    reply_with(harness, row(topic_id, stream, 2, records=4, oldest_ms=100), as_of_ms=400)
+    async with harness.open():
+        found, untracked = await harness.describe(topic="orders")
+
+    assert [(part.records, part.oldest_ms, part.estimated) for part in found.segments] == [
+        (0, None, True),
+        (None, 300, False),
+        (4, 100, False),
+    ]
+    assert (found.records, found.oldest_ms, untracked.oldest_ms) == (None, 100, None)
 
 
 async def test_a_count_from_before_a_seek_is_not_used(harness):

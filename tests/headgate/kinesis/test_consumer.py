@@ -126,6 +126,28 @@ async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handl
             await until(lambda: reader.by_key == whole(40), SECONDS)
 
 
+async def test_the_backlog_has_the_age_of_the_oldest_unhandled_record_while_a_program_reads_it(
+    stream: FakeKinesisStream,
+) -> None:
+    reader = Reader()
+    reader.pace_seconds = 30.0
+    async with world() as (cluster, admin):
+
+        async def seen() -> tuple[int | None, float | None]:
+            (found,) = await admin.backlog("s", "sub")
+            return found.records, found.oldest_ms and round((found.as_of_ms - found.oldest_ms) / 60_000, 1)
+
+        stream.now_ms = cluster.now_ms() - 500_000
+        put(stream, 0, 1)
+        async with reader.reading(cluster):
+            await asyncio.sleep(20)
+            assert await seen() == (None, pytest.approx(8.5, abs=0.2))
+            await until(lambda: reader.by_key == whole(1), SECONDS * 2)
+            await asyncio.sleep(20)
+            assert await seen() == (0, None)
+        assert await seen() == (None, None), "nobody reads it"
+
+
 async def test_a_program_continues_where_another_one_stopped_within_a_packed_record(stream: FakeKinesisStream) -> None:
     stream.put("customer-1", PACKED)
     seen: list[bytes] = []

@@ -72,10 +72,14 @@ def test_an_unknown_age_is_nan_and_not_0(instruments, registry):
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
 
 
-def test_a_named_topic_without_sizes_has_nan_bytes_and_without_records_no_series(instruments, registry):
-    update(instruments, [backlog(size_bytes=None), backlog(subscription="b", records=None)])
+def test_what_is_not_known_is_nan_and_nothing_known_has_no_series(instruments, registry):
+    age_only, nothing = backlog("orders", "b", records=None), backlog("orders", "c", records=None, oldest_ms=None)
+    update(instruments, [backlog(size_bytes=None), age_only, nothing])
 
-    assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
+    records = series(registry, "subscription_backlog_records")
+    assert records.keys() == {("orders", "billing"), ("orders", "b")}
+    assert math.isnan(records["orders", "b"])
+    assert series(registry, "subscription_oldest_unacknowledged_seconds")["orders", "b"] == 5
     assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
