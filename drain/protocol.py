@@ -164,7 +164,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Ping(Request, frozen=True, tag="ping"):
-    """Asks whether the process and its JVM are alive."""
+    """Asks whether the process and its JVM are alive, and what it counts if ``name_ledger``, which reads the store."""
+
+    name_ledger: bool = False
 
 
 class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
@@ -176,11 +178,17 @@ class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
 
     ``now_ms``: the current time by the clock of the chunks. ``external``: the external topics of the
     shard, which are reported separately. One that is not named is reported as the ledger has it.
+
+    ``written_to``, ``written_at_ms``: the last chunk of the ledger ``ledger_id`` and its time, by the shard's leader. A
+    process that has counted just that answers without a request to the store; 0: it counts in any case.
     """
 
     shard: int
     now_ms: int = 0
     external: list[ExternalBacklogQuery] = []
+    ledger_id: str = ""
+    written_to: int = 0
+    written_at_ms: int = 0
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -194,7 +202,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 class Pong(Response, frozen=True, kw_only=True, tag="pong"):
     runs: int
     ledger: CountedLedger | None = None
-    """What this process counts; None while it cannot read that, because the store is unreachable."""
+    """What this process counts, if it was asked; None while it cannot read that, because the store is unreachable."""
 
 
 class CountResponse(Response, frozen=True, kw_only=True):

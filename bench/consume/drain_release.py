@@ -22,6 +22,7 @@ from statistics import median
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
 from bench.harness.cluster import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
+from drain.protocol import BacklogRequest
 from headgate import Admin, SegmentId, SubscriptionType
 from headgate.backoff import Backoff
 from headgate.client.connection import Client
@@ -73,7 +74,7 @@ async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
     await drain.store(1)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await checker.backlog(0, 0)
+    await checker.backlog(BacklogRequest(shard=0))
     return loop.time() - began
 
 

@@ -15,7 +15,7 @@ import structlog
 from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
 from controller.context.leader_context import BacklogSource, LeaderContext
-from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogResponse
+from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
@@ -110,8 +110,15 @@ class BacklogService:
 
     async def _query(self, source: BacklogSource) -> None:
         shard = self._state.shard
+        request = BacklogRequest(
+            shard=shard,
+            now_ms=self._context.now_ms(),
+            external=external_queries(self._state),
+            written_to=self._state.chunk,
+            written_at_ms=self._state.at_ms,
+        )
         try:
-            response = await source(shard, self._context.now_ms(), external_queries(self._state))
+            response = await source(request)
         except DrainCheckError as error:
             if error.failure != "failed":
                 log.debug("backlog.not_counted", shard=shard, reason=str(error))

@@ -202,7 +202,7 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
 async def _of_process(settings: Settings, timeout_seconds: float) -> CountedLedger | None:
     connection = await Connection.open(Path(settings.drain_socket), timeout_seconds)
     try:
-        return (await connection.request(Ping(), Pong, timeout_seconds)).ledger
+        return (await connection.request(Ping(name_ledger=True), Pong, timeout_seconds)).ledger
     finally:
         connection.close()
 

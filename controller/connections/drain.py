@@ -7,23 +7,23 @@
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import structlog
+from msgspec.structs import replace
 
 from controller.settings.load import Settings, ledger_unreachable_from_executors
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
 from drain.protocol import (
+    BacklogRequest,
     BacklogResponse,
     CountedLedger,
     DrainCheckError,
-    ExternalBacklogQuery,
     wrong_ledger,
 )
 from headgate.process.restart_policy import RestartPolicy
@@ -75,6 +75,7 @@ class DrainConnection:
         self._recheck = recheck
         self._supervisor: DrainSupervisor | None = None
         self._checker: DrainChecker | None = None
+        self._ledger_id: Callable[[], str | None] = lambda: None
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the Spark process if the settings say so, and supervise it until ``stack`` is closed."""
@@ -106,7 +107,7 @@ class DrainConnection:
         ``ledger_id``: of the cluster's ledger; None while this daemon does not know it.
         """
         settings, supervisor = self._settings.drain, self._supervisor
-        require_ledger = partial(self._require_ledger, ledger_id)
+        self._ledger_id = ledger_id
         if settings.results is not None:
             results = ResultsChecker(
                 open_store(settings.results),
@@ -114,7 +115,7 @@ class DrainConnection:
                 on_state=self._on_state,
                 on_result=self._recheck,
                 url=settings.results,
-                require_ledger=require_ledger,
+                require_ledger=self._require_ledger,
             )
             self._checker = await stack.enter_async_context(results)
             return results
@@ -127,20 +128,20 @@ class DrainConnection:
             on_state=None if settings.spawn else self._on_state,
             observer=self._observer,
             rng=self._rng,
-            require_ledger=require_ledger,
+            require_ledger=self._require_ledger,
         )
         self._checker = await stack.enter_async_context(checker)
         return checker
 
-    async def query_backlog(self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]) -> BacklogResponse:
-        """Return the backlogs of ``shard``; raises DrainCheckError."""
+    async def query_backlog(self, request: BacklogRequest) -> BacklogResponse:
+        """Return the backlogs of a shard of the cluster's ledger; raises DrainCheckError."""
         assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
-        return await self._checker.backlog(shard, now_ms, external)
+        return await self._checker.backlog(replace(request, ledger_id=self._ledger_id() or ""))
 
-    def _require_ledger(self, ledger_id: Callable[[], str | None], counted: CountedLedger) -> None:
+    def _require_ledger(self, counted: CountedLedger) -> None:
         """Raise DrainCheckError unless ``counted`` is the cluster's ledger."""
         before = self._wrong_ledger
-        self._wrong_ledger = wrong_ledger(CountedLedger(ledger_id() or "", self._settings.ledger.url), counted)
+        self._wrong_ledger = wrong_ledger(CountedLedger(self._ledger_id() or "", self._settings.ledger.url), counted)
         if self._wrong_ledger != before:
             if self._wrong_ledger is not None:
                 log.error("drain.wrong_ledger", reason=self._wrong_ledger)

@@ -1,7 +1,7 @@
 """What a leader needs from its daemon: settings, connections and clocks, in one value."""
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -10,7 +10,7 @@ from controller.context.session_port import OpenSession
 from controller.context.step_driver import TurnBudget
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
-from drain.protocol import BacklogResponse, DrainedResponse, DrainQuery, ExternalBacklogQuery
+from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, DrainQuery
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.transport.port import Transport
@@ -19,8 +19,8 @@ from web.api.overview import Overview
 
 DrainedSource = Callable[[DrainQuery], Awaitable[DrainedResponse]]
 """Returns what is drained according to the stored ledger. An exception means "not yet"."""
-BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
-"""(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
+BacklogSource = Callable[[BacklogRequest], Awaitable[BacklogResponse]]
+"""Returns Spark's count of a shard; raises DrainCheckError."""
 MakeOverview = Callable[[], Awaitable[Overview]]
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a

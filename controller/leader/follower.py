@@ -16,7 +16,6 @@ import structlog
 
 from controller.leader.shard_context import ShardContext
 from controller.leader.term_tail import TermTail
-from controller.leadership.policy.safety import LOOKS
 from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
@@ -27,6 +26,8 @@ from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
 from shard.steps import ResultT, Steps
 
+READS = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0)
+"""Pauses between reads, by how many have found nothing. What is not read yet costs a failover time."""
 LISTING_INTERVAL_SECONDS = 300.0
 """How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""
 UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
@@ -75,7 +76,7 @@ class Follower:
         while True:
             failures = self._failures
             await asyncio.sleep(
-                UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else LOOKS.bound_seconds(looks)
+                UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else READS.bound_seconds(looks)
             )
             if not self._follows():
                 looks = 0

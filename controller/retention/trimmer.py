@@ -6,6 +6,7 @@
    lists a thousand per request. Meanwhile every number from the lowest on is taken to exist.
 3. If a chunk is missing that was not trimmed, the term ends, and no other daemon leads until it is back: its records
    are lost to consumers. A new leader does not look before its term (`controller.snapshots.restore`).
+4. Pauses between rounds grow while nothing is written, compacted or deleted: a bucket charges for each listing.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from controller.leadership.policy.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, check_snapshot
 from controller.snapshots.restore import require_complete
+from headgate.backoff import Backoff
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import compacted_folder, manifest_path, manifest_ranges, named_paths, read_manifest
@@ -32,6 +34,8 @@ from shard.state.shard_state import ShardState
 
 LISTING_INTERVAL_SECONDS: Final = 3600.0
 """Between two listings of all chunks in a term."""
+LONGEST_PAUSE_SECONDS: Final = 600.0
+"""Between two rounds. Chunks are kept for hours after their compaction."""
 MAX_DELETIONS_PER_ROUND: Final = 2000
 """Bounds a round on a store that deletes slowly."""
 
@@ -56,12 +60,20 @@ class Trimmer:
 
     async def run(self) -> None:
         """Trim again and again; raises TermEndedError (rule 3)."""
+        first_seconds = self._context.trim_interval_seconds
+        pauses = Backoff(first_seconds=first_seconds, longest_seconds=max(first_seconds, LONGEST_PAUSE_SECONDS))
+        idle_rounds, before = 0, None
         while True:
-            await asyncio.sleep(self._context.trim_interval_seconds)
-            await self.trim_once()
+            await asyncio.sleep(pauses.bound_seconds(idle_rounds))
+            found = await self.trim_once()
+            idle_rounds = idle_rounds + 1 if found and found == before else 0
+            before = found
 
-    async def trim_once(self) -> None:
-        """Decide once, and delete up to the durable trim point; raises TermEndedError (rule 3)."""
+    async def trim_once(self) -> tuple[object, ...]:
+        """Decide once, delete up to the durable trim point, and return what was found; empty if that failed.
+
+        Raises TermEndedError (rule 3).
+        """
         shard = self._ledger.shard
         deleted = 0
         try:
@@ -77,9 +89,10 @@ class Trimmer:
             # No caller waits for this. A persistent fault is logged in every round.
             self._context.observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
-            return
+            return ()
         if deleted:
             log.info("ledger.trimmed", shard=shard, below=self._below, deleted=deleted)
+        return self._commit.durable, self._lowest, set(self._written_at)
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()

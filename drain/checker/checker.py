@@ -11,8 +11,10 @@ Imports no Spark.
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from drain.checker.connection import Connection
 from drain.protocol import (
@@ -23,7 +25,6 @@ from drain.protocol import (
     DrainedRequest,
     DrainedResponse,
     DrainQuery,
-    ExternalBacklogQuery,
     Ping,
     Pong,
     RequireLedger,
@@ -100,18 +101,10 @@ class SparkDrainChecker(BackgroundService):
             )
         return response
 
-    async def backlog(self, shard: int, now_ms: int, external: Iterable[ExternalBacklogQuery] = ()) -> BacklogResponse:
-        """Return the backlog of ``shard``.
-
-        ``now_ms``: the time by the clock of the shard's leader, for the rates. ``external``: its
-        external topics.
-
-        Raises:
-            DrainCheckError: no reply in time, or an error.
-        """
-        sent, omitted = fit_into_line(external)
-        request = BacklogRequest(shard=shard, now_ms=now_ms, external=sent)
-        response = await self._request(request, BacklogResponse, shard)
+    async def backlog(self, request: BacklogRequest) -> BacklogResponse:
+        """Return the backlog of a shard; raises DrainCheckError: no reply in time, or an error."""
+        sent, omitted = fit_into_line(request.external)
+        response = await self._request(replace(request, external=sent), BacklogResponse, request.shard)
         response.external.extend(omitted)
         return response
 
@@ -185,7 +178,7 @@ class SparkDrainChecker(BackgroundService):
     async def _ping(self, connection: Connection) -> None:
         """Report the process as ready once it answers. A process that is suspended accepts connections too."""
         try:
-            pong = await connection.request(Ping(), Pong, self._timeout_seconds)
+            pong = await connection.request(Ping(name_ledger=True), Pong, self._timeout_seconds)
             if pong.ledger is not None:
                 self._require_ledger(pong.ledger)
         except DrainCheckError as error:

@@ -13,31 +13,33 @@ It polls for the results of a job that cron, Airflow or `spark-submit` runs (``h
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from drain.backlog.merge import drained, outstanding
-from drain.backlog.results import Result, ResultError, newest_result
+from drain.backlog.results import Result, ResultError, read_result, watermarks
 from drain.external.backlog import backlog_from_ledger
 from drain.protocol import (
     Backlog,
+    BacklogRequest,
     BacklogResponse,
     CountedLedger,
     DrainCheckError,
     DrainedResponse,
     DrainQuery,
-    ExternalBacklogQuery,
     RequireLedger,
     any_ledger,
 )
+from headgate.backoff import Backoff
 from headgate.errors import StoreError
 from headgate.process.background import BackgroundService
 from headgate.storage.object_store import Store
 from metrics.label_values import DrainState
 
-POLL_INTERVAL_SECONDS: Final = 5.0
-"""Interval of polling: a listing of a few names for each shard that was queried."""
+POLLS: Final = Backoff(first_seconds=5.0, longest_seconds=60.0, jitter=0)
+"""Pauses between polls, a listing of a few names for each shard that was queried: the first one while a query waits for
+a newer result, and longer ones while none does."""
 TABLES_NOT_READ: Final = (
     "published results (drain.results) do not include its tables; counting them needs the daemon's Spark process"
 )
@@ -58,6 +60,10 @@ class _ShardState:
     @property
     def watermark(self) -> int:
         return 0 if self.result is None else self.result.watermark
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self.watermark < self.wanted_chunk
 
 
 class ResultsChecker(BackgroundService):
@@ -94,6 +100,8 @@ class ResultsChecker(BackgroundService):
     async def drained(self, query: DrainQuery) -> DrainedResponse:
         """Return which of the segments in ``query`` are drained; raises DrainCheckError if there is no result."""
         shard = self._shard_state(query.shard)
+        if not shard.is_waited_for and query.at_least_chunk > shard.watermark:
+            self._wake_up.set()
         shard.wanted_chunk = max(shard.wanted_chunk, query.at_least_chunk)
         await self._newest_result(query.shard)
         rows = [
@@ -102,18 +110,13 @@ class ResultsChecker(BackgroundService):
         found = drained(rows, query.seek_generation, query.segments)
         return DrainedResponse(id=0, drained=found, watermark=shard.watermark)
 
-    async def backlog(
-        self,
-        shard: int,
-        now_ms: int,  # noqa: ARG002 - the signature of drain.checker.checker
-        external: Iterable[ExternalBacklogQuery] = (),
-    ) -> BacklogResponse:
-        """Return the backlog of ``shard`` as of its newest result, without rates; raises like `drained`."""
-        result = await self._newest_result(shard)
-        queries = {query.topic_id: query for query in external}
+    async def backlog(self, request: BacklogRequest) -> BacklogResponse:
+        """Return the backlog of a shard as of its newest result, without rates; raises like `drained`."""
+        result = await self._newest_result(request.shard)
+        queries = {query.topic_id: query for query in request.external}
         return BacklogResponse(
             id=0,
-            rows=[row for row in self._shards[shard].rows if row.topic_id not in queries],
+            rows=[row for row in self._shards[request.shard].rows if row.topic_id not in queries],
             as_of_ms=result.at_ms,
             external=[
                 backlog_from_ledger(query, result.rows, result.at_ms, TABLES_NOT_READ) for query in queries.values()
@@ -135,31 +138,34 @@ class ResultsChecker(BackgroundService):
         return self._shards[number]
 
     async def _run(self) -> None:
+        idle_polls = 0
         while True:
             self._wake_up.clear()
             newer = [await self._poll(number, shard) for number, shard in list(self._shards.items())]
             self._set_state()
             if any(newer) and self._on_result is not None:
                 self._on_result()
+            awaited = any(newer) or any(each.is_waited_for or each.fault for each in self._shards.values())
+            idle_polls = 0 if awaited else idle_polls + 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_INTERVAL_SECONDS):
+                async with asyncio.timeout(POLLS.bound_seconds(idle_polls)):
                     await self._wake_up.wait()
 
     async def _poll(self, number: int, shard: _ShardState) -> bool:
-        """Read the newest result of one shard; return whether it is newer than the last one."""
+        """Read the newest result of one shard if it is newer than the last one; return whether it is."""
         newer = False
         try:
-            result = await newest_result(self._store, number)
-            if result.watermark:
+            found = await watermarks(self._store, number, after=shard.watermark)
+            if found:
+                result = await read_result(self._store, number, found[-1])
                 self._require_ledger(CountedLedger(result.ledger_id, self._url))
+                shard.result, shard.rows, newer = result, outstanding(result.rows), True
         except (StoreError, ResultError, DrainCheckError) as error:
             shard.fault = str(error)
         else:
             shard.fault = None
-            if newer := result.watermark > shard.watermark:
-                shard.result, shard.rows = result, outstanding(result.rows)
         now = asyncio.get_running_loop().time()
-        if shard.watermark >= shard.wanted_chunk:
+        if not shard.is_waited_for:
             shard.stale_since = None
         elif newer or shard.stale_since is None:
             shard.stale_since = now

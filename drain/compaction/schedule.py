@@ -1,26 +1,30 @@
 """Compact periodically in the Spark process, concurrently with counting.
 
 Jitter keeps several daemons from doing the same work in vain. Failures are logged and retried with
-a growing pause: no promise depends on compaction.
+a growing pause: no promise depends on compaction. A check lists objects, and a bucket charges for that, so a shard is
+checked when it was counted since its last check. All shards are checked, and swept, with pauses that grow while nothing
+is due: other processes may count and compact them.
 """
 
 import asyncio
+import math
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from drain.backlog.results import Result
 from drain.compaction.job import CompactionJob, summary_line
 from drain.spark.chunks import MustRestartError
+from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
 
 CHECK_INTERVAL_SECONDS: Final = 30.0
-CHECKS_PER_SWEEP: Final = 10
 MAX_PAUSE_SECONDS: Final = 1800.0
 
 
 class CompactionScheduler:
-    """Checks every shard of a ledger periodically."""
+    """Checks the shards of a ledger periodically."""
 
     def __init__(
         self,
@@ -28,49 +32,64 @@ class CompactionScheduler:
         *,
         shards: Callable[[], Awaitable[list[int]]],
         count: Callable[[int], Awaitable[object]],
+        results: Mapping[int, Result],
         rng: random.Random,
         check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
     ) -> None:
-        """``shards`` returns the shards; ``count`` brings a shard's published result up to date."""
+        """``shards`` returns the shards; ``count`` brings a shard's published result up to date, and ``results``."""
         self._job = compaction_job
         self._shards = shards
         self._count = count
+        self._results = results
         self._rng = rng
-        self._check_interval_seconds = check_interval_seconds
+        self._pauses = Backoff(
+            first_seconds=check_interval_seconds, longest_seconds=max(MAX_PAUSE_SECONDS, check_interval_seconds)
+        )
         self._failures = 0
+        self._checked_to: dict[int, int] = {}
+        """Shard → to which chunk it was counted when nothing of it was due."""
+        self._idle_checks = 0
+        """How many checks of all shards in a row have found nothing due."""
+        self._all_at = -math.inf
+        """When all shards are checked again, by the loop's clock."""
 
     async def run(self) -> None:
         """Check until cancelled. Returns if this process must restart, which counting reports."""
-        checks = 0
         while True:
-            pause = min(
-                self._check_interval_seconds * 2**self._failures, max(MAX_PAUSE_SECONDS, self._check_interval_seconds)
-            )
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
+            await asyncio.sleep(self._pauses.bound_seconds(self._failures) * self._rng.uniform(0.5, 1.5))
             try:
-                failed = await self.check(sweep=checks % CHECKS_PER_SWEEP == 0)
+                failed = await self.check()
             except MustRestartError as error:
                 print(f"error: compaction ends: {error}", file=sys.stderr)  # noqa: T201
                 return
-            self._failures = min(self._failures + 1, 10) if failed else 0
-            checks += 1
+            self._failures = self._failures + 1 if failed else 0
 
-    async def check(self, *, sweep: bool) -> bool:
-        """Compact every range that is due; return whether anything failed. Raises MustRestartError."""
-        try:
-            shards = await self._shards()
-        except HeadgateError:
-            return False  # There is no ledger yet.
-        failed = False
+    async def check(self) -> bool:
+        """Compact every range that is due, as far as known; return whether anything failed. Raises MustRestartError."""
+        now, counted_to = asyncio.get_running_loop().time(), {at: each.watermark for at, each in self._results.items()}
+        if every_shard := now >= self._all_at:
+            try:
+                shards = await self._shards()
+            except HeadgateError:
+                return False  # There is no ledger yet.
+        else:
+            shards = [shard for shard, chunk in counted_to.items() if chunk != self._checked_to.get(shard)]
+        failed, idle = False, True
         for shard in shards:
             try:
-                if await self._job.is_due(shard):
+                if not await self._job.is_due(shard):
+                    self._checked_to[shard] = counted_to.get(shard, 0)
+                else:
+                    idle = False
                     await self._count(shard)
                     for manifest in await self._job.run(shard):
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
-                if sweep:
+                if every_shard:
                     await self._job.sweep(shard)
             except HeadgateError as error:
                 print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True
+        if every_shard:
+            self._idle_checks = self._idle_checks + 1 if idle and not failed else 0
+            self._all_at = now + self._pauses.bound_seconds(self._idle_checks)
         return failed

@@ -1,8 +1,8 @@
 """Coalesce concurrent requests into as few Spark runs as possible.
 
-Requests that arrive during a run share the next one, so every reply is based on a listing that
-began after its request arrived. A shard that could not be counted fails only the requests that
-named it.
+Requests that arrive during a run share the next one, so a reply is based on a listing that began
+after its request arrived. A backlog request says how far the leader has written, and needs no run if just that was
+counted before; a drain check always does. A shard that could not be counted fails only the requests that named it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCHING_DELAY_SECONDS: Final = 0.02
 run."""
 EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
 """How often an idle process checks whether a ledger has grown. While none has, each pause is twice as long as the one
-before: a bucket charges for every question."""
+before, and after the longest one it checks none until a request finds growth: a bucket charges for every question."""
 LONGEST_EAGER_COUNT_INTERVAL_SECONDS: Final = 64.0
 EAGER_COUNT_CHUNKS: Final = 64
 """New chunks of a shard that are counted before the next request. A run over so many costs little more than
@@ -83,6 +83,16 @@ def least_new_chunks(shards: int) -> int:
     return max(1, min(EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL // shards))
 
 
+def is_counted(request: BacklogRequest, known: Result) -> bool:
+    """Return whether ``known`` includes just the chunks that exist according to ``request``. Pure.
+
+    A result that includes more, or whose last chunk has another time, is of another history, or another leader has
+    written since.
+    """
+    counted = known.ledger_id, known.watermark, known.at_ms
+    return request.written_to > 0 and counted == (request.ledger_id, request.written_to, request.written_at_ms)
+
+
 class RunCoalescer(BackgroundService):
     """Answers requests from the runs of one job, while entered as a context manager."""
 
@@ -102,7 +112,10 @@ class RunCoalescer(BackgroundService):
         self._pending_shards: set[int] = set()
         self._next_run: asyncio.Future[RunOutcome] | None = None
         self._wake_up = asyncio.Event()
-        self._results: dict[int, Result] = {}
+        self.results: dict[int, Result] = {}
+        """The newest ones of the shards that were requested."""
+        self._growing: set[int] = set()
+        """Shards that had grown when they were counted last, and are counted ahead."""
         self._topics: dict[int, Mapping[int, _Topic]] = {}
         """Shard → the topics of its result."""
         self._count_history: dict[int, History] = {}
@@ -121,7 +134,7 @@ class RunCoalescer(BackgroundService):
         return self._task
 
     async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
-        """Return the reply to ``request``, from a run that began after this call.
+        """Return the reply to ``request``: from a run that began after this call, or from a count of the same chunks.
 
         Raises:
             HeadgateError: the shard, or a table, was not counted.
@@ -129,9 +142,13 @@ class RunCoalescer(BackgroundService):
         """
         if isinstance(request, DrainedRequest):
             return await self._drained(request)
-        result, ledger = await self._counted(request.shard)
-        # The run listed the ledger after the request arrived, so its result holds for the time of
-        # the request too.
+        known = self.results.get(request.shard)
+        if known is not None and is_counted(request, known):
+            result, ledger = known, CountedLedger(known.ledger_id, self._chunks.url)
+        else:
+            result, ledger = await self._counted(request.shard)
+        # The leader, or a listing that began after the request arrived, has found nothing newer, so the result holds
+        # for the time of the request too.
         as_of_ms = max(result.at_ms, request.now_ms)
         external = {query.topic_id: query for query in request.external}
         return BacklogResponse(
@@ -195,12 +212,15 @@ class RunCoalescer(BackgroundService):
             if not self._wake_up.is_set():
                 idle = True
                 try:
-                    async with asyncio.timeout(pause_seconds):
+                    async with asyncio.timeout(pause_seconds if self._growing else None):
                         await self._wake_up.wait()
                 except TimeoutError:
-                    grown = await self._count_eagerly()
-                    longer_seconds = min(2 * pause_seconds, LONGEST_EAGER_COUNT_INTERVAL_SECONDS)
-                    pause_seconds = EAGER_COUNT_INTERVAL_SECONDS if grown else longer_seconds
+                    if await self._count_eagerly():
+                        pause_seconds = EAGER_COUNT_INTERVAL_SECONDS
+                    elif pause_seconds < LONGEST_EAGER_COUNT_INTERVAL_SECONDS:
+                        pause_seconds *= 2
+                    else:
+                        self._growing.clear()
                     continue
                 pause_seconds = EAGER_COUNT_INTERVAL_SECONDS
             if idle:
@@ -211,45 +231,50 @@ class RunCoalescer(BackgroundService):
             waiting, self._next_run = self._next_run, None
             assert waiting is not None, "woken up without a request"
             try:
-                outcome = await self._job.run(shards)
+                outcome = await self._count(shards)
             except MustRestartError as error:
                 waiting.set_exception(error)
                 continue
             except asyncio.CancelledError:
                 waiting.cancel()
                 raise
-            self.runs += 1
             waiting.set_result(outcome)
 
     async def _count_eagerly(self) -> bool:
-        """Count the shards that were requested before if they have grown, so that the next request finds little new.
+        """Count the shards that were growing if they have grown again, so that the next request finds little new.
 
         Return whether one has. An error here is ignored: the next request meets it again and reports it.
         """
-        grown = [shard for shard, has_grown in await in_groups(self._results, self._has_grown) if has_grown]
+        grown = [shard for shard, has_grown in await in_groups(self._growing, self._has_grown) if has_grown]
         if grown:
             try:
-                outcome = await self._job.run(grown)
+                await self._count(grown)
             except MustRestartError:
                 return True
-            self.runs += 1
-            for shard in grown:
-                if shard in outcome.results:
-                    self._index(outcome.results[shard])
         return bool(grown)
 
+    async def _count(self, shards: Sequence[int]) -> RunOutcome:
+        """Run the job; raises MustRestartError."""
+        outcome = await self._job.run(shards)
+        self.runs += 1
+        for result in outcome.results.values():
+            self._index(result)
+        return outcome
+
     async def _has_grown(self, shard: int) -> bool:
-        chunks = least_new_chunks(len(self._results))
+        chunks = least_new_chunks(len(self.results))
         try:
-            return await self._chunks.exists(shard, self._results[shard].watermark + chunks)
+            return await self._chunks.exists(shard, self.results[shard].watermark + chunks)
         except StoreUnavailableError:
             return False
 
     def _index(self, result: Result) -> Mapping[int, _Topic]:
         """Return the topics of ``result``; those that have not changed are those of the result before it."""
         known = self._topics.get(result.shard, {})
-        if self._results.get(result.shard) is not result:
-            self._results[result.shard] = result
+        if (before := self.results.get(result.shard)) is not result:
+            if before is None or before.watermark < result.watermark:
+                self._growing.add(result.shard)
+            self.results[result.shard] = result
             known = self._topics[result.shard] = {
                 topic_id: known[topic_id]
                 if topic_id in known and same_objects(known[topic_id].rows, rows)

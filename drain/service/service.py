@@ -105,7 +105,8 @@ class DrainServer:
         try:
             if isinstance(request, Ping):
                 await self._runner.ping()
-                return Pong(id=request.id, runs=self._coalescer.runs, ledger=await self._ledger())
+                ledger = await self._ledger() if request.name_ledger else None
+                return Pong(id=request.id, runs=self._coalescer.runs, ledger=ledger)
             return await self._coalescer.reply(request)
         except MustRestartError as error:
             if not self.must_restart.done():
@@ -164,6 +165,7 @@ async def _run_compaction(
         compaction_job,
         shards=chunks.shards,
         count=lambda shard: coalescer.reply(BacklogRequest(shard=shard)),
+        results=coalescer.results,
         rng=random.Random(),  # noqa: S311 - jitter
         check_interval_seconds=min(CHECK_INTERVAL_SECONDS, max(1.0, settings.delay_seconds)),
     )

@@ -16,7 +16,7 @@ from drain.backlog.results import Result
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.connection import Connection
 from drain.external.topics import ExternalTopicCounter
-from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, Ping, Pong
+from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, Ping, Pong
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.service import DrainServer
@@ -70,7 +70,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 async def test_a_daemon_that_is_who_it_should_be_gets_replies(kind: str, tmp_path: Path) -> None:
     async with listening(kind, tmp_path / "s"), SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1)) as checker:
         assert (await checker.drained(QUERY)).drained == {}
-        assert (await checker.backlog(0, 7)).rows == []
+        assert (await checker.backlog(BacklogRequest(shard=0, now_ms=7))).rows == []
 
 
 async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ async def test_every_answer_names_the_ledger_that_was_counted(kind: str, tmp_pat
         SparkDrainChecker(str(tmp_path / "s"), rng=random.Random(1), require_ledger=asked.append) as checker,
     ):
         await checker.drained(QUERY)
-        await checker.backlog(0, 7)
+        await checker.backlog(BacklogRequest(shard=0, now_ms=7))
         connection = await Connection.open(tmp_path / "s", 60)
-        asked.append((await connection.request(Ping(), Pong, 60)).ledger or CountedLedger())
+        asked.append((await connection.request(Ping(name_ledger=True), Pong, 60)).ledger or CountedLedger())
         connection.close()
 
     assert asked == [CountedLedger("a" * 32, "file:///ledger")] * 3

@@ -33,19 +33,19 @@ class FakeSpark:
         self.failures: dict[int, str] = {}
         self.records = 7
         self.queries = 0
-        self.external = None
+        self.request = None
         self.external_reply = None
         """Function of the query about an external topic."""
 
-    async def __call__(self, shard, now_ms, external):
+    async def __call__(self, request):
         self.queries += 1
-        self.external = external
+        self.request = request
         records = self.records
         await asyncio.sleep(self.takes_seconds)
         if self.fails:
             raise DrainCheckError("away", "unreachable")
         if self.failures:
-            raise DrainCheckError(self.failures[shard])
+            raise DrainCheckError(self.failures[request.shard])
         row = Backlog(
             topic_id=1,
             subscription_id=self.subscription,
@@ -58,8 +58,8 @@ class FakeSpark:
             stored_per_second=1.0,
             acknowledged_per_second=2.0,
         )
-        replies = [] if self.external_reply is None else [self.external_reply(query) for query in external]
-        return BacklogResponse(id=1, rows=[row], watermark=3, as_of_ms=now_ms, external=replies)
+        replies = [] if self.external_reply is None else [self.external_reply(query) for query in request.external]
+        return BacklogResponse(id=1, rows=[row], watermark=3, as_of_ms=request.now_ms, external=replies)
 
 
 class ServiceFixture:

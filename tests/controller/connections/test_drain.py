@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from controller.connections.drain import DrainConnection, spark_options
 from controller.settings.load import Settings
 from controller.settings.sections import CompactionSettings, DrainSettings, LedgerSettings
-from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
+from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, wrong_ledger
 from drain.service.listener import DrainListener
 from drain.service.service import parsed
 from metrics.instruments import Instruments
@@ -57,7 +57,7 @@ async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_co
         with pytest.raises(DrainCheckError, match="this daemon's ledger is file:///new with no id"):
             await checker.drained(question)
         known[0] = OWN.ledger_id
-        for ask in (checker.drained(question), drain.query_backlog(0, 1, ())):
+        for ask in (checker.drained(question), drain.query_backlog(BacklogRequest(shard=0, written_to=1))):
             with pytest.raises(DrainCheckError, match="file:///old was counted") as refused:
                 await ask
             assert refused.value.failure == "wrong_ledger"

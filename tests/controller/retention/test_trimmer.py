@@ -113,6 +113,27 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
     assert 9 == restored.trimmed_below
 
 
+@pytest.mark.looptime
+async def test_a_shard_is_listed_ever_more_seldom_until_it_is_written_or_compacted() -> None:
+    kept, leader = await compacted_ledger()
+    leader.context.trim_interval_seconds = 30
+    trimming = asyncio.create_task(leader.new_trimmer(delay_seconds=3600).run())
+    writing = asyncio.create_task(leader.commit.run())
+    await asyncio.sleep(120)
+    assert 9 == leader.state.trimmed_below
+    await asyncio.sleep(3600)
+    kept.store.calls["names"] = 0
+    await asyncio.sleep(3600)
+    assert kept.store.calls["names"] <= 2 * 7, "of snapshots and manifests"
+    leader.commit.barrier()
+    kept.store.calls["names"] = 0
+    await asyncio.sleep(1200)
+    trimming.cancel()
+    writing.cancel()
+
+    assert kept.store.calls["names"] >= 2 * 5
+
+
 async def test_nothing_is_deleted_while_an_object_is_missing_that_replaces_it() -> None:
     kept, leader = await compacted_ledger()
     del kept.store.objects["compacted/shard=0000/a/facts.parquet"]

@@ -14,6 +14,7 @@ from drain import protocol
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
+    BacklogRequest,
     DrainCheckError,
     DrainedResponse,
     DrainQuery,
@@ -101,7 +102,8 @@ async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent
     monkeypatch.setattr(protocol, "MAX_EXTERNAL_BYTES", 200)
     large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
     async with checker_at(tmp_path) as checker:
-        response = await checker.backlog(0, 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
+        queries = [large, *(external(0, at, "a") for at in (2, 3, 4))]
+        response = await checker.backlog(BacklogRequest(shard=0, now_ms=7, external=queries))
 
     reasons = {each.topic_id: each.reason for each in response.external}
     sent = [each.topic_id for each in service.requests[0].external]

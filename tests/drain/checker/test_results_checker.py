@@ -11,7 +11,7 @@ import pytest
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, publish_result, result_path
 from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
-from drain.protocol import CountedLedger, DrainCheckError, DrainQuery, ExternalBacklogQuery
+from drain.protocol import BacklogRequest, CountedLedger, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from drain.table_mapping import ExternalView
 from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
@@ -111,6 +111,22 @@ async def test_a_stopped_job_is_reported_once_a_query_needs_a_newer_result(loopt
         assert fixture.states[-1][0] == "ready", "the job is behind, but it runs"
 
 
+async def test_results_are_polled_seldom_while_no_query_waits_for_a_newer_one():
+    fixture = CheckerFixture()
+    await fixture.publish(3, 3)
+    async with fixture.checker as checker:
+        await checker.drained(query(3))
+        await asyncio.sleep(3600)
+        assert fixture.store.calls["names"] < 80
+        assert fixture.store.calls["read"] == 1
+        assert (await checker.drained(query(4))).watermark == 3
+        await asyncio.sleep(4)
+        await fixture.publish(4, 4)
+        await asyncio.sleep(6)
+
+        assert (await checker.drained(query(4))).drained == {0: 4}
+
+
 async def test_an_external_topic_is_reported_from_the_ledger_without_its_tables():
     fixture = CheckerFixture()
     external_rows = (StateRow(7, None, 0), StateRow(7, None, 1, sealed_end_offset=4), StateRow(7, 8, None))
@@ -118,7 +134,7 @@ async def test_an_external_topic_is_reported_from_the_ledger_without_its_tables(
     tracked = replace(external_rows[2], subscription_type="STREAM")
     await publish_result(fixture.store, Result(0, 3, (*rows(3), *external_rows[:2], tracked), at_ms=900))
     async with fixture.checker as checker:
-        found = await checker.backlog(0, 0, [ExternalBacklogQuery(0, 7, named)])
+        found = await checker.backlog(BacklogRequest(shard=0, external=[ExternalBacklogQuery(0, 7, named)]))
 
     assert {row.topic_id for row in found.rows} == {1}
     (external,) = found.external
@@ -137,9 +153,9 @@ async def test_an_unreadable_result_is_reported_and_ignored():
         assert fixture.states[-1] == ("degraded", fixture.states[-1][1])
         assert "backlog/shard=0000/000000000009.parquet is not a readable Parquet object" in fixture.states[-1][1]
         assert (await checker.drained(query())).drained == {0: 4}
-        assert (await checker.backlog(0, 0)).watermark == 3
+        assert (await checker.backlog(BacklogRequest(shard=0))).watermark == 3
         with pytest.raises(DrainCheckError, match="no result of shard 5"):
-            await checker.backlog(5, 0)
+            await checker.backlog(BacklogRequest(shard=5))
 
         del fixture.store.objects[result_path(0, 9)]
         await asyncio.sleep(10)

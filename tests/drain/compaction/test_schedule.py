@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from drain.compaction.schedule import CHECKS_PER_SWEEP, CompactionScheduler
+from drain.backlog.results import Result
+from drain.compaction.schedule import CompactionScheduler
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import ConfigError
 
@@ -19,10 +20,13 @@ class FakeJob:
 
     def __init__(self, *due: int) -> None:
         self.due = set(due)
+        self.asked: list[int] = []
+        self.results: dict[int, Result] = {}
         self.calls: list[str] = []
         self.failing: Exception | None = None
 
     async def is_due(self, shard: int) -> bool:
+        self.asked.append(shard)
         return shard in self.due
 
     async def count(self, shard: int) -> None:
@@ -45,28 +49,33 @@ class FakeJob:
             return list(shards)
 
         return CompactionScheduler(
-            self, shards=names, count=self.count, rng=random.Random(1), check_interval_seconds=10
-        )  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            shards=names,
+            count=self.count,
+            results=self.results,
+            rng=random.Random(1),
+            check_interval_seconds=10,
+        )
 
 
 async def test_a_due_shard_is_counted_and_then_compacted() -> None:
     job = FakeJob(2)
-    assert not await job.schedule(1, 2).check(sweep=False)
+    assert not await job.schedule(1, 2).check()
 
-    assert job.calls == ["count 2", "run 2"]
+    assert job.calls == ["sweep 1", "count 2", "run 2", "sweep 2"]
 
 
 async def test_a_failing_shard_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     job = FakeJob(1, 2)
     job.failing = RunError("no")
-    assert await job.schedule(1, 2).check(sweep=True)
+    assert await job.schedule(1, 2).check()
 
     assert job.calls == ["count 1", "run 1", "count 2", "run 2"]
     assert "error: compaction of shard 1: no" in capsys.readouterr().err
 
 
 async def test_a_missing_ledger_is_not_a_failure() -> None:
-    assert not await FakeJob().schedule().check(sweep=True)
+    assert not await FakeJob().schedule().check()
 
 
 async def test_the_scheduler_ends_when_the_jvm_is_gone() -> None:
@@ -77,14 +86,28 @@ async def test_the_scheduler_ends_when_the_jvm_is_gone() -> None:
     assert job.calls == ["count 1", "run 1"]
 
 
-async def test_the_scheduler_sweeps_rarely_and_backs_off_after_failures() -> None:
+async def test_an_idle_ledger_is_checked_ever_more_seldom_and_a_shard_soon_after_it_has_grown() -> None:
     job = FakeJob()
-    running = asyncio.create_task(job.schedule(1).run())
-    await asyncio.sleep(15 * (CHECKS_PER_SWEEP + 1))
-    running.cancel()
-    swept = job.calls.count("sweep 1")
-    assert 1 < swept < CHECKS_PER_SWEEP
+    job.results |= {1: Result(1, 5, ()), 2: Result(2, 5, ())}
+    running = asyncio.create_task(job.schedule(1, 2, 3).run())
+    await asyncio.sleep(3600)
+    assert job.asked == [1, 2, 3] * 8, "after pauses of 10 s to half an hour"
 
+    job.results[2] = Result(2, 6, ())
+    job.due = {2}
+    job.asked.clear()
+    await asyncio.sleep(30)
+    assert job.asked.count(2) >= 2, "again: its range was too young to be compacted"
+    assert set(job.asked) == {2}
+    job.due = set()
+    await asyncio.sleep(30)
+    job.asked.clear()
+    await asyncio.sleep(60)
+    running.cancel()
+    assert job.asked == []
+
+
+async def test_the_scheduler_backs_off_after_failures() -> None:
     failing = FakeJob(1)
     failing.failing = RunError("no")
     running = asyncio.create_task(failing.schedule(1).run())

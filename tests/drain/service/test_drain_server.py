@@ -53,10 +53,10 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
         SparkDrainChecker(str(address), on_state=lambda state, _: states.append(state)) as checker,
     ):
         if is_reported:
-            assert len((await checker.backlog(3, 7)).rows) == rows
+            assert len((await checker.backlog(BacklogRequest(shard=3, now_ms=7))).rows) == rows
         else:
             with pytest.raises(DrainCheckError, match=f"{rows} backlogs are too many to report"):
-                await checker.backlog(3, 7)
+                await checker.backlog(BacklogRequest(shard=3, now_ms=7))
         drained = await checker.drained(DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
 
     assert (drained.drained, states) == ({4: 6}, ["ready"])

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from drain.backlog.job import RunOutcome
-from drain.backlog.merge import StateRow
+from drain.backlog.job import BacklogJob, RunOutcome
+from drain.backlog.merge import MergedRow, StateRow
 from drain.backlog.rates import with_rates
 from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
-from drain.protocol import Backlog, BacklogRequest, DrainedRequest, DrainQuery
+from drain.protocol import Backlog, BacklogRequest, BacklogResponse, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
-from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
+from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer, is_counted
+from drain.spark.chunks import ChunkBatch, LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import StoreUnavailableError
+from tests.support.fakes.memory_ledger import LedgerInMemory
 
 pytestmark = pytest.mark.looptime
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
@@ -110,17 +112,63 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
     assert runs == ledger.runs
 
 
-async def test_an_idle_ledger_is_asked_less_and_less_until_it_grows() -> None:
+async def test_an_idle_ledger_is_asked_less_and_less_until_a_request_finds_that_it_has_grown() -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:
         await asyncio.sleep(3600)
         idle = ledger.asked
+        await coalescer.reply(query())
+        await asyncio.sleep(3600)
+        assert idle == ledger.asked == 6
+        ledger.length += 1
+        await coalescer.reply(query())
         ledger.length += EAGER_COUNT_CHUNKS
-        await asyncio.sleep(80)
+        await asyncio.sleep(3)
 
-    assert 3600 / 64 <= idle <= 3600 / 64 + 6
-    assert coalescer.runs == len(ledger.runs) == 2, "the answer to a ping contains their number"
-    assert ledger.asked - idle >= 3
+    assert coalescer.runs == len(ledger.runs) == 4, "the answer to a ping contains their number"
+
+
+async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to_the_store() -> None:
+    kept, chunks = LedgerInMemory(5), LedgerChunks("memory:///")
+    chunks.store = kept.store
+
+    async def count(batches: Sequence[ChunkBatch]) -> dict[int, list[MergedRow]]:
+        return {}
+
+    async with RunCoalescer(BacklogJob(chunks, count), chunks, external=no_tables()) as coalescer:
+
+        async def ask(now_ms: int) -> tuple[int, int]:
+            request = BacklogRequest(
+                id=1, shard=0, now_ms=now_ms, written_to=kept.state.chunk, written_at_ms=kept.state.at_ms
+            )
+            reply = await coalescer.reply(request)
+            assert isinstance(reply, BacklogResponse)
+            return reply.watermark, reply.as_of_ms
+
+        assert await ask(1) == (5, 5)
+        await asyncio.sleep(150)
+        counted = dict(kept.store.calls)
+        for round_ in range(240):
+            assert await ask(15_000 * (round_ + 1)) == (5, 15_000 * (round_ + 1))
+            await asyncio.sleep(15)
+        assert kept.store.calls == counted
+        kept.grow()
+
+        assert await ask(15_000) == (6, 15_000)
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "written_to", "at_ms", "expected"),
+    [("a", 7, 9, True), ("a", 8, 9, False), ("a", 6, 9, False), ("b", 7, 9, False), ("a", 7, 8, False)],
+    ids=["the same", "a later chunk", "an earlier chunk", "another ledger", "another history"],
+)
+def test_only_a_count_of_just_the_chunks_of_the_leader_is_used_again(
+    ledger_id: str, written_to: int, at_ms: int, expected: bool
+) -> None:
+    request = BacklogRequest(shard=0, ledger_id=ledger_id, written_to=written_to, written_at_ms=at_ms)
+
+    assert is_counted(request, Result(0, 7, (), at_ms=9, ledger_id="a")) is expected
+    assert not is_counted(BacklogRequest(shard=0), Result(0, 0, ()))
 
 
 async def test_an_idle_process_looks_at_sixteen_shards_together() -> None:

