@@ -145,7 +145,7 @@ async def test_the_backlog_has_the_age_of_the_oldest_unhandled_record_while_a_pr
             await until(lambda: reader.by_key == whole(1), SECONDS * 2)
             await asyncio.sleep(20)
             assert await seen() == (0, None)
-        assert await seen() == (None, None), "nobody reads it"
+        assert await seen() == (None, None), "no worker reads it"
 
 
 async def test_a_program_continues_where_another_one_stopped_within_a_packed_record(stream: FakeKinesisStream) -> None:
