@@ -164,6 +164,7 @@ constraints: $(TEST_STAMP) ## Pin the newest versions that both distributions al
 	  --extra up --group pyproject.toml:demo daemon/pyproject.toml
 	$(LOCK) --upgrade --output-file constraints-daemon.txt --constraint constraints-dev.txt --extra spark daemon/pyproject.toml
 	$(LOCK) --upgrade --output-file constraints-client.txt --constraint constraints-dev.txt pyproject.toml
+	$(LOCK) --upgrade --output-file constraints-peers.txt --constraint constraints-dev.txt --group pyproject.toml:peers
 	$(LOCK) --upgrade --output-file constraints-docs.txt --constraint constraints-dev.txt \
 	  --extra up --group pyproject.toml:docs daemon/pyproject.toml
 
@@ -184,6 +185,7 @@ docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undoc
 	@echo "open build/docs/index.html"
 
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md; on a quiet machine
+	@$(INSTALL) -r constraints-peers.txt
 	$(BIN)/python -m bench --all --write docs/performance
 
 # What takes minutes and fails rarely: bugs of a list that seeds must find, 60 examples of each property instead of 25,

@@ -118,6 +118,7 @@ def _measure(name: str, benchmarks: Benchmarks, effort: Effort, only_json: bool)
     if not only_json:
         click.echo(listed.doc.strip())
         Console().print(_table(name, benchmark, measured))
+    goals = {**benchmark.part_goals, **benchmark.part_limits}
     result = {
         "name": name,
         "value": round(measured.value, 4),
@@ -125,7 +126,7 @@ def _measure(name: str, benchmarks: Benchmarks, effort: Effort, only_json: bool)
         "goal": benchmark.goal,
         "better": benchmark.better,
         "goal_met": holds,
-        "parts": {**measured.parts, **{f"{part}_goal": goal for part, goal in benchmark.part_goals.items()}},
+        "parts": {**measured.parts, **{f"{part}_goal": goal for part, goal in goals.items()}},
     }
     click.echo(json.dumps(result))
     return holds
@@ -140,7 +141,9 @@ def _table(name: str, benchmark: Benchmark, measured: Measurement) -> Table:
     table.add_row("value", f"{measured.value:.3f} {benchmark.unit}")
     table.add_row("goal", f"{sign} {benchmark.goal:g}: {_verdict(benchmark.meets_goal(measured.value))}")
     missed = benchmark.missed_parts(measured)
-    for part, goal in benchmark.part_goals.items():
+    signed = [(part, sign, goal) for part, goal in benchmark.part_goals.items()]
+    signed += [(part, "≤", goal) for part, goal in benchmark.part_limits.items()]
+    for part, sign, goal in signed:
         table.add_row(f"goal of {part}", f"{sign} {goal:g}: {_verdict(part not in missed)}")
     return table
 

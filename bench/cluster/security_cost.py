@@ -1,10 +1,9 @@
 """Throughput and latency of storing records with security, divided by those without.
 
 Two clusters on this machine take turns. One has TLS everywhere, users with passwords, and an access file; the other one
-is open. A Producer with default settings sends records of 1 KB to each (the workload of ``ingest_throughput``), then
-single records of 100 bytes that are awaited one by one (that of ``ingest_latency``). The value is the ratio of records
-per second, secured over open. ``latency`` and ``latency_p99`` are open over secured: a goal of 0.83 allows 1.2 times
-the latency.
+is open. A Producer with default settings sends records of 1 KB to each, then single records of 100 bytes that are
+awaited one by one (as ``ingest_latency`` does). The value is the ratio of records per second, secured over open.
+``latency`` and ``latency_p99`` are open over secured: a goal of 0.83 allows 1.2 times the latency.
 
 Other load on the machine and the writes of its disk change from second to second. So the rounds are many and short, and
 the two of a pair follow each other immediately; the value is the median of the ratios of pairs. Half of the ratios are
@@ -28,13 +27,12 @@ from statistics import median, quantiles
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating_async
 from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
-from bench.harness.producer_load import BATCH_BYTES, batch_of_records, pump
 from bench.harness.workload import records
 from headgate import Producer
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 
-VALUE_BYTES, SINGLE_BYTES = 1024, 100
+VALUE_BYTES, SINGLE_BYTES, BATCH_RECORDS = 1024, 100, 50
 PAUSE_SECONDS = 0.002
 """Pause between two single records, so that each starts with idle processes."""
 DIGESTS = 200
@@ -54,7 +52,10 @@ class Side:
     async def store(self, rows: list[tuple[bytes, bytes]]) -> None:
         """Store ``rows``."""
         began = self._processor_seconds()
-        await pump(self.producer, rows, 1)
+        deliveries = [await self.producer.send(TOPIC, key, value) for key, value in rows]
+        await self.producer.flush()
+        for delivery in deliveries:
+            await delivery
         self.processor_seconds.append(self._processor_seconds() - began)
 
     def _processor_seconds(self) -> float:
@@ -113,10 +114,8 @@ async def _latencies(producers: dict[str, Producer], effort: Effort) -> dict[str
 
 
 def digest_seconds() -> float:
-    """Return the seconds of one digest of a batch of `BATCH_BYTES`."""
-    batch = m.ProduceBatch(
-        topic=TOPIC, records=[m.Record(*record, 0) for record in batch_of_records()], producer_id=1, sequence=0
-    )
+    """Return the seconds of one digest of a batch of `BATCH_RECORDS`."""
+    batch = m.ProduceBatch(topic=TOPIC, records=records(BATCH_RECORDS, VALUE_BYTES), producer_id=1, sequence=0)
     with gc_disabled():
         began = time.perf_counter()
         for _ in range(DIGESTS):
@@ -134,7 +133,7 @@ def compared(
     # Inverse ratios of times are ratios of rates.
     ratios = rounds.ratios("open", "secured")
     lower, _, upper = quantiles(ratios, n=4)
-    batches = count * VALUE_BYTES / BATCH_BYTES
+    batches = count / BATCH_RECORDS
     digest_share = batches * digest_seconds / rounds.median_seconds("secured")
     parts: dict[str, Part] = {
         **{f"{side}_records_a_second": round(count / rounds.median_seconds(side)) for side in rounds.seconds},

@@ -70,6 +70,8 @@ class Benchmark:
     measure: Callable[[Effort], Measurement]
     part_goals: Mapping[str, float] = field(default_factory=dict)
     """Goals of single parts, in the same direction as the value's goal. All must be met."""
+    part_limits: Mapping[str, float] = field(default_factory=dict)
+    """Goals of parts that must be at most so large, also where a higher value is better."""
     takes_seconds: bool = False
     """Whether it measures for `Effort.seconds`."""
 
@@ -83,11 +85,9 @@ class Benchmark:
 
     def missed_parts(self, measured: Measurement) -> list[str]:
         """Return the parts that miss their goals."""
-        return [
-            part
-            for part, goal in self.part_goals.items()
-            if not self._reaches(float(measured.parts.get(part, math.nan)), goal)
-        ]
+        found = {part: float(measured.parts.get(part, math.nan)) for part in (*self.part_goals, *self.part_limits)}
+        missed = [part for part, goal in self.part_goals.items() if not self._reaches(found[part], goal)]
+        return missed + [part for part, limit in self.part_limits.items() if not found[part] <= limit]
 
     def _reaches(self, value: float, goal: float) -> bool:
         return value >= goal if self.better == "higher" else value <= goal

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-README_NAMES = ("drain_release", "ingest_throughput", "security_cost")
+README_NAMES = ("drain_release", "security_cost")
 MAX_PARTS = 48
 """Values of one benchmark on the page; a reader of more wants the file."""
 README_PART = re.compile(r"(<!-- measured: .*? -->\n).*?(<!-- measured: end -->)", re.DOTALL)

@@ -64,6 +64,7 @@ def test_every_package_is_pinned_with_hashes_and_without_an_address(name: str) -
         pytest.param("constraints-dev.txt", HOOK["optional-dependencies"]["connect"], id="connect"),
         pytest.param("constraints-dev.txt", CLIENT["dependency-groups"]["dev"], id="dev"),
         pytest.param("constraints-docs.txt", CLIENT["dependency-groups"]["docs"], id="docs"),
+        pytest.param("constraints-peers.txt", CLIENT["dependency-groups"]["peers"], id="peers"),
         pytest.param("constraints-build.txt", CLIENT["build-system"]["requires"], id="build"),
     ],
 )

@@ -53,7 +53,7 @@ def test_processor_time_is_compared_round_by_round() -> None:
 def test_the_cheapest_benchmark_measures_a_real_cluster() -> None:
     """Only the result goes to standard output."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "ingest_throughput", "--quick", "--json"],
+        [sys.executable, "-m", "bench", "ingest_cpu", "--quick", "--json"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -64,5 +64,5 @@ def test_the_cheapest_benchmark_measures_a_real_cluster() -> None:
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     result = json.loads(line)
-    assert (result["name"], result["goal"], result["better"]) == ("ingest_throughput", 0.5, "higher")
-    assert result["value"] == min(result["parts"]["ratio_100"], result["parts"]["ratio_1024"]) > 0
+    assert (result["name"], result["goal"], result["better"]) == ("ingest_cpu", 5, "lower")
+    assert result["value"] > 0

@@ -1,0 +1,38 @@
+"""headgate: a daemon with one shard, mosquitto, ZooKeeper, and a ledger in a folder."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.harness.cluster import SEGMENTS, BenchCluster
+from bench.harness.peers.peer import AT_ONCE, KEYS, START_SECONDS
+from headgate import Admin, Consumer, Producer
+
+
+class PEER:
+    """Sends with one producer; receives with `get_many`, new records by an ordered subscription."""
+
+    async def start(self, stack: AsyncExitStack, _folder: Path, streams: Sequence[str]) -> None:
+        self._config = (await stack.enter_async_context(BenchCluster())).client_config()
+        self._producer = await stack.enter_async_context(Producer(self._config))
+        self._names = (f"s{number}" for number in itertools.count())
+        async with Admin(self._config) as admin:
+            for stream in streams:
+                await admin.create_topic(stream, segments=SEGMENTS)
+
+    async def send(self, stream: str, values: Sequence[bytes]) -> None:
+        keyed = zip(itertools.cycle([key.encode() for key in KEYS[: len(values)]]), values, strict=False)
+        deliveries = [await self._producer.send(stream, key, value) for key, value in keyed]
+        for delivery in deliveries:
+            await delivery
+
+    async def receive(self, stream: str, on_records: Callable[[int], None], *, new: bool) -> None:
+        name = next(self._names)
+        how: Any = {"type": "STREAM", "start": "latest"} if new else {"type": "CHECKPOINT", "start": "earliest"}
+        async with Consumer(self._config, topic=stream, subscription=name, **how) as consumer:
+            while True:
+                on_records(len(await consumer.get_many(AT_ONCE, START_SECONDS)))
