@@ -17,8 +17,8 @@ from typing import Final
 from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
-from headgate.reading.head import TailPoll
 from headgate.reading.stored_rows import Rows
+from headgate.reading.tail import Tail
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 CHUNK_OVERHEAD_BYTES: Final = 256
@@ -44,7 +44,7 @@ class ChunkRows(dict[int, Rows]):
 class ChunkCache:
     def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
         self.loads = 0
-        self.tail = TailPoll(self._load_once)
+        self.tail = Tail(self.rows, ledger.make_durable)
         self._ledger = ledger
         self._topic_id = topic_id
         self._budget_bytes = budget_bytes
@@ -74,9 +74,6 @@ class ChunkCache:
         self._load_ahead(number, newest)
         # Shielded: cancelling one reader must not cancel the load for the others.
         return await asyncio.shield(loading)
-
-    async def make_durable(self) -> None:
-        await self._ledger.make_durable()
 
     async def close(self) -> None:
         self.tail.close()

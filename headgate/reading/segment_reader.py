@@ -3,11 +3,9 @@
 A chunk is deleted only after compaction, so a slow reader returns to compacted objects. It
 continues by offset: no record is skipped or repeated.
 
-Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes. They
-report how far they have read past records of other buckets. At the tail a reader waits for a newer
-head; `headgate.reading.head` polls for all of them, because an announcement may be lost. A
-chunk that was not announced may not be durable yet, although it can be read; the reader makes it
-durable before it delivers from it.
+Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes, up to the known head.
+Behind it `headgate.reading.tail` reads on for all of them. They report how far they have read past records of other
+buckets.
 """
 
 import asyncio
@@ -27,6 +25,7 @@ from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.stored_rows import Rows
+from headgate.reading.tail import Woken
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
@@ -73,6 +72,7 @@ class SegmentReader:
         self._compacted = compacted
         self._compaction_checked_at = float("-inf")
         self._unreadable_since: float | None = None
+        self._woken: asyncio.Future[Woken] | None = None
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
@@ -84,7 +84,8 @@ class SegmentReader:
         return self._end_offset is not None and self.next_offset >= self._end_offset
 
     def has_read(self, chunk: int) -> bool:
-        return self.at_end or self.next_chunk > chunk
+        waits = self._woken is not None and not self._woken.done()
+        return self.at_end or self.next_chunk > chunk or (waits and self._cache.tail.number > chunk)
 
     async def run(self) -> None:
         """Read and deliver until the end of a sealed segment, or until cancelled.
@@ -93,24 +94,20 @@ class SegmentReader:
         """
         await self._read_compacted(fresh=False)
         while not self.at_end:
-            if self.next_chunk > self._head.number and not await self._wait_at_tail():
+            if self.next_chunk > self._head.number:
+                await self._wait_at_tail()
                 continue
             try:
                 chunk = await self._cache.rows(self.next_chunk, self._head.number)
-                if self.next_chunk > self._head.number:
-                    await self._cache.make_durable()
-                    self._head.advance(self.next_chunk)
             except ObjectMissingError as error:
                 self._report_skipped(self.next_offset, self.next_offset)
-                # It does not exist yet, or was deleted after compaction.
-                exists = self.next_chunk <= self._head.number
-                if exists and not await self._read_compacted(fresh=True):
+                # It was deleted after compaction, or the announcement of the head was forged.
+                if not await self._read_compacted(fresh=True):
                     self._head.retract(self.next_chunk - 1)
                     await self._wait_for(error)
                 continue
             except StoreUnavailableError as error:
-                if self.next_chunk <= self._head.number:
-                    await self._wait_for(error)
+                await self._wait_for(error)
                 continue
             self._unreadable_since = None
             self._head.history.add(self.next_chunk, chunk.term_id, chunk.previous_term_id)
@@ -121,17 +118,19 @@ class SegmentReader:
             self._report_skipped(self.next_offset, self.next_offset)
         self._report_skipped(self.next_offset, self.next_offset)
 
-    async def _wait_at_tail(self) -> bool:
-        """Wait for the next chunk; return whether to read it. Check now and then whether it was compacted."""
+    async def _wait_at_tail(self) -> None:
+        """Wait for the next chunk with records of the segment. Check now and then whether it was compacted."""
         recheck_at = self._compaction_checked_at + COMPACTION_RECHECK_SECONDS
-        # A bucket range reports what it has skipped, so it is woken by each poll.
-        wake_at = recheck_at if self._on_skipped is None else float("-inf")
-        if await self._cache.tail.wait_for(self._head, self.next_chunk, wake_at):
-            return True
-        self._report_skipped(self.next_offset, self.next_offset)
-        if asyncio.get_running_loop().time() >= recheck_at:
-            await self._read_compacted(fresh=True)
-        return False
+        # A bucket range reports what it has skipped, so it is woken by each chunk and each poll.
+        segment, wake_at = (self._segment, recheck_at) if self._on_skipped is None else (None, float("-inf"))
+        self._woken = self._cache.tail.join(self._head, segment, self.next_chunk, wake_at)
+        number, has_chunk = await self._woken
+        if number > self.next_chunk:
+            self.next_chunk, self._unreadable_since = number, None
+        if not has_chunk:
+            self._report_skipped(self.next_offset, self.next_offset)
+            if asyncio.get_running_loop().time() >= recheck_at:
+                await self._read_compacted(fresh=False)
 
     async def _read_compacted(self, *, fresh: bool) -> bool:
         """Read compacted objects to their end; return whether they included the next chunk."""

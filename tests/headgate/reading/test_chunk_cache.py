@@ -64,7 +64,7 @@ async def test_a_closed_cache_neither_loads_nor_polls() -> None:
     cluster.store.latency_seconds = (60.0, 60.0)
     cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     reading = asyncio.create_task(cache.rows(1, 0))
-    waiting = asyncio.create_task(cache.tail.wait_for(Head(), 2, float("inf")))
+    waiting = cache.tail.join(Head(), 0, 2, float("inf"))
     await asyncio.sleep(0.5)
     await cache.close()
     assert 0.5 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)

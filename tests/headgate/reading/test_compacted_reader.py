@@ -75,14 +75,16 @@ class CompactedLedger:
         for item in manifest.objects:
             del self.store.objects[item.path]
 
-    def reader(self, start: int = 0, start_chunk: int = 1, *, start_offset: int | None = None) -> SegmentReader:
+    def reader(
+        self, start: int = 0, start_chunk: int = 1, *, start_offset: int | None = None, segment: int = 0
+    ) -> SegmentReader:
         async def deliver(rows: Rows) -> None:
             for offset, value in zip(rows.offsets, rows.values, strict=True):
                 await self.capacity.acquire()
                 self.delivered.append((offset, value))
 
         grant = m.Grant(
-            segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk
+            segment=segment, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk
         )
         return SegmentReader(
             grant,
@@ -204,3 +206,36 @@ async def test_an_object_with_fewer_records_than_its_manifest_states_is_rejected
 
     with pytest.raises(LedgerError, match=rf"{first.path} has {first.end_offset} records, its manifest states"):
         decode_compacted(data, wider)
+
+
+async def test_readers_at_the_tail_share_chunks_and_listings_and_have_read_what_has_none_of_their_records() -> None:
+    ledger = CompactedLedger(1)
+    own, *others = [ledger.reader(segment=number) for number in range(20)]
+    running = [asyncio.create_task(each.run()) for each in (own, *others)]
+    await until(lambda: len(ledger.delivered) == RECORDS_A_CHUNK)
+    await asyncio.sleep(5)
+    ledger.grow()
+    while len(ledger.delivered) < ledger.records:
+        assert not own.has_read(2)
+        await asyncio.sleep(0)
+    assert all(each.has_read(2) for each in others)
+    listings = ledger.store.calls["names"]
+    await asyncio.sleep(100)
+    assert 4 >= ledger.store.calls["names"] - listings
+    for task in running:
+        task.cancel()
+
+
+async def test_a_chunk_counts_as_missing_from_the_last_time_that_one_could_be_read() -> None:
+    """The chunks between two outages have no records of the reader."""
+    ledger = CompactedLedger(1)
+    running = asyncio.create_task(ledger.reader(segment=1).run())
+    for number in (2, 3):
+        ledger.head.history.add(number, 0)
+        ledger.head.advance(number)
+        await asyncio.sleep(5)
+        assert not running.done()
+        ledger.head.retract(number - 1)
+        ledger.grow()
+        await asyncio.sleep(100)
+    running.cancel()
