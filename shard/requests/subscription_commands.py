@@ -222,8 +222,8 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
     if request.key not in subscription.redelivery.parked.keys:
         return refuse(
             "invalid",
-            f"subscription {subscription.name!r} has not parked key {request.key!r}; see: headgate subscription parked "
-            f"{topic.name} {subscription.name}",
+            f"subscription {subscription.name!r} has not parked key {request.key.decode(errors='backslashreplace')!r}; "
+            f"see: headgate subscription parked {topic.name} {subscription.name}",
         )
     entry = e.KeyResumed(**subscription.ids, key=request.key, dropped=request.drop, token=request.token)
     return Decision((entry,), done)

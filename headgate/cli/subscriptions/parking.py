@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from headgate.cli.arguments import consent_options, destroy, of_subscription
+from headgate.cli.cluster.finding import plural
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.json_fields import put_text
 from headgate.cli.records.record_format import printable
@@ -58,7 +59,7 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
                     printable(each["key"]) + (" (base64)" if "key_encoding" in each else ""),
                     each["records"],
                     utc_minute(each["since_ms"]),
-                    "resuming" if each["is_resuming"] else "parked",
+                    ("resuming" if each["records"] else "ending") if each["is_resuming"] else "parked",
                     printable(each["reason"]),
                 )
                 for each in found
@@ -78,7 +79,11 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
     """
     wanted = _given(key, is_base64=is_base64)
     context.ask(lambda admin: admin.resume_key(topic, name, wanted))
-    context.report({"key": key, "resumed": True}, f"key {key} of subscription {name} of {topic} is being resumed")
+    report: dict[str, Any] = {}
+    put_text(report, "key", wanted)
+    context.report(
+        report | {"resumed": True}, f"key {printable(report['key'])} of subscription {name} of {topic} is being resumed"
+    )
 
 
 @command(
@@ -101,15 +106,17 @@ def drop(
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")
-    report: dict[str, Any] = {"key": key, "records": found[0].records}
-    what = f"{found[0].records} parked records of key {key} of subscription {name} of {topic}"
+    report: dict[str, Any] = {"records": found[0].records}
+    put_text(report, "key", wanted)
+    records = plural(found[0].records, "parked record")
+    which = f"key {printable(report['key'])} of subscription {name} of {topic}"
     destroy(
         context,
         report,
-        what,
+        f"{which} with {records}",
         dict,
         lambda admin: admin.resume_key(topic, name, wanted, drop=True),
-        question=f"Drop {what}?",
+        question=f"Drop the {records} of {which}?",
         done="dropped",
         dry_run=dry_run,
         yes=yes,

@@ -16,6 +16,7 @@ from headgate.cli.arguments import (
     subscription_type_option,
     topic_argument,
 )
+from headgate.cli.cluster.finding import plural
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
@@ -57,7 +58,7 @@ def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
 def _policy(described: SubscriptionInfo) -> str:
     if described.type != "QUEUE":
         policy = f"; {policy_text(described.policy)}" if described.policy != DeliveryPolicy() else ""
-        return policy + (f"; {described.parked_keys} keys parked" if described.parked_keys else "")
+        return policy + (f"; {plural(described.parked_keys, 'key')} parked" if described.parked_keys else "")
     return f"; {policy_text(described.policy)}; {described.failed} failed, {described.dead} dead"
 
 

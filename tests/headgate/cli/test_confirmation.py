@@ -8,6 +8,7 @@ import pytest
 
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.cli.records.test_producer import info
+from tests.headgate.cli.subscriptions.test_parking import parked_key
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
 
 SEEK = ("subscription", "seek", "orders", "billing", "--to", "earliest")
@@ -19,6 +20,10 @@ DESTRUCTIVE = [
     (SEEK, "3 delivered again"),
     (("consumer", "evict", "orders", "billing", "reader-1"), "connected; segments: 0"),
     (("producer", "delete", "import-1"), "line 5"),
+    (
+        ("subscription", "drop", "orders", "billing", "k1"),
+        "key k1 of subscription billing of orders with 2 parked record",
+    ),
 ]
 each_command = pytest.mark.parametrize(
     ("command", "shown"), DESTRUCTIVE, ids=[" ".join(words[:2]) for words, _ in DESTRUCTIVE]
@@ -32,6 +37,7 @@ def orders(cluster: FakeCluster) -> FakeCluster:
     cluster.topics["orders"] = topic("orders", only, subscriptions=("billing",))
     cluster.subscriptions.append(subscription("orders", "billing"))
     cluster.producers = [info("import-1", shard=0)]
+    cluster.parked = [parked_key(b"k1", 2)]
     return cluster
 
 

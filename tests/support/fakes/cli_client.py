@@ -22,6 +22,7 @@ from headgate import (
     ConsumerSegmentCount,
     Explanation,
     ExternalLayout,
+    ParkedKeyInfo,
     Plan,
     ProducerInfo,
     ProposedMove,
@@ -129,6 +130,7 @@ class FakeCluster:
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
+    parked: list[ParkedKeyInfo] = field(default_factory=list)
     has_nothing_to_change: bool = False
     """A seek moves nothing, and no segment can be pruned."""
     overview: ClusterInfo | None = None
@@ -279,6 +281,12 @@ class FakeAdmin:
         if self.cluster.has_nothing_to_change:
             moves = [replace(move, to_offset=move.from_offset) for move in moves]
         return SeekResult(seek_generation=7, moves=moves)
+
+    async def parked_keys(self, _: str, __: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
+        return [each for each in self.cluster.parked if key in (None, each.key)]
+
+    async def resume_key(self, name: str, subscription_name: str, key: bytes, *, drop: bool = False) -> None:
+        self.cluster.calls.append(("resume_key", name, subscription_name, key, drop))
 
     async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionInfo:
         self.cluster.calls.append(("set_order", name, subscription_name, order))
