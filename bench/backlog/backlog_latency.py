@@ -5,9 +5,8 @@ second of a leader that commits every 50 ms: 800 records in 8 segments, with the
 three subscriptions. The other side: the sum over ten rows in the same session, the price of any
 Spark job. In turns; the value is the median of the rounds' ratios.
 
-The floor is 1, because a run is a Spark job itself. The rest is planning (a fixed price that a run
-over one chunk pays too), reading the chunks (0.4 ms each) and handing their rows over. Listing and
-checking hardly count.
+The floor is 1, because a run is a Spark job itself. The rest is passing the task to a worker of Python (a
+fixed price that a run over one chunk pays too), and reading and counting the chunks there. Listing hardly counts.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -26,10 +25,9 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement
 from bench.harness.cluster import percentile
 from bench.harness.workload import Shard, batches
 from drain.backlog.counting import aggregate_chunks, aggregation_plan
-from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow
+from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.results import publish_result
-from drain.spark.chunks import ChunkBatch, LedgerChunks
+from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -89,10 +87,7 @@ class _Growing:
 
 
 async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> Measurement:
-    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(aggregate_chunks, session, ledger.chunks.url, batches)
-
-    job = BacklogJob(ledger.chunks, count)
+    job = BacklogJob(ledger.chunks, count_on(session, ledger.chunks))
 
     async def run() -> None:
         outcome = await job.run([0])
@@ -112,7 +107,7 @@ async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> M
     took: list[float] = []
     single: list[float] = []
     floor: list[float] = []
-    parts: dict[str, list[float]] = {"listing": [], "reading": [], "planning": [], "counting": [], "publishing": []}
+    parts: dict[str, list[float]] = {"listing": [], "planning": [], "counting": [], "publishing": []}
     for number in range(effort.pick(30, 8)):
         took.append(await grown(CHUNKS))
         floor.append(await _seconds(trivial))
@@ -142,10 +137,9 @@ async def _parts(session: SparkSession, ledger: _Growing, job: BacklogJob, parts
     began = time.perf_counter()
     numbers = await ledger.chunks.newer_than(0, before.watermark)
     parts["listing"].append(time.perf_counter() - began)
-    parts["reading"].append(await _seconds(lambda: ledger.chunks.read(0, numbers)))
-    batch = await ledger.chunks.read(0, numbers)
-    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(aggregation_plan, session, url, [batch])))
-    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(aggregate_chunks, session, url, [batch])))
+    due = {0: numbers}
+    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(aggregation_plan, session, url, due)))
+    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(aggregate_chunks, session, url, due)))
     after = (await job.run([0])).results[0]
     elsewhere = replace(after, shard=1)
     parts["publishing"].append(await _seconds(lambda: publish_result(store, elsewhere)))

@@ -1,52 +1,67 @@
-"""Aggregate chunks on a Spark session.
+"""Count chunks on a Spark session: each task reads some objects and returns their aggregates.
 
-The rows are collected into this process: their number is bounded by segments, subscriptions and
-ranges acknowledged out of order, which Spark joins. The previous result is added in drain.backlog.merge:
-sending it to Spark and back took longer than counting a second's worth of chunks.
+Those are few (drain.backlog.aggregates), so this process adds them. The previous result is added in
+drain.backlog.merge.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from drain.backlog import plans as backlog
-from drain.backlog.aggregates import merged_rows
-from drain.backlog.merge import MergedRow
-from drain.spark.chunks import ChunkBatch
+from drain.backlog import aggregates
+from drain.backlog.aggregates import COUNTED, FACTS, SCHEMA, aggregate, contributions
+from drain.backlog.merge import MergedRow, merged_rows
+from drain.spark import object_reader
 from drain.spark.engines import RunError, run_errors
-from drain.spark.fact_source import FACTS, spark_frame
-from drain.spark.object_reader import object_frame
+from drain.spark.object_reader import read_objects
+from headgate.ledger.paths import chunk_path
 
 
-def aggregate_chunks(
-    session: SparkSession, ledger_url: str, batches: Sequence[ChunkBatch]
-) -> Mapping[int, list[MergedRow]]:
-    """Return the aggregates of new chunks by shard, from one Spark job. Blocks until it ends or is cancelled.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What the new chunks of one shard add to its result."""
+
+    rows: Sequence[MergedRow]
+    at_ms: int
+    """Time of the last chunk."""
+
+
+def count_chunks(session: SparkSession, ledger_url: str, chunks: Mapping[int, range]) -> dict[int, Counted]:
+    """Count ``chunks`` (shard → numbers), in one Spark job. Blocks until it ends or is cancelled.
 
     Raises:
-        RunError: the job failed or was cancelled; the text names the object if Spark does. Or not
-            every row that was sent was counted: the watermark would skip the missing rows
-            permanently.
+        RunError: the job failed or was cancelled; the text names the object if Spark does. Or not every chunk was
+            counted: the watermark would skip the missing one permanently.
         JvmGoneError: the JVM is gone.
     """
     with run_errors():
-        table = aggregation_plan(session, ledger_url, batches).toArrow()
-    sent = [batch.facts for batch in batches if batch.facts is not None]
-    counted, expected = pc.sum(table.column("records")).as_py() or 0, sum(map(len, sent))
-    if len(sent) == len(batches) and counted != expected:
-        shards = ", ".join(str(batch.shard) for batch in batches)
-        raise RunError(f"Spark counted {counted} of the {expected} rows of shard {shards}: the count is discarded")
-    return merged_rows(table)
+        found = aggregate_chunks(session, ledger_url, chunks)
+    read = {row["shard"]: row for row in found.filter(pc.equal(found["kind"], COUNTED)).to_pylist()}
+    for shard, numbers in chunks.items():
+        if (counted := read[shard]["records"] if shard in read else 0) != len(numbers):
+            raise RunError(
+                f"Spark counted {counted} of the {len(numbers)} chunks of shard {shard}: the count is discarded"
+            )
+    rows = merged_rows(found)
+    return {shard: Counted(rows[shard], read[shard]["timestamp_ms"]) for shard in chunks}
 
 
-def aggregation_plan(session: SparkSession, ledger_url: str, batches: Sequence[ChunkBatch]) -> DataFrame:
-    """Return the plan: one task for the rows that were read here, or tasks that read all objects."""
-    sent = [batch.facts for batch in batches if batch.facts is not None]
-    if len(sent) == len(batches):
-        return backlog.aggregate_in_one_task(spark_frame(session, pa.concat_tables(sent)))
-    paths = [path for batch in batches for path in batch.paths]
-    return backlog.aggregate_joined(
-        backlog.contributions(object_frame(session, ledger_url, dict.fromkeys(paths), FACTS))
-    )
+def aggregate_chunks(session: SparkSession, ledger_url: str, chunks: Mapping[int, range]) -> pa.Table:
+    """Return the aggregates (`SCHEMA`) of ``chunks``; raises an error of the engine."""
+    return aggregate(aggregation_plan(session, ledger_url, chunks).toArrow())
+
+
+def aggregation_plan(session: SparkSession, ledger_url: str, chunks: Mapping[int, range]) -> DataFrame:
+    """Return the plan, whose rows are the aggregates of each task."""
+    objects = dict.fromkeys(chunk_path(shard, number) for shard, numbers in chunks.items() for number in numbers)
+
+    def count(task: Sequence[tuple[str, int | None]]) -> Iterator[pa.RecordBatch]:
+        parts = [
+            aggregate(contributions(pa.Table.from_batches([facts]))) for facts in read_objects(ledger_url, task, FACTS)
+        ]
+        yield from aggregate(pa.concat_tables(parts)).combine_chunks().to_batches()
+
+    return object_reader.objects_in_tasks(session, objects, count, SCHEMA, aggregates.__name__)

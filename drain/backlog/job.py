@@ -17,16 +17,16 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.aggregates import merged_rows
 from drain.backlog.compacted_facts import read_compacted_facts
-from drain.backlog.counting import aggregate_chunks
+from drain.backlog.counting import Counted, count_chunks
 from drain.backlog.job_size import FIRST_CHUNKS, next_chunks
-from drain.backlog.merge import MergedRow, merge_rows, next_result, outstanding
+from drain.backlog.merge import merge_rows, merged_rows, next_result, outstanding
 from drain.backlog.results import (
     ForeignResultError,
     Result,
@@ -37,7 +37,7 @@ from drain.backlog.results import (
 )
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import CountedLedger
-from drain.spark.chunks import ChunkBatch, LedgerChunks, in_groups
+from drain.spark.chunks import LedgerChunks, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import HeadgateError
 from headgate.settings.command_parser import CommandParser
@@ -49,8 +49,8 @@ MAX_CHUNKS_PER_JOB: Final = 4000
 """Most chunks counted in one Spark job (drain.backlog.job_size decides how many). This bounds the file list
 and the ranges in one task. 4000 small files take about 4 s, far above a job's fixed cost."""
 
-Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
-"""Aggregates chunks (drain.backlog.counting.aggregate_chunks); raises RunError."""
+Count = Callable[[Mapping[int, range]], Awaitable[Mapping[int, Counted]]]
+"""Counts chunks (drain.backlog.counting.count_chunks); raises RunError."""
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class RunOutcome:
 
 
 def count_on(session: SparkSession, chunks: LedgerChunks) -> Count:
-    """Return a `Count` that aggregates on ``session``, in a thread."""
-    return lambda batches: asyncio.to_thread(aggregate_chunks, session, chunks.url, batches)
+    """Return a `Count` on ``session``, in a thread."""
+    return lambda due: asyncio.to_thread(count_chunks, session, chunks.url, due)
 
 
 class BacklogJob:
@@ -182,21 +182,20 @@ class BacklogJob:
         return due
 
     async def _count_batch(self, due: Mapping[int, range], outcome: RunOutcome, *, publish: bool) -> None:
-        batches = await outcome.collect(due, lambda shard: self._chunks.read(shard, due[shard], shards=len(due)))
         began = asyncio.get_running_loop().time()
-        counted = await self._count_shards(batches, outcome)
+        counted = await self._count_shards(due, outcome)
         self._chunks_per_job = next_chunks(
             self._chunks_per_job,
             counted=sum(map(len, due.values())),
             seconds=asyncio.get_running_loop().time() - began,
-            failed=len(counted) < len(batches),
+            failed=len(counted) < len(due),
             most_chunks=self._max_chunks_per_job,
         )
 
         async def merge(shard: int) -> Result:
             before = outcome.results[shard]
-            rows = next_result(before.rows, counted[shard])
-            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=batches[shard].at_ms)
+            rows = next_result(before.rows, counted[shard].rows)
+            result = replace(before, watermark=due[shard][-1], rows=rows, at_ms=counted[shard].at_ms)
             return await publish_result(self._results, result) if publish else result
 
         merged = await outcome.collect(counted, merge)
@@ -205,21 +204,17 @@ class BacklogJob:
         if publish:
             self._last |= merged
 
-    async def _count_shards(self, batches: Mapping[int, ChunkBatch], outcome: RunOutcome) -> dict[int, list[MergedRow]]:
-        """Return rows by shard, and add failures to ``outcome``. A failed job is retried for each shard alone."""
-        if not batches:
-            return {}
+    async def _count_shards(self, due: Mapping[int, range], outcome: RunOutcome) -> Mapping[int, Counted]:
+        """Return the counts by shard, and add failures to ``outcome``. Each half of a failed job is retried."""
         try:
-            found = await self._count(list(batches.values()))
-            return {shard: found.get(shard, []) for shard in batches}
+            return await self._count(due)
         except RunError as error:
-            if len(batches) == 1:
-                outcome.failures |= dict.fromkeys(batches, str(error))
+            if len(due) == 1:
+                outcome.failures |= dict.fromkeys(due, str(error))
                 return {}
-        counted: dict[int, list[MergedRow]] = {}
-        for shard, batch in batches.items():
-            counted |= await self._count_shards({shard: batch}, outcome)
-        return counted
+        half = dict(islice(due.items(), len(due) // 2))
+        rest = {shard: numbers for shard, numbers in due.items() if shard not in half}
+        return {**await self._count_shards(half, outcome), **await self._count_shards(rest, outcome)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

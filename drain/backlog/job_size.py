@@ -12,7 +12,7 @@ that was stored during an outage would exceed its time limit again and again, wi
 from typing import Final
 
 FIRST_CHUNKS: Final = 200
-"""A small part of what is read without workers (drain.spark.chunks)."""
+"""A few tasks (drain.spark.object_reader)."""
 FEWEST_CHUNKS: Final = 25
 QUICK_SECONDS: Final = 20.0
 """A third of the default time limit of a run."""

@@ -24,11 +24,24 @@ name, precedes the seek. The leader rejects such late acknowledgements.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
+from typing import Any
 
+import pyarrow as pa
+
+from drain.backlog.aggregates import (
+    AGGREGATES,
+    COUNTED,
+    NO_ID,
+    POSITION,
+    PRESENT,
+    REMOVED,
+    SEALED,
+    SUBSCRIPTION_TYPES,
+)
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from drain.protocol import Backlog
 from headgate.model.hashing import KEY_BUCKETS
@@ -67,6 +80,44 @@ class MergedRow:
     """A fact or the previous result says that it exists."""
     from_previous: bool = False
     """It was in the previous result."""
+
+
+def merged_rows(aggregates: pa.Table) -> Mapping[int, list[MergedRow]]:
+    """Return the aggregates (AGGREGATES) as rows of a merge, by shard."""
+    found: dict[int, list[MergedRow]] = defaultdict(list)
+    # One list per column: one dictionary per row takes twice as long, and there may be many rows.
+    columns: Iterable[list[Any]] = [aggregates.column(name).to_pylist() for name in AGGREGATES]
+    for shard, *key, kind, records, size_bytes, max_value, timestamp_ms in zip(*columns, strict=True):
+        if kind != COUNTED:
+            found[shard].append(_merged_row(key, kind, records, size_bytes, max_value, timestamp_ms))
+    return found
+
+
+def _merged_row(
+    key: list[int], kind: int, records: int | None, size_bytes: int | None, max_value: int | None, timestamp_ms: int
+) -> MergedRow:
+    topic_id, subscription_id, segment, bucket, seek_generation = key
+    known: dict[str, Any] = {
+        "topic_id": topic_id,
+        "subscription_id": None if subscription_id == NO_ID else subscription_id,
+        "segment": None if segment == NO_ID else segment,
+        "bucket": None if bucket == NO_ID else bucket,
+        "seek_generation": seek_generation,
+    }
+    if kind >= 0 and subscription_id == NO_ID:
+        assert max_value is not None
+        known |= {"records": records, "size_bytes": size_bytes or 0, "end_offset": max_value + 1}
+        known["timestamp_index"] = ((max_value, timestamp_ms),)
+    elif kind in {0, POSITION}:
+        known["position"] = max_value
+    elif kind > 0:
+        assert max_value is not None
+        known["above"] = ((kind, max_value),) if max_value > kind else ()
+    elif kind == SEALED:
+        known["sealed_end_offset"] = max_value
+    elif kind == PRESENT and max_value is not None:
+        known["subscription_type"] = SUBSCRIPTION_TYPES[max_value]
+    return MergedRow(StateRow(**known), kind == POSITION, kind == REMOVED, kind == PRESENT)
 
 
 def previous_rows(rows: Iterable[StateRow]) -> list[MergedRow]:

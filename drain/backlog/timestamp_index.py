@@ -10,13 +10,9 @@ There are two slots per bit of the highest offset, and one for offset 0: 61 for 
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final
 
 TimestampIndex = tuple[tuple[int, int], ...]
 """(offset, timestamp_ms), sorted by offset, at most one per slot."""
-
-INDEX_SLOT_SQL: Final = "offset & ((offset & -offset) | shiftleft(offset & -offset, 1))"
-"""`index_slot` in SQL, without its multiplication, which can exceed 2**63."""
 
 
 def index_slot(offset: int) -> int:

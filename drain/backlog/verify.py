@@ -1,8 +1,7 @@
 """Prove that incremental counting and a full count agree.
 
 Each shard is counted from its first chunk to the watermark of its updated result. All rows and
-backlogs are compared, except rates and tables of external topics, which no result contains. In the
-full count Spark reads every chunk, while an incremental run reads small ones in this process.
+backlogs are compared, except rates and tables of external topics, which no result contains.
 
     headgate drain verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
         [--topic-id 5] [--json]
@@ -24,7 +23,7 @@ from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.protocol import Backlog
-from drain.spark.chunks import LedgerChunks, SmallReads
+from drain.spark.chunks import LedgerChunks
 from headgate.settings.command_parser import CommandParser
 
 MAX_PRINTED_DIFFERENCES: Final = 50
@@ -96,24 +95,20 @@ def _row_key(row: StateRow | Backlog) -> str:
 
 
 async def verify(
-    increments: BacklogJob,
-    full_job: BacklogJob,
+    job: BacklogJob,
     shards: Sequence[int],
     *,
     topic_id: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Verdict], dict[int, str]]:
-    """Return the verdicts, and the shards that could not be counted (shard → reason); raises JvmGoneError.
-
-    ``full_job`` counts every chunk, preferably with another reader than ``increments``.
-    """
+    """Return the verdicts, and the shards that could not be counted (shard → reason); raises JvmGoneError."""
     progress(f"bringing {len(shards)} shards up to date incrementally")
-    incremental = await increments.run(shards)
+    incremental = await job.run(shards)
     up_to = {
         shard: result.watermark for shard, result in incremental.results.items() if shard not in incremental.failures
     }
     progress(f"counting {sum(up_to.values())} chunks from the beginning")
-    full = await full_job.run(sorted(up_to), full=True, up_to=up_to)
+    full = await job.run(sorted(up_to), full=True, up_to=up_to)
     failures = incremental.failures | full.failures
     verdicts = [
         compared(shard, incremental.results[shard], full.results[shard], topic_id)
@@ -167,16 +162,11 @@ async def _run(arguments: argparse.Namespace) -> int:
         print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
 
     chunks = LedgerChunks(arguments.ledger)
-    scanned = LedgerChunks(arguments.ledger, SmallReads(max_rows=0))
     shards = arguments.shard or await chunks.shards()
     progress("starting Spark")
     async with spark_session(arguments) as session:
         verdicts, failures = await verify(
-            BacklogJob(chunks, count_on(session, chunks)),
-            BacklogJob(scanned, count_on(session, scanned)),
-            shards,
-            topic_id=arguments.topic_id,
-            progress=progress,
+            BacklogJob(chunks, count_on(session, chunks)), shards, topic_id=arguments.topic_id, progress=progress
         )
     for shard, reason in sorted(failures.items()):
         print(f"error: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201

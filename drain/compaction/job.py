@@ -26,9 +26,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from drain.backlog import plans as backlog_plans
-from drain.backlog.aggregates import NO_ID
+from drain.backlog.aggregates import NO_ID, aggregate
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.results import newest_of_ledger
 from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
@@ -38,7 +38,6 @@ from drain.compaction.published_ranges import PublishedRanges, existing_segments
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError, run_errors
-from drain.spark.fact_source import FACTS, spark_frame
 from drain.spark.object_reader import object_frame
 from drain.spark.runner import SparkRunner
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
@@ -150,7 +149,9 @@ class CompactionJob:
             return None
         folder = f"{compacted_folder(shard)}/{_run_name(planned.range, began_ms)}"
         facts = (
-            pa.concat_tables([await read_range_facts(self.store, source) for source in sources]) if sources else None
+            aggregate(pa.concat_tables([await read_range_facts(self.store, source) for source in sources]))
+            if sources
+            else None
         )
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
         return await self._published.publish(await self._written(work, last_at_ms), began_ms)
@@ -199,7 +200,9 @@ class CompactionJob:
                 object_bytes=self._settings.object_bytes,
             )
             rows = write_objects(laid_out, self._url, work.folder).collect() if work.alive else []
-            facts = backlog_plans.aggregate_joined(self.facts(work)).toArrow()
+            facts = work.facts
+            if facts is None:
+                facts = aggregate_chunks(self._session, self._url, {work.shard: work.numbers()})
         if self._folder is not None and rows:
             _make_durable(self._folder / work.folder)
         objects = (
@@ -214,15 +217,10 @@ class CompactionJob:
             objects = {item.path: item.checksum for item in work.source_objects()}
             stored = object_frame(self._session, self._url, objects, _RECORDS)
         else:
-            chunks = object_frame(self._session, self._url, work.chunks(), _FACTS_AND_RECORDS)
+            paths = [chunk_path(work.shard, number) for number in work.numbers()]
+            chunks = object_frame(self._session, self._url, dict.fromkeys(paths), _FACTS_AND_RECORDS)
             stored = chunks.where("fact = 'record'").drop("fact")
         return plans.only_segments(stored, alive)
-
-    def facts(self, work: _CompactionWork) -> DataFrame:
-        if work.facts is not None:
-            return backlog_plans.contributions_again(spark_frame(self._session, work.facts))
-        facts = object_frame(self._session, self._url, work.chunks(), FACTS)
-        return backlog_plans.contributions(facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +233,8 @@ class _CompactionWork:
     facts: pa.Table | None
     alive: list[tuple[int, int]]
 
-    def chunks(self) -> dict[str, None]:
-        """Return the paths of the range's chunks."""
-        chunks = self.planned.range
-        return {chunk_path(self.shard, number): None for number in range(chunks.first, chunks.last + 1)}
+    def numbers(self) -> range:
+        return range(self.planned.range.first, self.planned.range.last + 1)
 
     def source_objects(self) -> list[CompactedObject]:
         """Return the objects of narrower ranges whose segments still exist."""

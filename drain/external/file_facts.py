@@ -5,19 +5,18 @@ so they hold for as long as the file does not change. Like drain.external.file_r
 query. An invalid file is a row with its fault, and hides no facts of others.
 """
 
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from drain.backlog import aggregates
+from drain.backlog.aggregates import grouped, joined, slots_of
 from drain.external import file_reader
 from drain.external.file_reader import OPTIONAL, ROWS, BadFileError, Columns, DataFile, read_rows
+from drain.spark.tasks import read_in_tasks
 
 FILES_PER_TASK: Final = 16
 TASKS: Final = 16
@@ -59,37 +58,16 @@ def _as_facts(found: pa.Table, **numbers: int) -> pa.Table:
     return pa.table(list(given), schema=FACTS)
 
 
-def grouped(rows: pa.Table, keys: str, wanted: str, *, ordered: bool = False) -> pa.Table:
-    """Group by ``keys``, and aggregate what is ``wanted``: words like ``new_name=function:column``."""
-    words = [re.split("[=:]", word) for word in wanted.split()]
-    keep_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
-    calls = [(column, function, keep_nulls if function == "last" else None) for _, function, column in words]
-    found = rows.group_by(keys.split(), use_threads=not ordered).aggregate(calls)
-    return found.rename_columns([*keys.split(), *(name for name, _, _ in words)])
-
-
 def _entries(rows: pa.Table) -> pa.Table:
     """Return the facts of entries. One that occurs twice weighs twice in the mean size, and in nothing else."""
     slots = rows.append_column("slot", slots_of(rows["first"])).sort_by("first")
     return grouped(slots, "label slot", f"rows=count:first {_SIZES} end=max:end at_ms=last:at_ms", ordered=True)
 
 
-def slots_of(offsets: Any) -> Any:
-    """Return drain.backlog.timestamp_index.index_slot of each of ``offsets``."""
-    bit = pc.bit_wise_and(offsets, pc.negate(offsets))
-    return pc.bit_wise_and(offsets, pc.bit_wise_or(bit, pc.shift_left(bit, 1)))
-
-
 def _ranges(rows: pa.Table) -> pa.Table:
     """Return the ranges of each subscription in each segment, most of those that overlap or touch as one."""
     once = grouped(rows, "name label first", "end=max:end")
-    once = once.sort_by([(name, "ascending") for name in ("name", "label", "first")])
-    before, after = once.slice(0, len(once) - 1), once.slice(1)
-    same = pc.and_(pc.equal(before["name"], after["name"]), pc.equal(before["label"], after["label"]))
-    continues = pc.and_(same, pc.less_equal(after["first"], before["end"]))
-    starts = pa.chunked_array([pa.array([1]), *pc.invert(continues).cast(pa.int64()).chunks])
-    numbered = once.append_column("number", pc.cumulative_sum(starts))
-    return grouped(numbered, "name label number", "first=min:first end=max:end")
+    return joined(once, "name label", "first", "end")
 
 
 def _positions(rows: pa.Table) -> pa.Table:
@@ -122,13 +100,11 @@ Read = Callable[[int, DataFile], Iterable[pa.Table]]
 
 
 def _in_tasks(session: SparkSession, files: Sequence[DataFile], read: Read, schema: pa.Schema) -> DataFrame:
-    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for at in batch.column(0).to_pylist():
-                for found in read(at, files[at]):
-                    yield from found.combine_chunks().to_batches(max_chunksize=65_536)
+    def task(part: Sequence[tuple[int, DataFile]]) -> Iterator[pa.RecordBatch]:
+        for at, file in part:
+            for found in read(at, file):
+                yield from found.combine_chunks().to_batches(max_chunksize=65_536)
 
-    for module in (__name__, file_reader.__name__):
-        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
-    tasks = max(1, min(len(files), max(TASKS, len(files) // FILES_PER_TASK)))
-    return session.range(0, len(files), 1, tasks).mapInArrow(task, from_arrow_schema(schema))
+    tasks = min(len(files), max(TASKS, len(files) // FILES_PER_TASK))
+    sent = (__name__, file_reader.__name__, aggregates.__name__)
+    return read_in_tasks(session, [*enumerate(files)], tasks, task, schema, sent)

@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drain.backlog.aggregates import grouped, slots_of
 from drain.backlog.merge import MergedRow, StateRow
 from drain.external.backlog import RemainingEntries
-from drain.external.file_facts import FACTS, grouped, slots_of
+from drain.external.file_facts import FACTS
 from drain.external.file_reader import GONE, DataFile
 from headgate.errors import HeadgateError
 

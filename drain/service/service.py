@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import aggregate_chunks
+from drain.backlog.counting import count_chunks
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
@@ -133,9 +133,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         external = ExternalTopicCounter(
             arguments.tables, counter.count, counter.forget, idle_factor=arguments.external_idle_factor
         )
-        job = BacklogJob(
-            chunks, lambda batches: runner.run(lambda session: aggregate_chunks(session, chunks.url, batches))
-        )
+        job = BacklogJob(chunks, lambda due: runner.run(lambda session: count_chunks(session, chunks.url, due)))
         coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external))
         server = DrainServer(coalescer, runner, chunks)
         await stack.enter_async_context(DrainListener(arguments.socket, server.serve))

@@ -1,12 +1,10 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
-The first run of a JVM takes as long as hundreds of later ones. The warm-up counts a generated chunk
-with both readers: read in this process, as in most runs, and by a worker, as after an outage.
+The first run of a JVM takes as long as hundreds of later ones. The warm-up counts a generated chunk.
 
 Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import aggregate_chunks
-from drain.spark.chunks import LedgerChunks, SmallReads
-from drain.spark.fact_source import FACTS
+from drain.backlog.aggregates import FACTS
+from drain.backlog.counting import count_chunks
 from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.chunk import FORMAT, METADATA_KEY, ChunkHeader
 from headgate.ledger.facts import facts_of
@@ -25,8 +22,8 @@ from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 
-RUNS = 3
-"""Runs of each kind. After these, a run takes about three times as long as in the steady state."""
+RUNS = 5
+"""After these, a run takes about three times as long as in the steady state."""
 
 
 def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) -> None:
@@ -34,10 +31,9 @@ def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) 
     path, url = folder / chunk_path(0, 1), folder.as_uri()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())
-    for number, small in enumerate((SmallReads(), SmallReads(max_rows=0)) * RUNS, start=1):
-        batch = asyncio.run(LedgerChunks(url, small).read(0, range(1, 2)))
-        aggregate_chunks(session, url, [batch])
-        report(f"warm-up run {number} of {2 * RUNS} completed")
+    for number in range(1, RUNS + 1):
+        count_chunks(session, url, {0: range(1, 2)})
+        report(f"warm-up run {number} of {RUNS} completed")
 
 
 def _chunk() -> bytes:

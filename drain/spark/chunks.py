@@ -1,34 +1,23 @@
-"""List the new chunks of a ledger, and read them if they are few and small.
+"""List the new chunks of a ledger, which workers of Spark read (drain.spark.object_reader).
 
 Numbers continue without a gap after the last watermark, whose chunk must still exist: a result
-ahead of its ledger belongs to another ledger. Who reads a chunk, this process or a worker of Spark
-(drain.spark.object_reader), first compares its checksum and its header.
+ahead of its ledger belongs to another ledger.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from drain.protocol import CountedLedger
-from drain.spark.fact_source import FACTS
-from drain.spark.object_reader import read_columns
 from headgate.errors import ConfigError, LedgerError
-from headgate.ledger.chunk import decode_header
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT: Final = 16
-"""Shards, or chunks of one shard, that are read at the same time: a store that answers after 40 ms would need ten
-seconds for 64 shards, one after the other."""
-MAX_READS: Final = 64
-"""Of all shards together."""
-
+"""Shards that are listed at the same time: a store that answers after 40 ms would need ten seconds for 64 shards, one
+after the other."""
 
 ItemT = TypeVar("ItemT")
 FoundT = TypeVar("FoundT")
@@ -44,33 +33,6 @@ async def in_groups(items: Iterable[ItemT], work: Callable[[ItemT], Awaitable[Fo
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SmallReads:
-    """What this process reads itself, of all shards together. More is left to workers."""
-
-    max_rows: int = 25_000
-    """This process converts each row, and one task counts all of them, while workers share the objects. Measured with
-    two cores: with 20 chunks of 500 or 1 000 rows a job of workers takes 1.6 to 1.9 times as long, with 2 500 rows each
-    1.2 times, and with 5 chunks of 20 000 rows it is faster. A row takes some 100 bytes, in Python and in the JVM."""
-    max_bytes: int = 64 * 1024 * 1024
-    """Chunks are fetched whole."""
-    max_chunks: int = 2000
-    """Each takes 0.25 ms here, one after the other, and a round trip to a bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkBatch:
-    """The new chunks of one shard."""
-
-    shard: int
-    paths: Sequence[str]
-    """Relative to the ledger's URL."""
-    at_ms: int
-    """Time of the last one."""
-    facts: pa.Table | None
-    """All of their rows (`FACTS`); None: they are too many for this process."""
-
-
 class MustRestartError(Exception):
     """What this process remembers is of no use any more, so it ends, and is started again.
 
@@ -83,12 +45,10 @@ class LedgerReplacedError(MustRestartError):
 
 
 class LedgerChunks:
-    def __init__(self, ledger_url: str, small: SmallReads = SmallReads()) -> None:
+    def __init__(self, ledger_url: str) -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store."""
         self.store: Store = open_store(ledger_url)
         self.url = ledger_url
-        self._small = small
-        self._reads = asyncio.Semaphore(MAX_READS)
         self._ledger = CountedLedger(url=ledger_url)
 
     async def identify(self) -> CountedLedger:
@@ -143,29 +103,3 @@ class LedgerChunks:
     async def exists(self, shard: int, number: int) -> bool:
         """Return whether a chunk exists, with one request instead of a listing; raises StoreUnavailableError."""
         return await Ledger(self.store, shard).exists(number)
-
-    async def read(self, shard: int, numbers: range, *, shards: int = 1) -> ChunkBatch:
-        """Return the chunks ``numbers``, and their rows if they are few; ``shards`` are read at the same time.
-
-        The last chunk shows whether they are: it is read in any case, for its time.
-
-        Raises:
-            LedgerError: a chunk that was read here is damaged, or its header does not match its name.
-            StoreUnavailableError: the store is unreachable.
-        """
-        at_ms, last, size_bytes = await self._read(shard, numbers[-1])
-        chunks, others, facts, limits = len(numbers) * shards, numbers[:-1], last, self._small
-        small = chunks <= limits.max_chunks and chunks * size_bytes <= limits.max_bytes
-        while (small := small and len(facts) * shards <= limits.max_rows) and others:
-            found = await in_groups(others[:CONCURRENT], lambda number: self._read(shard, number))
-            facts, others = pa.concat_tables([facts, *(table for _, (_, table, _) in found)]), others[CONCURRENT:]
-        return ChunkBatch(shard, [chunk_path(shard, number) for number in numbers], at_ms, facts if small else None)
-
-    async def _read(self, shard: int, number: int) -> tuple[int, pa.Table, int]:
-        """Return the time of a chunk, its rows and its size."""
-        async with self._reads:
-            data = await self.store.read(chunk_path(shard, number))
-        header = decode_header(data, shard=shard, number=number)
-        table = read_columns(pq.ParquetFile(pa.BufferReader(data)), FACTS, {"shard": shard})
-        complete = pa.concat_tables([FACTS.empty_table(), table], promote_options="permissive").cast(FACTS)
-        return header.at_ms, complete, len(data)

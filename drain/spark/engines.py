@@ -25,8 +25,8 @@ _LOST_STATUS: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"
 ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
 """The exceptions that a call to an engine raises, except for bugs."""
 _FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
-_OBJECT_ERROR = re.compile(r"(?:Object|BadFile)Error: (.+)")
-"""An error of drain.spark.object_reader or drain.external.file_reader, between two stack traces."""
+_OBJECT_ERROR = re.compile(r"(?:Object|BadFile|UnknownType)Error: (.+)")
+"""An error of drain.spark.object_reader, drain.backlog.aggregates or drain.external.file_reader among stack traces."""
 
 
 class RunError(HeadgateError):

@@ -1,8 +1,8 @@
 """Read objects of a ledger on Spark's workers, without a jar.
 
 Each task fetches some objects through obstore, so no byte of the ledger passes through the driver.
-Workers need pyarrow, obstore and the store's credentials in their environment, but not headgate:
-this module and headgate.ledger.checksum are sent with the query, and import no other headgate module.
+This module and headgate.ledger.checksum are sent with the query (drain.spark.tasks), and their functions need no other
+headgate module.
 
 1. Each object is fetched whole. Before its rows count, its checksum is verified: that of a chunk is in it, beside a
    header that is compared with its path, and that of a compacted object is given.
@@ -13,9 +13,8 @@ this module and headgate.ledger.checksum are sent with the query, and import no 
 
 import json
 import re
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ import obstore.exceptions
 import obstore.store
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from drain.spark.tasks import read_in_tasks
 from headgate.ledger.checksum import ChecksumError, check, verify_parquet
 
 _METADATA_KEY: Final = b"headgate"
@@ -70,24 +68,29 @@ def object_frame(
 
     ``objects``: path relative to ``ledger_url`` → checksum of a compacted object; None: a chunk. A chunk's ``shard``
     and ``stored_at_ms`` are those of its header, topic and segment of a compacted object are taken from its path, and
-    another column that an object lacks is null in all of its rows.
+    another column that an object lacks is null in all of its rows. Each chunk adds a row with the fact ``chunk``, its
+    number as ``end_offset`` and its time as ``timestamp_ms``.
     """
-    items, limits = list(objects.items()), DEFAULT_LIMITS
+    return objects_in_tasks(session, objects, lambda task: read_objects(ledger_url, task, schema), schema)
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            task = [items[index] for index in batch.column(0).to_pylist()]
-            yield from read_objects(ledger_url, task, schema, limits)
 
-    for module in (__name__, verify_parquet.__module__):
-        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
-    # Adjacent objects are in one task. A data source of Python would start three processes for each query.
-    tasks = max(1, -(-len(items) // limits.objects_per_task))
-    return session.range(0, len(items), 1, tasks).mapInArrow(read, from_arrow_schema(schema))
+def objects_in_tasks(
+    session: SparkSession,
+    objects: Mapping[str, int | None],
+    read: Callable[[Sequence[tuple[str, int | None]]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    *sent: str,
+) -> DataFrame:
+    """Return what ``read``, which calls `read_objects` and functions of the modules ``sent``, returns in each task."""
+    tasks = -(-len(objects) // DEFAULT_LIMITS.objects_per_task)
+    return read_in_tasks(session, [*objects.items()], tasks, read, schema, (__name__, verify_parquet.__module__, *sent))
 
 
 def read_objects(
-    ledger_url: str, objects: Sequence[tuple[str, int | None]], schema: pa.Schema, limits: ReadLimits
+    ledger_url: str,
+    objects: Sequence[tuple[str, int | None]],
+    schema: pa.Schema,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task's objects, with many small objects in a batch; raises ObjectError."""
     store = obstore.store.from_url(ledger_url, retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)})
@@ -139,10 +142,9 @@ def _table(
         with one_large if large else nullcontext():
             if large:
                 found = obstore.get(store, path)  # The first response would be idle while others are read.
-            table = decode_object(bytes(found.bytes()), path, expected, schema)
+            return decode_object(bytes(found.bytes()), path, expected, schema)
     except (obstore.exceptions.BaseError, OSError) as error:
         raise object_error(path, error) from None
-    return pa.concat_tables([schema.empty_table(), table], promote_options="permissive").cast(schema)
 
 
 def object_error(path: str, error: Exception) -> ObjectError:
@@ -153,7 +155,7 @@ def object_error(path: str, error: Exception) -> ObjectError:
 
 
 def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> pa.Table:
-    """Return the columns of ``schema`` that an object has, and those that follow from it; raises ObjectError."""
+    """Return the rows of an object as ``schema`` (see `object_frame`); raises ObjectError."""
     try:
         if expected is None:
             verify_parquet(data)
@@ -163,21 +165,17 @@ def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schem
         raise ObjectError(f"{path} is damaged: {error}") from None
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        constants = _of_header(file.metadata.metadata, path) if expected is None else _of_path(path)
-        return read_columns(file, schema, constants)
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        table = file.read(columns=names, use_threads=False)
+        constants, own = _of_header(file.metadata.metadata, path) if expected is None else (_of_path(path), {})
+        if "fact" in names:
+            table = table.filter(table.column("fact").is_valid())
+        for name in constants.keys() & set(schema.names):
+            table = table.append_column(name, pa.repeat(constants[name], len(table)))
+        row = {name: [value] for name, value in (constants | own).items() if own and name in schema.names}
     except (pa.ArrowException, OSError) as error:
         raise object_error(path, error) from None
-
-
-def read_columns(file: pq.ParquetFile, schema: pa.Schema, constants: Mapping[str, int]) -> pa.Table:
-    """Return the columns of ``schema`` that a file has, and those of ``constants``; of a chunk, only rows of facts."""
-    names = [name for name in schema.names if name in file.schema_arrow.names]
-    table = file.read(columns=names, use_threads=False)
-    if "fact" in names:
-        table = table.filter(table.column("fact").is_valid())
-    for name in constants.keys() & set(schema.names):
-        table = table.append_column(name, pa.repeat(constants[name], len(table)))
-    return table
+    return pa.concat_tables([schema.empty_table(), table, pa.table(row)], promote_options="permissive").cast(schema)
 
 
 def _of_path(path: str) -> dict[str, int]:
@@ -186,7 +184,8 @@ def _of_path(path: str) -> dict[str, int]:
     return {"topic_id": int(match[1]), "segment": int(match[2])}
 
 
-def _of_header(metadata: dict[bytes, bytes] | None, path: str) -> dict[str, int]:
+def _of_header(metadata: dict[bytes, bytes] | None, path: str) -> tuple[dict[str, int], dict[str, Any]]:
+    """Return the columns of all rows of a chunk, and the other ones of the row that it adds."""
     match = _CHUNK_PATH.search(path)
     assert match is not None, f"{path} is not the name of a chunk"
     shard, number = int(match[1]), int(match[2])
@@ -202,4 +201,4 @@ def _of_header(metadata: dict[bytes, bytes] | None, path: str) -> dict[str, int]
         )
     if found[1:] != (shard, number):
         raise ObjectError(f"{path} states that it is chunk {found[2]} of shard {found[1]}")
-    return {"shard": shard, "stored_at_ms": at_ms}
+    return {"shard": shard, "stored_at_ms": at_ms}, {"fact": "chunk", "end_offset": number, "timestamp_ms": at_ms}

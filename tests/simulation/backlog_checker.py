@@ -3,8 +3,8 @@
 The model keeps the set of acknowledged records of each subscription. A reported count that is not
 called an estimate must be the number of the other records, so a drained segment must have none.
 
-Drain checks are answered from the facts of the chunks, by what the Spark process runs after Spark has
-aggregated them (drain.backlog.merge). Its backlogs must be those of the leaders.
+Drain checks are answered from the facts of the chunks, by the functions that Spark's tasks and the Spark process run
+(drain.backlog.aggregates, drain.backlog.merge). Its backlogs must be those of the leaders.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drain.backlog.aggregates import merged_rows
-from drain.backlog.merge import StateRow, by_topic, drained, next_result, outstanding
+import pyarrow as pa
+
+from drain.backlog.aggregates import FACTS, aggregate, contributions
+from drain.backlog.merge import StateRow, by_topic, drained, merged_rows, next_result, outstanding
 from drain.protocol import Backlog, DrainQuery
 from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
@@ -23,7 +25,6 @@ from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
-from tests.support.fakes.fact_counter import FactCounter
 
 Progress = tuple[int, int, int]
 """Shard, subscription, segment."""
@@ -42,7 +43,7 @@ class BacklogChecker:
     exact: int = 0
     """Number of exact counts that were checked."""
     estimated: int = 0
-    new_facts: dict[int, FactCounter] = field(default_factory=lambda: defaultdict(FactCounter))
+    new_facts: dict[int, list[Mapping[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     """Shard → the facts that its next count adds to the last one."""
     counted: dict[int, tuple[StateRow, ...]] = field(default_factory=lambda: defaultdict(tuple))
     """Shard → the rows of its last count."""
@@ -54,12 +55,13 @@ class BacklogChecker:
     def record_stored(self, shard: int, row: Mapping[str, Any]) -> None:
         """Follow one record: the columns of a chunk with their values."""
         self.buckets[shard, row["topic_id"], row["segment"]][row["offset"]] = key_bucket(row["key"], KEY_BUCKETS)
-        self.new_facts[shard].add([row | {"shard": shard, "size_bytes": len(row["key"]) + len(row["value"])}])
+        self.new_facts[shard].append(row | {"shard": shard, "size_bytes": len(row["key"]) + len(row["value"])})
 
     def drained_segments(self, state: ShardState, query: DrainQuery) -> dict[int, int]:
         """Return which segments of ``query`` are drained, and to which end, counted to the newest chunk."""
         shard = state.shard
-        new = merged_rows(self.new_facts[shard].take()).get(shard, [])
+        facts = pa.Table.from_pylist(self.new_facts.pop(shard, []), schema=FACTS)
+        new = merged_rows(aggregate(contributions(facts))).get(shard, [])
         self.counted[shard] = next_result(self.counted[shard], new)
         rows = by_topic(self.counted[shard]).get(query.topic_id, ())
         backlogs = [each for each in outstanding(rows) if each.subscription_id == query.subscription_id]
@@ -102,7 +104,7 @@ class BacklogChecker:
         """Follow ``entry``, which ``state`` contains already, and check the counts that it changes."""
         topic = state.topics_by_id.get(getattr(entry, "topic_id", -1))
         facts = facts_of(entry, None if topic is None else topic.layout)
-        self.new_facts[state.shard].add(fact | {"shard": state.shard} for fact in facts)
+        self.new_facts[state.shard] += (fact | {"shard": state.shard} for fact in facts)
         match entry:
             case e.SubscriptionCreated() | e.SubscriptionSeek():
                 for segment, position in entry.positions.items():

@@ -1,37 +1,41 @@
-"""Aggregating real chunks on real Spark: both readers count every row, or the run fails."""
+"""Counting real chunks on real Spark: every chunk is counted, or the run fails."""
 
 from __future__ import annotations
 
-import asyncio
+from operator import attrgetter
 
-import pyarrow as pa
 import pytest
 
 from drain.backlog import counting
-from drain.backlog.counting import aggregate_chunks
-from drain.backlog.merge import next_result
-from drain.spark.chunks import LedgerChunks, SmallReads
+from drain.backlog.aggregates import UnknownTypeError
+from drain.backlog.counting import count_chunks
+from drain.backlog.job import BacklogJob, count_on
+from drain.backlog.merge import outstanding
+from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import RunError
-from drain.spark.fact_source import spark_frame
-from tests.support.samples.ledgers import RandomLedger, WrittenLedger
+from tests.support.samples.ledgers import RandomLedger, WrittenLedger, counted_by_hand
 
 pytestmark = pytest.mark.spark
 
 
-def batch(ledger, first=1, **limits):
-    chunks = LedgerChunks(ledger.url, SmallReads(**limits))
-    return asyncio.run(chunks.read(0, range(first, ledger.state.chunk + 1)))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_both_readers_give_the_same_rows(spark, tmp_path, seed):
+@pytest.mark.parametrize("seed", range(3))
+async def test_incremental_counts_a_full_count_and_the_state_agree(spark, tmp_path, seed):
     ledger = RandomLedger(tmp_path, seed)
-    ledger.grow(30)
+    chunks = LedgerChunks(ledger.url)
+    job = BacklogJob(chunks, count_on(spark, chunks))
+    for size in (1, 9, 25):
+        ledger.grow(size)
+        outcome = await job.run([0])
 
-    few, many = (aggregate_chunks(spark, ledger.url, [batch(ledger, **limit)]) for limit in ({}, {"max_rows": 0}))
+        assert outcome.failures == {}
+        fields = attrgetter(
+            "topic_id", "subscription_id", "segment", "seek_generation", "records", "sealed", "oldest_ms"
+        )
+        assert counted_by_hand(ledger.state) == set(map(fields, outstanding(outcome.results[0].rows)))
+    full = await BacklogJob(chunks, count_on(spark, chunks), max_chunks_per_job=16).run([0], full=True)
 
-    assert any(item.row.above for item in many[0])
-    assert [(0, next_result([], few[0]))] == [(shard, next_result([], rows)) for shard, rows in many.items()]
+    assert outcome.results == full.results
+    assert outcome.results[0].at_ms == ledger.state.chunk * 1000
 
 
 @pytest.mark.parametrize("empty_chunks", [0, 1, 3])
@@ -45,27 +49,31 @@ def test_an_empty_chunk_does_not_hide_later_ones(spark, tmp_path, empty_chunks):
     ledger.store(topic_id, 0, 5)
     ledger.commit()
     ledger.barrier()
+    last = ledger.state.chunk
 
-    merged = aggregate_chunks(spark, ledger.url, [batch(ledger)])
-
-    assert sum(item.row.records for item in merged[0]) == 5
-    assert aggregate_chunks(spark, ledger.url, [batch(ledger, ledger.state.chunk)]) == {}
-
-
-@pytest.mark.parametrize("pieces", [[0], [0, 2], [2, 0, 3], [1, 0, 0], [4]])
-def test_a_concatenated_table_reaches_spark_completely(spark, pieces):
-    schema = pa.schema([("n", pa.int64())])
-    table = pa.concat_tables(pa.table({"n": range(rows)}, schema=schema) for rows in pieces)
-
-    assert [row["n"] for row in spark_frame(spark, table).collect()] == table["n"].to_pylist()
+    found = count_chunks(spark, ledger.url, {0: range(1, last + 1)})
+    assert sum(item.row.records for item in found[0].rows) == 5
+    found = count_chunks(spark, ledger.url, {0: range(last, last + 1)})
+    assert ([], last * 1000) == (found[0].rows, found[0].at_ms)
 
 
-def test_a_count_without_every_row_is_rejected(spark, tmp_path, monkeypatch):
-    """The watermark would skip the missing rows permanently."""
+def test_a_count_without_every_chunk_is_rejected(spark, tmp_path, monkeypatch):
+    """The watermark would skip the missing ones permanently."""
     ledger = RandomLedger(tmp_path, seed=1)
     ledger.grow(5)
-    found = batch(ledger)
-    monkeypatch.setattr(counting, "spark_frame", lambda session, table: spark_frame(session, table).limit(2))
+    count = counting.aggregate_chunks
+    monkeypatch.setattr(counting, "aggregate_chunks", lambda *given: count(*given[:2], {0: range(1, 3)}))
 
-    with pytest.raises(RunError, match=f"counted 2 of the {len(found.facts)} rows of shard 0: the count is discarded"):
-        aggregate_chunks(spark, ledger.url, [found])
+    with pytest.raises(RunError, match="counted 2 of the 6 chunks of shard 0: the count is discarded"):
+        count_chunks(spark, ledger.url, {0: range(1, 7)})
+
+
+def test_an_error_of_a_task_is_one_line(spark, tmp_path, monkeypatch):
+    ledger = RandomLedger(tmp_path, seed=1)
+
+    def contributions(facts):
+        raise UnknownTypeError("this version does not know the subscription type SHARED")
+
+    monkeypatch.setattr(counting, "contributions", contributions)
+    with pytest.raises(RunError, match=r"^Spark could not count: this version does not know .* type SHARED$"):
+        count_chunks(spark, ledger.url, {0: range(1, 2)})

@@ -14,6 +14,7 @@ import pytest
 from controller.chunk_writer.builder import SCHEMA
 from drain import command_line
 from drain.backlog import job as job_module
+from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import outstanding
 from drain.backlog.results import (
@@ -39,11 +40,11 @@ class Counter:
     def __init__(self, spark, chunks):
         self.chunks = chunks
         self._count = count_on(spark, chunks)
-        self.read: list[list[str]] = []
+        self.read: list[list[int]] = []
 
-    async def __call__(self, batches):
-        self.read.append([path.rsplit("=", 1)[1] for batch in batches for path in batch.paths])
-        return await self._count(batches)
+    async def __call__(self, due):
+        self.read.append([number for numbers in due.values() for number in numbers])
+        return await self._count(due)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def test_a_run_reads_exactly_the_new_chunks(spark, ledger):
     ledger.commit()
     second = await job.run([0])
 
-    assert counter.read == [["0000/000000000001.parquet", "0000/000000000002.parquet"], ["0000/000000000003.parquet"]]
+    assert counter.read == [[1, 2], [3]]
     assert (left(first), left(nothing_new), left(second)) == ([3], [3], [1])
     assert published(ledger) == ["000000000002.parquet", "000000000003.parquet"]
 
@@ -93,7 +94,7 @@ async def test_another_process_continues_from_the_published_result(spark, ledger
     job, counter = job_of(spark, ledger)
 
     assert left(await job.run([0])) == [7]
-    assert counter.read == [["0000/000000000003.parquet"]]
+    assert counter.read == [[3]]
 
 
 async def test_a_long_ledger_is_counted_in_several_jobs(spark, ledger):
@@ -155,8 +156,8 @@ def shorter_than_the_result(ledger):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda ledger: truncate(ledger.path(3)), "000000000003.parquet is not a readable Parquet object"),
-        (not_parquet, "000000000003.parquet is not a readable Parquet object"),
+        (lambda ledger: truncate(ledger.path(3)), "000000000003.parquet is damaged: .* no checksum"),
+        (not_parquet, "000000000003.parquet is damaged: .* no checksum"),
         (foreign, "000000000003.parquet .* headgate did not write"),
         (misplaced, "000000000003.parquet states that it is chunk 2 of shard 0"),
         (missing, "000000000003.parquet is missing, and 000000000004.parquet exists: a gap"),
@@ -232,26 +233,28 @@ async def test_an_invalid_result_is_rejected(spark, ledger, data, reason):
 
 
 async def test_a_dead_jvm_is_not_reported_as_an_error_of_a_shard(ledger):
-    async def count(batches):
+    async def count(due):
         raise JvmGoneError("gone")
 
     with pytest.raises(JvmGoneError):
         await BacklogJob(LedgerChunks(ledger.url), count).run([0])
 
 
-async def test_a_failed_job_is_retried_for_each_shard(ledger):
+async def test_each_half_of_a_failed_job_is_retried(ledger):
     calls = []
 
-    async def count(batches):
-        calls.append([batch.shard for batch in batches])
-        raise RunError("no")
+    async def count(due):
+        calls.append(list(due))
+        if 1 in due:
+            raise RunError("no")
+        return {shard: Counted((), 1) for shard in due}
 
-    other = WrittenLedger(ledger.root, shard=1)
-    other.commit()
-    outcome = await BacklogJob(LedgerChunks(ledger.url), count).run([0, 1])
+    for shard in range(1, 4):
+        WrittenLedger(ledger.root, shard=shard).commit()
+    outcome = await BacklogJob(LedgerChunks(ledger.url), count).run(range(4))
 
-    assert calls == [[0, 1], [0], [1]]
-    assert outcome.failures == {0: "no", 1: "no"}
+    assert calls == [[0, 1, 2, 3], [0, 1], [0], [1], [2, 3]]
+    assert outcome.failures == {1: "no"}
 
 
 async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
@@ -262,7 +265,7 @@ async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
 
     monkeypatch.setattr(chunks.store, "names", names)
 
-    async def count(batches):
+    async def count(due):
         raise HeadgateError("not reached")
 
     assert (await BacklogJob(chunks, count).run([0])).failures == {0: "cannot list"}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
-from drain.backlog.counting import ChunkBatch
+from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow
 from drain.spark.chunks import LedgerChunks
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
@@ -21,31 +20,17 @@ pytestmark = pytest.mark.looptime
 SHARDS = 32
 
 
-class CountingStore(FakeStore):
-    """Knows how many reads were under way at the same time."""
-
-    reading = most = 0
-
-    async def read(self, path: str) -> bytes:
-        self.reading += 1
-        self.most = max(self.most, self.reading)
-        try:
-            return await super().read(path)
-        finally:
-            self.reading -= 1
-
-
 def chunk(shard: int, number: int = 1) -> bytes:
     builder = ChunkBuilder()
     builder.add(e.TermStarted(leader_epoch=number, instance="a"))
     return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=1)
 
 
-async def count_nothing(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-    return {batch.shard: [] for batch in batches}
+async def count_nothing(due: Mapping[int, range]) -> Mapping[int, Counted]:
+    return dict.fromkeys(due, Counted((), 1))
 
 
-async def test_many_shards_are_listed_and_read_at_the_same_time(tmp_path: Path) -> None:
+async def test_many_shards_are_listed_at_the_same_time(tmp_path: Path) -> None:
     chunks = LedgerChunks(tmp_path.as_uri())
     store = chunks.store = FakeStore(objects={chunk_path(shard, 1): chunk(shard) for shard in range(SHARDS)})
     loop = asyncio.get_running_loop()
@@ -61,13 +46,4 @@ async def test_many_shards_are_listed_and_read_at_the_same_time(tmp_path: Path) 
         store.objects = {path: data for path, data in store.objects.items() if path.startswith("chunks")}
         job = BacklogJob(chunks, count_nothing)
 
-    assert seconds == [1 + 6.0, 1 + 2 * 6.0], "once for the id, and as often as a shard needs for each group of shards"
-
-
-async def test_the_reads_of_all_shards_together_are_limited(tmp_path: Path) -> None:
-    chunks = LedgerChunks(tmp_path.as_uri())
-    objects = {chunk_path(shard, number): chunk(shard, number) for shard in range(10) for number in range(1, 11)}
-    store = chunks.store = CountingStore(objects=objects, latency_seconds=(1.0, 1.0))
-    await BacklogJob(chunks, count_nothing).run(range(10))
-
-    assert 64 == store.most
+    assert seconds == [1 + 5.0, 1 + 2 * 5.0], "once for the id, and as often as a shard needs for each group of shards"

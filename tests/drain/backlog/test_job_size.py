@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from drain.backlog.counting import Counted
 from drain.backlog.job import MAX_CHUNKS_PER_JOB, BacklogJob
 from drain.backlog.job_size import FEWEST_CHUNKS, FIRST_CHUNKS, next_chunks
 from drain.protocol import CountedLedger
-from drain.spark.chunks import ChunkBatch
 from drain.spark.engines import RunError
 from tests.support.fakes.object_store import FakeStore
 
@@ -55,18 +55,14 @@ class Machine:
     async def newer_than(self, _: int, watermark: int) -> range:
         return range(watermark + 1, self._length + 1)
 
-    async def read(self, shard: int, numbers: Sequence[int], *, shards: int) -> ChunkBatch:
-        assert shards == 1
-        return ChunkBatch(shard, [str(number) for number in numbers], 0, None)
-
-    async def count(self, batches: Sequence[ChunkBatch]) -> dict[int, list[Any]]:
-        chunks = sum(len(batch.paths) for batch in batches)
+    async def count(self, due: Mapping[int, range]) -> dict[int, Counted]:
+        chunks = sum(map(len, due.values()))
         self.jobs.append(chunks)
         seconds = self._seconds_per_job + chunks * self._seconds_per_chunk
         await asyncio.sleep(min(RUN_SECONDS, seconds))
         if seconds > RUN_SECONDS:
             raise RunError("the run took too long")
-        return {0: []}
+        return {0: Counted((), 0)}
 
     def job(self) -> BacklogJob:
         chunks: Any = self

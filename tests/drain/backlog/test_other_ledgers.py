@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from drain.backlog.counting import ChunkBatch
+from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow, StateRow
+from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, newest_result, publish_result
 from drain.protocol import CountedLedger
 from drain.spark.chunks import LedgerChunks, LedgerReplacedError
@@ -34,9 +34,9 @@ class CountedChunks:
         self.counted: list[int] = []
         self.job = BacklogJob(self.chunks, self._count, results=results)
 
-    async def _count(self, batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        self.counted += [int(Path(path).stem) for batch in batches for path in batch.paths]
-        return {batch.shard: [] for batch in batches}
+    async def _count(self, due: Mapping[int, range]) -> Mapping[int, Counted]:
+        self.counted += [number for numbers in due.values() for number in numbers]
+        return dict.fromkeys(due, Counted((), 1))
 
 
 async def test_a_run_names_the_ledger_that_it_counted_in_the_outcome_and_in_the_result(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ async def test_a_result_that_another_ledger_published_meanwhile_is_not_taken_for
     counted = CountedChunks(tmp_path, elsewhere)
     before = Result(0, 3, (), ledger_id=OTHER)
 
-    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+    async def count(_: Mapping[int, range]) -> Mapping[int, Counted]:
         await publish_result(elsewhere, before)
-        return {0: []}
+        return {0: Counted((), 1)}
 
     counted.job._count = count
     assert "counts another ledger" in (await counted.job.run([0])).failures[0]

@@ -6,17 +6,14 @@ import asyncio
 import json
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from drain import command_line
-from drain.backlog import counting
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
 from drain.backlog.verify import compared, main, report, verify
-from drain.spark.chunks import LedgerChunks, SmallReads
-from drain.spark.fact_source import spark_frame
+from drain.spark.chunks import LedgerChunks
 from tests.support.samples.ledgers import RandomLedger
 
 ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, timestamp_index=((0, 10),)), StateRow(1, 2, None))
@@ -63,25 +60,22 @@ def test_the_json_report_is_one_document():
 def counted(spark, tmp_path):
     ledger = RandomLedger(tmp_path / "ledger", seed=5)
 
-    def job(small):
-        chunks = LedgerChunks(ledger.url, small)
-        return BacklogJob(chunks, count_on(spark, chunks))
-
-    return ledger, job(SmallReads()), job(SmallReads(max_rows=0))
+    chunks = LedgerChunks(ledger.url)
+    return ledger, BacklogJob(chunks, count_on(spark, chunks))
 
 
 @pytest.mark.spark
 async def test_a_real_ledger_has_no_differences(counted):
     """Even while it grows: the full count ends at the same chunk as the incremental one."""
-    ledger, increments, whole = counted
+    ledger, job = counted
     ledger.grow(20)
-    await verify(increments, whole, [0])
+    await verify(job, [0])
     ledger.grow(20)
 
     def grow(_):
         ledger.grow(2)
 
-    (verdict,), failures = await verify(increments, whole, [0], progress=grow)
+    (verdict,), failures = await verify(job, [0], progress=grow)
 
     assert (verdict.differences, failures) == ([], {})
     assert verdict.watermark == 43
@@ -90,9 +84,9 @@ async def test_a_real_ledger_has_no_differences(counted):
 
 @pytest.mark.spark
 def test_a_changed_result_is_detected(counted, spark, monkeypatch, capsys):
-    ledger, increments, whole = counted
+    ledger, job = counted
     ledger.grow(5)
-    asyncio.run(verify(increments, whole, [0]))
+    asyncio.run(verify(job, [0]))
     watermark = ledger.state.chunk
     good = asyncio.run(read_result(LedgerChunks(ledger.url).store, 0, watermark))
     rows = (replace(good.rows[0], records=good.rows[0].records + 1), *good.rows[1:])
@@ -106,20 +100,3 @@ def test_a_changed_result_is_detected(counted, spark, monkeypatch, capsys):
     output = capsys.readouterr()
     assert "records" in output.out
     assert "counting" in output.err
-
-
-@pytest.mark.spark
-def test_an_error_of_one_reader_is_detected_by_the_other(counted, spark, monkeypatch, capsys):
-    ledger, *_ = counted
-    ledger.grow(5)
-
-    def misread(session, table):
-        sizes = table.schema.get_field_index("size_bytes")
-        return spark_frame(session, table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64())))
-
-    monkeypatch.setattr(counting, "spark_frame", misread)
-    monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
-    monkeypatch.setattr(type(spark), "stop", lambda self: None)
-
-    assert main(["--ledger", ledger.url]) == 1
-    assert "size_bytes" in capsys.readouterr().out

@@ -1,22 +1,23 @@
 """Coalescing of requests, eager counting, and reports that repeat what has not changed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob, RunOutcome
-from drain.backlog.merge import MergedRow, StateRow
+from drain.backlog.merge import StateRow
 from drain.backlog.rates import with_rates
 from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
 from drain.protocol import Backlog, BacklogRequest, BacklogResponse, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer, is_counted
-from drain.spark.chunks import ChunkBatch, LedgerChunks
+from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import StoreUnavailableError
 from tests.support.fakes.memory_ledger import LedgerInMemory
@@ -132,8 +133,8 @@ async def test_an_hour_of_backlog_requests_to_an_idle_ledger_costs_no_request_to
     kept, chunks = LedgerInMemory(5), LedgerChunks("memory:///")
     chunks.store = kept.store
 
-    async def count(batches: Sequence[ChunkBatch]) -> dict[int, list[MergedRow]]:
-        return {}
+    async def count(due: Mapping[int, range]) -> dict[int, Counted]:
+        return dict.fromkeys(due, Counted((), kept.state.at_ms))
 
     async with RunCoalescer(BacklogJob(chunks, count), chunks, external=no_tables()) as coalescer:
 

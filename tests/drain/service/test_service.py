@@ -182,7 +182,7 @@ async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path = running.ledger.path(running.ledger.state.chunk + 1)
     path.write_bytes(b"rubbish")
     async with running.checker() as checker:
-        with pytest.raises(DrainCheckError, match=f"{path.name} is not a readable"):
+        with pytest.raises(DrainCheckError, match=f"{path.name} is damaged"):
             await checker.drained(running.query(running.stream, 0))
         path.unlink()
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
-from drain.backlog.counting import aggregate_chunks, aggregation_plan
+from drain.backlog.counting import count_chunks
 from drain.service import warmup
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_warm_up_counts_with_both_readers(spark, tmp_path, monkeypatch):
-    readers = Counter()
+def test_the_warm_up_counts_a_chunk_as_a_run_does(spark, tmp_path, monkeypatch):
+    records = []
 
-    def recorded(session, ledger_url, batches):
-        plan = aggregation_plan(session, ledger_url, batches)._jdf.queryExecution().executedPlan().toString()
-        readers["workers" if "MapInArrow" in plan else "this process"] += 1
-        (rows,) = aggregate_chunks(session, ledger_url, batches).values()
-        assert sum(item.row.records for item in rows) == 1
+    def recorded(session, ledger_url, due):
+        (found,) = count_chunks(session, ledger_url, due).values()
+        records.append(sum(item.row.records for item in found.rows))
 
-    monkeypatch.setattr(warmup, "aggregate_chunks", recorded)
+    monkeypatch.setattr(warmup, "count_chunks", recorded)
     reported: list[str] = []
     warmup.warm_up(spark, tmp_path, reported.append)
 
-    assert readers == {"this process": warmup.RUNS, "workers": warmup.RUNS}
-    assert len(reported) == 2 * warmup.RUNS
-    assert reported[-1] == "warm-up run 6 of 6 completed"
+    assert ([1] * warmup.RUNS, warmup.RUNS) == (records, len(reported))
+    assert reported[-1] == "warm-up run 5 of 5 completed"

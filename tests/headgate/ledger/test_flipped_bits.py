@@ -16,11 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import check_snapshot, encode_snapshot
-from drain.backlog.aggregates import SCHEMA
+from drain.backlog.aggregates import FACTS, SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, decode_result, encode_result, result_path
-from drain.spark.fact_source import FACTS
 from drain.spark.object_reader import ObjectError, decode_object
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk

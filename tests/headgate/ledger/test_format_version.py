@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from controller.snapshots.restore import catch_up, load_newest_snapshot
 from drain.backlog import compacted_facts
 from drain.backlog.aggregates import SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
-from drain.spark.chunks import LedgerChunks
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import checksum, seal_json
@@ -147,13 +145,6 @@ async def test_an_older_object_stops_its_reader(
         f"{path} has format 1, this version of headgate reads format {supported}; headgate does not convert ledgers: "
         "start a new cluster on an empty ledger URL, or run the older version"
     ) == str(raised.value)
-
-
-async def test_the_backlog_job_names_an_older_chunk_by_its_path(store: LocalStore) -> None:
-    await rewrite(store, CHUNK_PATH, of_older_format)
-
-    with pytest.raises(LedgerFormatError, match=rf"^{re.escape(CHUNK_PATH)} has format 1, .* reads format \d+;"):
-        await LedgerChunks(store._root.as_uri()).read(0, range(1, 2))
 
 
 async def test_an_older_object_is_refused_before_its_other_fields_are_read(store: LocalStore) -> None:

@@ -129,7 +129,7 @@ def test_a_record_sets_the_documented_columns(document, ledger) -> None:
 
 
 def test_a_fact_with_an_offset_is_identified_by_its_columns(document) -> None:
-    """Counting compares no names (drain.backlog.plans), so an older version would mistake a new fact for one of these."""
+    """Counting compares no names (drain.backlog.aggregates), so an older version would mistake a new fact for one of these."""
     described = {ticked(fact)[0]: set(ticked(columns)) for fact, columns, _ in document["Facts"].table()}
     with_offset = {
         fact: columns & {"subscription_id", "end_offset"} for fact, columns in described.items() if "offset" in columns

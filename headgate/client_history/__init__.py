@@ -1,1 +1,0 @@
-"""Client histories: what programs sent, and what reached their consumers, as they have written it down."""
