@@ -47,6 +47,9 @@ from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
 
 LISTING_SECONDS: Final = 60.0
+FIRST_IMPORTS: Final = 3
+FIRST_IMPORT_SECONDS: Final = 1.0
+"""So often, and after such pauses, a program that starts tries to import the shards."""
 MAX_RECORDS: Final = 10_000
 """GetRecords returns no more."""
 QUEUED_RECORDS: Final = 1_000
@@ -172,7 +175,7 @@ class KinesisConsumer:
 
         The other arguments, and the errors, are those of `headgate.ExternalConsumer`.
         """
-        require_count("KinesisConsumer: max_records", max_records)
+        require_count("KinesisConsumer: max_records", max_records, MAX_RECORDS)
         self._topic = topic or stream
         self._subscription = subscription
         self._start: Literal["earliest", "latest"] | datetime | None = start
@@ -291,7 +294,7 @@ class KinesisConsumer:
     async def _give(self, segment: GrantedSegment, held: _HeldShard) -> None:
         shard = segment.label
         position = None if segment.checkpoint is None else Position.read(segment.checkpoint)
-        hashes = self._hashes_of(shard)
+        hashes = await self._hashes_of(shard)
         reader = ShardReader(self._stream, shard, self._max_records, self._draw)
         start = self._start if isinstance(self._start, datetime) else None
         async for page in reader.pages(position, start):
@@ -318,18 +321,28 @@ class KinesisConsumer:
                     held.given += 1
                     await self._shards.queue.put(record)
 
-    def _hashes_of(self, shard: str) -> tuple[int, int]:
-        assert self._layout is not None, "it is imported before a shard is granted"
-        known = {each.segment: each.hashes for each in self._layout.segments}.get(shard)
-        return (0, 2**128 - 1) if known is None else (int(known[0]), int(known[1]))
+    async def _hashes_of(self, shard: str) -> tuple[int, int]:
+        """Return the hashes of a shard, which another copy of the program may have imported."""
+        for listed in (self._import, None):
+            assert self._layout is not None, "it is imported before a shard is granted"
+            for each in self._layout.segments:
+                if each.segment == shard and each.hashes is not None:
+                    return int(each.hashes[0]), int(each.hashes[1])
+            if listed is not None:
+                await listed()
+        return 0, 2**128 - 1
 
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(LISTING_SECONDS * (0.5 + self._draw.random()))
             await self._import()
 
-    async def _import(self) -> None:
-        """Import the stream's shards, if they have changed since the last time."""
+    async def _import(self, attempt: int = 1) -> None:
+        """Import the stream's shards, if they have changed since the last time.
+
+        Another copy of the program may have imported a newer listing meanwhile. If it is the first one of this copy, it
+        is listed again.
+        """
         try:
             layout = await self._stream.shards()
             if layout == self._layout:
@@ -343,10 +356,12 @@ class KinesisConsumer:
             log.warning("kinesis.not_listed", reason=str(error))
             return
         except RequestRejectedError as error:
-            if self._layout is None:
+            if self._layout is None and (attempt == FIRST_IMPORTS or error.verdict != "invalid"):
                 raise
-            # Another copy of the program may have imported a newer listing.
             log.warning("kinesis.not_imported", reason=str(error))
+            if self._layout is None:
+                await asyncio.sleep(FIRST_IMPORT_SECONDS)
+                await self._import(attempt + 1)
             return
         self._layout = layout
         if found.created:

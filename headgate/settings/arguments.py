@@ -4,6 +4,7 @@ Pure. A duration that is NaN never ends a wait, and one of 1e-320 s ends it befo
 both are errors and not very long or short waits.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,6 +37,6 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
         raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
 
 
-def require_count(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name}={value} has to be 1 or more")
+def require_count(name: str, value: int, at_most: float = math.inf) -> None:
+    if not 1 <= value <= at_most:
+        raise ConfigError(f"{name}={value} has to be 1 {'or more' if at_most == math.inf else f'to {at_most}'}")

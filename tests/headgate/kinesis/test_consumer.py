@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headgate.client.processing.policies import LookAhead, RetryPolicy
+from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
 from headgate.kinesis import KinesisConsumer, KinesisRecord
 from headgate.kinesis import consumer as module
+from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.headgate.kinesis.test_aggregation import PACKED, RECORDS
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.waiting import until
@@ -238,3 +241,59 @@ async def test_a_record_whose_handler_fails_is_the_first_of_the_next_program(str
         reader.fails_at = None
         async with reader.reading(cluster):
             await until(lambda: reader.by_key == whole(6), SECONDS)
+
+
+async def test_a_program_that_starts_lists_the_shards_again_if_another_one_has_imported_newer_ones(
+    stream: FakeKinesisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader()
+    old = await stream.shards()
+    put(stream, 0, 3)
+    stream.split("shardId-000000000000")
+    put(stream, 3, 6)
+    listings, list_now = [old], stream.shards
+
+    async def listed() -> ExternalLayout:
+        return listings.pop() if listings else await list_now()
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("s", await list_now())
+        monkeypatch.setattr(stream, "shards", listed)
+        async with reader.reading(cluster):
+            await until(lambda: reader.by_key == whole(6), SECONDS)
+
+
+async def test_what_was_read_of_a_shard_that_is_not_held_any_more_is_not_handled() -> None:
+    shards = module._Shards()
+    for generation in (1, 2):
+        shards.queue.put_nowait(KinesisRecord("s", SegmentId(0), Offset(0), b"k", b"", 0, Generation(generation)))
+    shards.holdings[0, 2] = cast("Any", None)
+    assert 2 == (await anext(shards.records())).generation
+
+
+def test_more_records_at_once_than_kinesis_returns_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_records=10001 has to be 1 to 10000"):
+        KinesisConsumer(cast("Any", None), stream="s", subscription="sub", max_records=10_001)
+
+
+async def test_a_packed_record_of_another_shard_is_dropped_also_by_a_program_that_did_not_list_the_shards(
+    stream: FakeKinesisStream,
+) -> None:
+    seen: list[bytes] = []
+
+    async def handle(record: KinesisRecord) -> None:
+        seen.append(record.value)
+
+    _, upper = stream.split("shardId-000000000000")
+    async with world() as (cluster, _), contextlib.AsyncExitStack() as stack:
+        programs = [await stack.enter_async_context(consuming(cluster, name=name)) for name in ("one", "two", "three")]
+        tasks = [asyncio.create_task(each.run(handle)) for each in programs]
+        await asyncio.sleep(10)
+        stream.split(upper)
+        for key in ("k1", "k3"):  # One in each of the new shards, as the packed records are.
+            stream.put(key, PACKED)
+        await asyncio.sleep(15)
+        for each in programs:
+            each.stop()
+        await asyncio.gather(*tasks)
+    assert sorted(each.data for each in RECORDS) == sorted(seen)
