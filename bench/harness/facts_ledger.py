@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from controller.chunk_writer.builder import SCHEMA, ChunkBuilder
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.chunk import FORMAT, METADATA_KEY
+from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 
 SEGMENTS, SUBSCRIPTIONS, RECORD_EVERY, RECORD_BYTES = 16, 4, 8, 100
-_COLUMNS = tuple(field.name for field in SCHEMA)
+_SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items() if name != "headers"])
 
 
 class FactsLedger:
@@ -103,5 +103,5 @@ def _table(first: int, rows: int) -> pa.Table:
         "timestamp_ms": pa.array(at, mask=~is_record),
         "size_bytes": pa.array(np.full(rows, RECORD_BYTES), mask=~is_record),
     }
-    empty = {name: pa.nulls(rows, SCHEMA.field(name).type) for name in _COLUMNS if name not in columns}
-    return pa.table({**columns, **empty}).select(_COLUMNS).cast(SCHEMA)
+    empty = {field.name: pa.nulls(rows, field.type) for field in _SCHEMA if field.name not in columns}
+    return pa.table({**columns, **empty}).select(_SCHEMA.names).cast(_SCHEMA)

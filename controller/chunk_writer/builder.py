@@ -6,52 +6,45 @@ Entries come first, records last. headgate.ledger.chunk reads chunks and defines
 No I/O.
 """
 
-import io
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from operator import add
 from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
-from arro3.io import write_parquet
 
-from controller.chunk_writer.arrow_columns import PaddedColumns, nullable
-from headgate.ledger.checksum import seal_parquet
+from controller.chunk_writer import parquet_writer as parquet
+from controller.chunk_writer.parquet_writer import Node, Page, ParquetWriter
+from headgate.ledger.checksum import sealed
 from headgate.ledger.chunk import COLUMNS, FORMAT, METADATA_KEY, ChunkHeader, RecordColumns, pack_records
 from headgate.ledger.facts import facts_of
 from headgate.model import entries as e
-from headgate.model.headers import header_bytes
+from headgate.model.headers import Headers, header_bytes
 from headgate.model.layout import Layout
 
-PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
-"""Chunks with at least this many bytes of records are written with pyarrow instead of arro3. Readers see no difference.
-"""
 LARGE_RECORDS: Final = 1000
 LARGE_ENTRY_BYTES: Final = 8 * 1024
 LARGE_VALUE_BYTES: Final = 256 * 1024
-COMPRESSION: Final = "snappy"
-DICTIONARY_COLUMNS: Final = ("fact", "subscription_type")
-"""Columns with few distinct values. Keys and values are mostly distinct, so a dictionary would not pay."""
 UNCOMPRESSED_MAX_ROWS: Final = 5
 UNCOMPRESSED_MAX_BYTES: Final = 1024
-"""At most this many rows, and bytes of records and entries, are written without dictionaries and
-compression. They save nothing there, and take a third of the writer's time: up to 5 rows of small
-records and acknowledgements are smaller without."""
-
-HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
-SCHEMA: Final = pa.schema(
-    [(name, HEADERS if name == "headers" else pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
-)
-SCHEMA_WITHOUT_HEADERS: Final = pa.schema([field for field in SCHEMA if field.name != "headers"])
-FIELDS: Final = [(field.name, field.type) for field in SCHEMA]
-INTEGER: Final = pa.int64()
-FEW_ROWS: Final = 16
-"""Empty columns of at most this many rows are kept for the next chunks."""
-
+"""At most this many rows, and bytes of records and entries, are written without compression, which saves nothing there:
+up to 5 rows of small records and acknowledgements are smaller without."""
 PACKED_MAX_BYTES: Final = 4 * 1024
 """Chunks with at most this many bytes of records contain them in MessagePack, too."""
+
+_KINDS: Final = {
+    "int64": (parquet.INT64, None),
+    "string": (parquet.BYTE_ARRAY, parquet.UTF8),
+    "binary": (parquet.BYTE_ARRAY, None),
+}
+"""Arrow type → kind of values, and annotation."""
+_HEADER: Final = Node("element", children=(Node("name", *_KINDS["string"]), Node("value", *_KINDS["binary"])))
+HEADERS: Final = Node(
+    "headers", annotation=parquet.LIST, children=(Node("list", repetition=parquet.REPEATED, children=(_HEADER,)),)
+)
+_NODES: Final = {name: HEADERS if name == "headers" else Node(name, *_KINDS[kind]) for name, kind in COLUMNS.items()}
+WITHHEADERS: Final = ParquetWriter(list(_NODES.values()))
+WITHOUTHEADERS: Final = ParquetWriter([node for node in _NODES.values() if node is not HEADERS])
 
 
 class ChunkBuilder:
@@ -60,7 +53,6 @@ class ChunkBuilder:
     def __init__(
         self,
         *,
-        pyarrow_threshold_bytes: int = PYARROW_THRESHOLD_BYTES,
         uncompressed_max_rows: int = UNCOMPRESSED_MAX_ROWS,
         packed_max_bytes: int = PACKED_MAX_BYTES,
     ) -> None:
@@ -69,7 +61,6 @@ class ChunkBuilder:
         self.records = RecordColumns()
         self._bodies: list[bytes] = []
         self._layouts: list[Layout | None] = []
-        self._pyarrow_threshold_bytes = pyarrow_threshold_bytes
         self._uncompressed_max_rows = uncompressed_max_rows
         self._packed_max_bytes = packed_max_bytes
 
@@ -123,87 +114,73 @@ class ChunkBuilder:
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
         )
-        bodies = self._bodies
         facts = [
             fact for entry, layout in zip(self.entries, self._layouts, strict=True) for fact in facts_of(entry, layout)
         ]
-        batch = _table(bodies, facts, self.records, size_bytes, SCHEMA if has_headers else SCHEMA_WITHOUT_HEADERS)
-        metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
-        if sum(size_bytes) >= self._pyarrow_threshold_bytes:
-            return seal_parquet(_write_large(batch, metadata), packed)
-        plain = (
-            batch.num_rows <= self._uncompressed_max_rows
-            and sum(size_bytes) + sum(map(len, bodies)) <= UNCOMPRESSED_MAX_BYTES
+        rows = len(self._bodies) + len(facts) + len(self.records)
+        pages, footer = (WITHHEADERS if has_headers else WITHOUTHEADERS).write(
+            _pages(self._bodies, facts, self.records, size_bytes, with_headers=has_headers),
+            rows,
+            {METADATA_KEY.decode(): msgspec.json.encode(header).decode()},
+            plain=rows <= self._uncompressed_max_rows
+            and sum(size_bytes) + sum(map(len, self._bodies)) <= UNCOMPRESSED_MAX_BYTES,
         )
-        return seal_parquet(_write_small(batch, metadata, plain=plain), packed)
+        return sealed([*pages, packed], footer)
 
 
-_few_nulls = lru_cache(maxsize=64)(pa.nulls)
-"""Half of the columns of a small chunk are empty. An array never changes."""
-
-
-def _table(
+def _pages(
     bodies: Sequence[bytes],
-    facts: Sequence[dict[str, Any]],
+    facts: Sequence[Mapping[str, Any]],
     records: RecordColumns,
     size_bytes: Sequence[int],
-    schema: pa.Schema,
-) -> pa.RecordBatch:
-    """Return all rows: entries, then facts, then records."""
-    rows = len(bodies) + len(facts) + len(records)
-    entry_columns = PaddedColumns(rows, 0, len(bodies))
-    record_columns = PaddedColumns(rows, rows - len(records), len(records))
-    recorded: dict[str, Sequence[Any]] = {
-        "fact": [b"record"] * len(records),
+    *,
+    with_headers: bool,
+) -> list[Page]:
+    """Return the columns of all rows: entries, then facts, then records."""
+    others, count = len(bodies) + len(facts), len(records)
+    rows = others + count
+    nulls = Page(rows, parquet.levels((0, rows)))
+    of_records = parquet.levels((0, others), (1, count))
+    integers = {
         "topic_id": records.topic_id,
         "segment": records.segment,
         "offset": records.offset,
         "timestamp_ms": records.timestamp_ms,
         "size_bytes": size_bytes,
-        "key": records.key,
-        "value": records.value,
     }
+    blobs = {"fact": [b"record"] * count, "key": records.key, "value": records.value}
 
-    def column(name: str, kind: pa.DataType) -> pa.Array:
-        if name == "body":
-            return entry_columns.blobs(bodies, kind)
-        if name == "headers":
-            return record_columns.headers(records.headers, kind)
-        values = recorded.get(name)
+    def page(name: str, encode: Callable[[Any], Iterable[bytes]], values: Sequence[Any]) -> Page:
+        assert not values or len(values) == count, f"{name} has {len(values)} values for {count} records"
         stated = [fact.get(name) for fact in facts]
-        if any(value is not None for value in stated):
-            return nullable([None] * len(bodies) + stated + list(values or [None] * len(records)), kind)
-        if not values:
-            return _few_nulls(rows, kind) if rows <= FEW_ROWS else pa.nulls(rows, kind)
-        return record_columns.integers(values) if kind == INTEGER else record_columns.blobs(values, kind)
+        given = [value for value in stated if value is not None]
+        if not given:
+            return Page(rows, of_records, encode(values)) if values else nulls
+        if isinstance(given[0], str):
+            given = [value.encode() for value in given]
+        runs = [(int(present), len(list(run))) for present, run in groupby(stated, lambda value: value is not None)]
+        levels = parquet.levels((0, len(bodies)), *runs, (int(bool(values)), count))
+        return Page(rows, levels, encode([*given, *values]))
 
-    columns = [column(*field) for field in FIELDS if field[0] != "headers" or schema is SCHEMA]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool) -> bytes:
-    """Write with arro3: pyarrow takes three times as long for a chunk of a few rows, which a client waits for."""
-    sink = io.BytesIO()
-    write_parquet(
-        batch,
-        sink,
-        key_value_metadata=metadata,
-        compression="uncompressed" if plain else COMPRESSION,
-        dictionary_enabled=False,
-        column_dictionary_enabled=None if plain else dict.fromkeys(DICTIONARY_COLUMNS, True),
-        # No reader reads a part of a chunk, so pages within it have no use.
-        data_page_row_count_limit=2**31,
-        skip_arrow_metadata=True,
-    )
-    return sink.getvalue()
+    found = []
+    for name, kind in COLUMNS.items():
+        if name == "body":
+            found.append(Page(rows, parquet.levels((1, len(bodies)), (0, rows - len(bodies))), parquet.blobs(bodies)))
+        elif name == "headers":
+            found += header_pages(others, records.headers) if with_headers else []
+        elif kind == "int64":
+            found.append(page(name, parquet.integers, integers.get(name, ())))
+        else:
+            found.append(page(name, parquet.blobs, blobs.get(name, ())))
+    return found
 
 
-def _write_large(batch: pa.RecordBatch, metadata: dict[str, str]) -> memoryview:
-    """Write with pyarrow: it takes a third of arro3's time for a megabyte and releases the GIL meanwhile."""
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, batch.schema, compression=COMPRESSION, use_dictionary=list(DICTIONARY_COLUMNS), store_schema=False
-    ) as writer:
-        writer.write_batch(batch)
-        writer.add_key_value_metadata(metadata)
-    return memoryview(sink.getvalue())
+def header_pages(others: int, headers: Sequence[Headers]) -> list[Page]:
+    """Return names and values of the headers of records, which follow ``others`` rows. A row without any is null."""
+    sizes = [len(each) for each in headers]
+    begins = parquet.levels((0, others), *(run for size in sizes for run in ((0, 1), (1, size - 1)) if run[1] > 0))
+    present = parquet.levels((0, others), *((4, size) if size else (0, 1) for size in sizes))
+    pairs = [pair for each in headers for pair in each]
+    columns = [name.encode() for name, _ in pairs], [value for _, value in pairs]
+    count = others + sum(max(size, 1) for size in sizes)
+    return [Page(count, begins + present, parquet.blobs(values)) for values in columns]

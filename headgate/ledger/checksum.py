@@ -12,6 +12,7 @@ Pure, and without imports of headgate: drain.spark.object_reader sends it to Spa
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 MARK: Final = b"HGck"
@@ -37,10 +38,17 @@ def check(data: bytes, expected: int) -> None:
 
 
 def seal(data: bytes | memoryview, at: int = 0) -> bytes:
-    """Return ``data`` with a seal at position ``at``. Copies once: a large chunk takes longer to copy than to check."""
+    """Return ``data`` with a seal at position ``at``."""
     view = memoryview(data)
-    crc = zlib.crc32(view[at:], zlib.crc32(MARK, zlib.crc32(view[:at])))
-    return b"".join((view[:at], MARK, crc.to_bytes(4, "little"), view[at:]))
+    return sealed([view[:at]], view[at:])
+
+
+def sealed(before: Sequence[bytes | memoryview], after: bytes | memoryview) -> bytes:
+    """Return an object with a seal before its last part."""
+    crc = 0
+    for part in (*before, MARK, after):
+        crc = zlib.crc32(part, crc)
+    return b"".join((*before, MARK, crc.to_bytes(4, "little"), after))
 
 
 def verify(data: bytes, at: int = 0) -> None:
@@ -53,12 +61,9 @@ def verify(data: bytes, at: int = 0) -> None:
         raise ChecksumError(f"its {len(data)} bytes have the checksum {found:08x}, expected {expected:08x}")
 
 
-def seal_parquet(data: bytes | memoryview, packed: bytes = b"") -> bytes:
-    """Return the Parquet object ``data`` with a seal before its footer, and ``packed`` before the seal."""
-    at = parquet_footer_start(memoryview(data))
-    if packed:
-        data = b"".join((memoryview(data)[:at], packed, memoryview(data)[at:]))
-    return seal(data, at + len(packed))
+def seal_parquet(data: bytes | memoryview) -> bytes:
+    """Return the Parquet object ``data`` with a seal before its footer."""
+    return seal(data, parquet_footer_start(data))
 
 
 def verify_parquet(data: bytes) -> None:

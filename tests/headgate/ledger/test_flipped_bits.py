@@ -104,7 +104,6 @@ def stored_result() -> Stored:
 OBJECTS = {
     "a chunk of one record": stored_chunk(1),
     "a small chunk": stored_chunk(50),
-    "a large chunk": stored_chunk(50, pyarrow_threshold_bytes=1),
     "a snapshot": stored_snapshot(),
     "a result": stored_result(),
 }

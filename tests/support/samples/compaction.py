@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from typing import Any
 
-import pyarrow as pa
-from arro3.io import write_parquet
-
-from controller.chunk_writer.arrow_columns import PaddedColumns
-from controller.chunk_writer.builder import HEADERS
+from controller.chunk_writer.builder import HEADERS, header_pages
+from controller.chunk_writer.parquet_writer import BYTE_ARRAY, INT64, Node, Page, ParquetWriter, blobs, integers, levels
 from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.identity import read_ledger_id
@@ -18,15 +14,8 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
 from tests.support.samples.record_rows import record_rows
 
-_TYPES = {
-    "offset": pa.int64(),
-    "timestamp_ms": pa.int64(),
-    "stored_at_ms": pa.int64(),
-    "size_bytes": pa.int64(),
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": HEADERS,
-}
+_INTEGERS, _BLOBS = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes"), ("key", "value")
+_WRITER = ParquetWriter([*(Node(n, INT64) for n in _INTEGERS), *(Node(n, BYTE_ARRAY) for n in _BLOBS), HEADERS])
 
 
 async def compact(
@@ -76,20 +65,12 @@ async def compacted_objects(
 async def _create_object(
     ledger: Ledger, path: str, topic_id: int, segment: int, records: list[dict[str, Any]]
 ) -> CompactedObject:
-    # As chunks are written: `pyarrow.array` would import pandas, and its writer takes three times as long for some rows.
-    columns = PaddedColumns(len(records), 0, len(records))
-    arrays = [
-        columns.integers([row[name] for row in records])
-        if kind == pa.int64()
-        else columns.headers([row[name] for row in records], kind)
-        if kind == HEADERS
-        else columns.blobs([row[name] for row in records], kind)
-        for name, kind in _TYPES.items()
-    ]
-    sink = io.BytesIO()
-    batch = pa.RecordBatch.from_arrays(arrays, names=list(_TYPES))
-    write_parquet(batch, sink, compression="uncompressed", dictionary_enabled=False, skip_arrow_metadata=True)
-    data = sink.getvalue()
+    columns = [(integers, name) for name in _INTEGERS] + [(blobs, name) for name in _BLOBS]
+    rows, present = len(records), levels((1, len(records)))
+    pages = [Page(rows, present, encode([row[name] for row in records])) for encode, name in columns]
+    pages += header_pages(0, [row["headers"] for row in records])
+    parts, footer = _WRITER.write(pages, rows, {}, plain=True)
+    data = b"".join((*parts, footer))
     await ledger.store.create(path, data)
     return CompactedObject(
         path=path,
