@@ -5,7 +5,7 @@ Nothing that a daemon reports is used. The rules:
 1. A record whose delivery succeeded is in the ledger; one that failed for certain is not.
 2. A record is in the ledger once, and the records of a key are in the order in which they were sent.
 3. Each consumer's delivery is what the ledger has at that place, and each subscription gets every record.
-4. STREAM: first deliveries of a key are in order, across all consumers.
+4. headgate.client_history.judge finds nothing in what the programs saw: STREAM keeps the order of keys, and more.
 5. STREAM: a segment is granted after every ancestor is acknowledged to its end.
 6. A record is delivered again only for a reason: within one run of a consumer at most once for each grant of its
    segment, and never below the position that was acknowledged when the segment was granted.
@@ -81,6 +81,12 @@ def judge_topic(topic: TopicEvidence) -> list[Violation]:
         *rejected(topic.sent),
         *checks.stored_twice(topic.stored),
         *checks.stored_out_of_order(topic.stored),
+        *checks.judged(
+            topic.sent,
+            {each.name: each.deliveries for each in topic.subscriptions},
+            {each.name for each in topic.subscriptions if each.kind == e.SubscriptionType.STREAM},
+            complete=True,
+        ),
     ]
     for subscription in topic.subscriptions:
         found += [
@@ -99,7 +105,6 @@ def judge_subscription(topic: TopicEvidence, subscription: SubscriptionEvidence)
         *repeated_without_reason(deliveries, grants(topic.chunks, topic.shard, topic.topic, subscription.name)),
     ]
     if subscription.kind == e.SubscriptionType.STREAM:
-        found += checks.reordered(deliveries)
         found += checks.children_before_parents(topic.chunks, topic.shard, topic.topic, subscription.name)
     return found
 

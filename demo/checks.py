@@ -7,14 +7,17 @@ reordering are visible without knowledge of segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from headgate.client_history.judge import Event, judge
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
+
+_OUTCOMES = {"committed": "stored", "failed": "not stored", "rejected": "not stored"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +114,46 @@ def altered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> l
     ]
 
 
-def reordered(deliveries: Iterable[Delivery]) -> list[Violation]:
-    """Return first deliveries that follow a later record of their key, across all consumers."""
-    seen: set[tuple[str, int]] = set()
-    first = []
-    for delivery in sorted(deliveries, key=lambda delivery: delivery.at_ns):
-        if (delivery.key, delivery.counter) not in seen:
-            seen.add((delivery.key, delivery.counter))
-            first.append((delivery.key, delivery.counter))
-    return _out_of_order("reordered", first)
+def judged(
+    sent: Iterable[SentRecord],
+    deliveries: Mapping[str, Iterable[Delivery]],
+    ordered: Collection[str],
+    *,
+    complete: bool,
+) -> list[Violation]:
+    """Return what the independent judge finds in what the programs of one topic saw. It does not know the ledger.
+
+    Args:
+        sent: by one producer, in the order in which it sent.
+        deliveries: of each subscription.
+        ordered: the subscriptions that keep the order of keys.
+        complete: every subscription had the time to get everything.
+    """
+    events: list[Event] = []
+    for record in sent:
+        about = {"topic": "", "record": f"{record.key} #{record.counter}"}
+        outcome = _OUTCOMES.get(record.outcome, "unknown")
+        events += (
+            {"event": "send", "at": record.sent_ns, "key": record.key, "sender": "producer"} | about,
+            {"event": "outcome", "at": record.done_ns, "outcome": outcome} | about,
+        )
+    events += (
+        {
+            "event": "delivery",
+            "topic": "",
+            "at": each.at_ns,
+            "subscription": name,
+            "record": f"{each.key} #{each.counter}",
+            "place": f"{each.segment}:{each.offset}",
+            "ordered": name in ordered,
+        }
+        for name, found in deliveries.items()
+        for each in found
+    )
+    return [
+        Violation(each.rule, f"{each.subscription}: {each.detail}" if each.subscription else each.detail)
+        for each in judge(events, complete=complete)
+    ]
 
 
 def repeated(deliveries: Sequence[Delivery]) -> int:

@@ -34,6 +34,7 @@ COMMANDS: Final[CommandTable] = {
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
     "migrate": ("headgate.cli.migrate", "Take over the positions of a KCL application."),
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
+    "verify-history": ("headgate.cli.verify_history", "Judge what producers and consumers have recorded."),
 }
 
 DAEMON_COMMANDS: Final[CommandTable] = {

@@ -31,6 +31,7 @@ RUN_BY = {
     "check-config --config": "deploy/test_secure_deployment.py",
     "deploy-files": "deploy/test_debian_package.py",
     "deploy-files --runbook-url": "controller/cli/test_deploy_files.py",
+    "verify-history": "headgate/client_history/test_recorder.py",
     "http token": "system/test_http_security.py",
     "http token --file": "system/test_http_security.py",
     "run": "deploy/test_secure_deployment.py",

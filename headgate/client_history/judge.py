@@ -1,0 +1,199 @@
+"""Judge a client history: what programs sent, and what their consumers got. Pure, and it imports nothing of headgate.
+
+It is a list of events, each a mapping with ``event`` and these fields. ``at`` is a number, from a clock that all
+programs share; ``record`` names a record within its topic; ``place`` is where it is stored.
+
+* ``send``: at, topic, key, record, sender. One sender's are listed in the order in which it sent.
+* ``outcome``: topic, record, at, outcome: "stored", "not stored" or "unknown".
+* ``delivery``: topic, subscription, at, record; it may have place, count (QUEUE), and ordered: false, if the
+  subscription does not keep the order of keys. Then rules 6 and 7 do not apply.
+* ``acknowledged``: topic, subscription, at, record: its acknowledgement is stored.
+* ``failed``: topic, subscription, at, record: its delivery was acknowledged negatively, and that is stored.
+* ``parked``, ``resumed``: topic, subscription, at, key.
+* ``seek``: topic, subscription, at: the subscription was moved, and is judged again from here.
+
+The rules:
+
+1. *lost*: every subscription gets every record whose outcome is "stored", if the history is complete.
+2. *stored despite failure*: no subscription gets a record whose outcome is "not stored".
+3. *stored twice*: a record has one place, and a place one record.
+4. *never sent*: no subscription gets a record without a send, in a topic of which the history has one.
+5. *repeated*: a subscription does not get a record again whose acknowledgement is stored.
+6. *out of order*: a subscription gets the records of a key for the first time in the order of each sender. Across
+   senders: not after one that was sent once it was stored.
+7. *parked*: between ``parked`` and ``resumed`` a subscription gets no record of the key.
+8. *count*: the count of a delivery is above the number of failures of the record before it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+FIELDS: Final = {
+    "send": ("topic", "at", "key", "record", "sender"),
+    "outcome": ("topic", "at", "record", "outcome"),
+    "delivery": ("topic", "at", "subscription", "record"),
+    "acknowledged": ("topic", "at", "subscription", "record"),
+    "failed": ("topic", "at", "subscription", "record"),
+    "parked": ("topic", "at", "subscription", "key"),
+    "resumed": ("topic", "at", "subscription", "key"),
+    "seek": ("topic", "at", "subscription"),
+}
+OUTCOMES: Final = ("stored", "not stored", "unknown")
+
+Event = Mapping[str, Any]
+
+
+class Violation(NamedTuple):
+    rule: str
+    topic: str
+    subscription: str
+    """Empty if it concerns all."""
+    detail: str
+
+
+def fault_of(event: Event) -> str | None:
+    """Return what is wrong with the form of an event; None: nothing."""
+    fields = FIELDS.get(event.get("event", ""))
+    if fields is None:
+        return f"event {event.get('event')!r} is none of {', '.join(FIELDS)}"
+    missing = [name for name in fields if name not in event]
+    if missing:
+        return f"{event['event']} lacks {', '.join(missing)}"
+    if event["event"] == "outcome" and event["outcome"] not in OUTCOMES:
+        return f"outcome {event['outcome']!r} is none of {', '.join(OUTCOMES)}"
+    return None
+
+
+@dataclass(slots=True)
+class _Sent:
+    key: str
+    sender: str
+    number: int
+    """Its place among what the sender sent."""
+    at: float
+    outcome: str = "unknown"
+    stored_at: float = float("inf")
+
+
+class _Topic:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent: dict[str, _Sent] = {}
+        self.place_of: dict[str, str] = {}
+        self.record_at: dict[str, str] = {}
+        self.readers: dict[str, _Reader] = {}
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What one subscription has got, since it was moved."""
+
+    ordered: bool = True
+    whole: bool = True
+    """It was never moved, so it has to get everything."""
+    got: set[str] = field(default_factory=set)
+    acknowledged: set[str] = field(default_factory=set)
+    failures: Counter[str] = field(default_factory=Counter)
+    parked: set[str] = field(default_factory=set)
+    last_of: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(key, sender) → the last record of it that the sender sent."""
+    last_sent: dict[str, str] = field(default_factory=dict)
+    """Key → of the records that it got, the one that was sent last."""
+
+
+def judge(events: Sequence[Event], *, complete: bool) -> list[Violation]:
+    """Return all violations. ``complete``: every subscription had the time to get everything, so rule 1 applies."""
+    topics: dict[str, _Topic] = {}
+    for event in events:
+        _note(topics.setdefault(event["topic"], _Topic(event["topic"])), event)
+    found: list[Violation] = []
+    for event in sorted(events, key=lambda each: each["at"]):
+        if "subscription" in event:
+            topic = topics[event["topic"]]
+            broken = _follow(topic, topic.readers[event["subscription"]], event)
+            found += (Violation(rule, topic.name, event["subscription"], detail) for rule, detail in broken)
+    if complete:
+        found += _lost(topics.values())
+    return found
+
+
+def _note(topic: _Topic, event: Event) -> None:
+    """Remember what was sent, and who reads."""
+    if event["event"] == "send":
+        number = len(topic.sent)
+        topic.sent[event["record"]] = _Sent(event["key"], event["sender"], number, event["at"])
+    elif event["event"] == "outcome" and event["record"] in topic.sent:
+        sent = topic.sent[event["record"]]
+        sent.outcome = event["outcome"]
+        if sent.outcome == "stored":
+            sent.stored_at = event["at"]
+    elif "subscription" in event:
+        reader = topic.readers.setdefault(event["subscription"], _Reader())
+        reader.ordered = reader.ordered and event.get("ordered", True)
+
+
+def _follow(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[str, str]]:
+    """Apply an event of a subscription; yield the rules that it breaks."""
+    match event["event"]:
+        case "delivery":
+            yield from _delivered(topic, reader, event)
+        case "acknowledged":
+            reader.acknowledged.add(event["record"])
+        case "failed":
+            reader.failures[event["record"]] += 1
+        case "parked":
+            reader.parked.add(event["key"])
+        case "resumed":
+            reader.parked.discard(event["key"])
+        case "seek":
+            topic.readers[event["subscription"]] = _Reader(ordered=reader.ordered, whole=False)
+
+
+def _delivered(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[str, str]]:
+    record, place = event["record"], event.get("place")
+    sent = topic.sent.get(record)
+    if sent is None:
+        if topic.sent:
+            yield "never sent", f"{record} was delivered"
+        return
+    if sent.outcome == "not stored":
+        yield "stored despite failure", f"{record} was delivered, and its sender learned that it is not stored"
+    if place is not None:
+        if (known := topic.place_of.setdefault(record, place)) != place:
+            yield "stored twice", f"{record} is at {known} and at {place}"
+        if (other := topic.record_at.setdefault(place, record)) != record:
+            yield "stored twice", f"{place} has {other} and {record}"
+    if record in reader.acknowledged:
+        yield "repeated", f"{record} was delivered after its acknowledgement was stored"
+    if (failures := reader.failures[record]) >= event.get("count", failures + 1):
+        yield "count", f"delivery {event['count']} of {record} came after {failures} failures"
+    if reader.ordered:
+        if sent.key in reader.parked:
+            yield "parked", f"{record} of the parked key {sent.key} was delivered"
+        if record not in reader.got:
+            yield from _first_delivery(topic, reader, record, sent)
+    reader.got.add(record)
+
+
+def _first_delivery(topic: _Topic, reader: _Reader, record: str, sent: _Sent) -> Iterable[tuple[str, str]]:
+    before = reader.last_of.setdefault((sent.key, sent.sender), record)
+    if sent.number < topic.sent[before].number:
+        yield "out of order", f"{record} of key {sent.key} came after {before}, which {sent.sender} sent later"
+    else:
+        reader.last_of[sent.key, sent.sender] = record
+    last = reader.last_sent.setdefault(sent.key, record)
+    if sent.stored_at < topic.sent[last].at:
+        yield "out of order", f"{record} of key {sent.key} came after {last}, which was sent once it was stored"
+    if sent.at > topic.sent[last].at:
+        reader.last_sent[sent.key] = record
+
+
+def _lost(topics: Iterable[_Topic]) -> Iterable[Violation]:
+    for topic in topics:
+        stored = [record for record, sent in topic.sent.items() if sent.outcome == "stored"]
+        for name, reader in topic.readers.items():
+            if reader.whole:
+                missing = [record for record in stored if record not in reader.got]
+                yield from (Violation("lost", topic.name, name, f"{each} was not delivered") for each in missing)

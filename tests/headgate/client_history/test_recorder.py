@@ -1,0 +1,59 @@
+"""What a producer and a consumer record, with the real leader in virtual time, and what the command says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headgate import Producer
+from headgate.cli.main import main
+from headgate.client_history.recorder import HistoryRecorder
+from headgate.errors import RequestRejectedError
+from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, reader
+
+pytestmark = pytest.mark.looptime
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[HistoryRecorder]:
+    with closing(HistoryRecorder(tmp_path / "history", now=count().__next__)) as made:
+        yield made
+
+
+def verified(path: Path, *lines: str) -> tuple[int, str]:
+    path.write_text("".join(lines))
+    result = CliRunner().invoke(main, ["verify-history", "--complete", str(path)])
+    return result.exit_code, result.output
+
+
+async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
+    tmp_path: Path, recorder: HistoryRecorder
+) -> None:
+    world, handled = OneShard(), []
+    async with world.leader():
+        await create(world, segments=1)
+        async with Producer(client(world, "p"), interceptors=[recorder]) as producer:
+            for number in range(3):
+                await producer.send("orders", b"key", b"%d" % number, headers={"own": b"1"})
+            with pytest.raises(RequestRejectedError):
+                await producer.send("orders", b"key", b"", headers=[(str(n), b"") for n in range(64)])
+        async with reader(world, interceptors=[recorder]) as consumer:
+            await consumer.run(lambda record: handled.append(record.headers[0]), until_caught_up=True)
+    assert handled == [("own", b"1")] * 3
+
+    path = tmp_path / "history"
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 4 + 4 + 3
+    assert verified(path, *lines) == (0, "no violation: 4 records sent, 3 deliveries to 1 subscriptions\n")
+    assert verified(path, *lines, lines[-1][:20])[0] == 0, "a kill has cut the last line"
+    code, text = verified(path, *lines[:-1])
+    assert (code, text.count("lost")) == (1, 2)
+    assert "headgate: violations: 1 lost" in text
+    code, text = verified(path, *lines[:2], "{}\n")
+    assert (code, "history, line 3: event None is none of send," in text) == (1, True)
