@@ -33,7 +33,7 @@ from headgate.client.reply_dispatch import body_of
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.hashing import shard_of
-from headgate.model.headers import GivenHeaders, Headers, checked_headers, header_bytes, wrong_headers
+from headgate.model.headers import GivenHeaders, Headers, checked_headers, counted_bytes, wrong_headers
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
@@ -332,7 +332,7 @@ class Producer:
             raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
         if not key:
             raise RequestRejectedError("invalid", f"topic {topic!r}: the key is empty, and must have at least one byte")
-        size = len(key) + len(value) + (header_bytes(headers) if headers else 0)
+        size = len(key) + len(value) + (counted_bytes(headers) if headers else 0)
         if size > self._settings.max_record_bytes:
             raise RequestRejectedError(
                 "invalid",

@@ -44,7 +44,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def origin_of(headers: Headers) -> Origin | None:
-    """Return what `Origin.headers` has written; None: this is no dead letter, or one whose headers had no space."""
+    """Return what `Origin.headers` has written; None: this is no dead letter."""
     own = {
         name.removeprefix(ORIGIN_PREFIX).replace("-", "_"): value
         for name, value in headers

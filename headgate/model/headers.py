@@ -2,7 +2,8 @@
 
 A header is a name and a value of bytes. A record has up to `MAX_HEADERS`, in the producer's order, and a name may occur
 more than once, as in Kafka. Names that begin with `RESERVED_PREFIX` are headgate's own: a dead letter states its origin
-in them. A producer may send those only if it says so (``reserved``), as what copies stored records does.
+in them. A producer may send those only if it says so (``reserved``), as what copies stored records does. They have
+space of their own, so every stored record can become a dead letter, and keeps its headers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,9 @@ GivenHeaders: TypeAlias = Mapping[str, bytes] | Iterable[Header]
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 16 * 1024
 """Limit for the names, as UTF-8, and values of one record together. They count in the record's size, too."""
+MAX_OWN_HEADERS: Final = 16
+MAX_OWN_HEADER_BYTES: Final = 4 * 1024
+"""For headgate's own. They do not count in the record's size."""
 RESERVED_PREFIX: Final = "headgate-"
 _SHOWN_CHARACTERS: Final = 60
 
@@ -23,23 +27,31 @@ def header_bytes(headers: Headers) -> int:
     return sum(len(name.encode()) + len(value) for name, value in headers)
 
 
+def counted_bytes(headers: Headers) -> int:
+    """Return what the headers count in the size of their record."""
+    return header_bytes(tuple(each for each in headers if not each[0].startswith(RESERVED_PREFIX)))
+
+
 def wrong_headers(headers: Headers, *, reserved: bool) -> str | None:
     """Return what is wrong with the headers of one record, as what follows "it has …"; None: nothing.
 
     ``reserved``: names that begin with `RESERVED_PREFIX` are permitted.
     """
-    if len(headers) > MAX_HEADERS:
-        return f"{len(headers)} headers; the limit is {MAX_HEADERS}"
-    size = 0
-    for name, value in headers:
-        size += len(name.encode()) + len(value)
-        if not name:
-            return "a header without a name"
-        if name.startswith(RESERVED_PREFIX) and not reserved:
-            shown = name[:_SHOWN_CHARACTERS]
-            return f"the header {shown!r}: names that begin with {RESERVED_PREFIX!r} are headgate's own"
+    own = tuple(each for each in headers if each[0].startswith(RESERVED_PREFIX))
+    count, size = len(headers) - len(own), counted_bytes(headers)
+    if count > MAX_HEADERS:
+        return f"{count} headers; the limit is {MAX_HEADERS}"
+    if not all(name for name, _ in headers):
+        return "a header without a name"
     if size > MAX_HEADER_BYTES:
         return f"headers of {size} bytes (names and values); the limit is {MAX_HEADER_BYTES}"
+    if own and not reserved:
+        shown = own[0][0][:_SHOWN_CHARACTERS]
+        return f"the header {shown!r}: names that begin with {RESERVED_PREFIX!r} are headgate's own"
+    if len(own) > MAX_OWN_HEADERS or header_bytes(own) > MAX_OWN_HEADER_BYTES:
+        return (
+            f"{len(own)} headers of headgate's own; the limits are {MAX_OWN_HEADERS} and {MAX_OWN_HEADER_BYTES} bytes"
+        )
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
-from headgate.model.headers import MAX_HEADER_BYTES, Headers, header_bytes, wrong_headers
+from headgate.model.headers import MAX_HEADER_BYTES, Headers, counted_bytes, wrong_headers
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from shard.state.topic import Topic
@@ -80,7 +80,7 @@ def refused_record(batch: m.ProduceBatch) -> str | None:
         if headers and (own := headers.get(index)):
             if (wrong := wrong_headers(own, reserved=batch.reserved_headers)) is not None:
                 return f"record {index} has {wrong}"
-            size += header_bytes(own) if size > _LARGE_RECORD_BYTES else 0
+            size += counted_bytes(own) if size > _LARGE_RECORD_BYTES else 0
         if size > m.MAX_RECORD_BYTES:
             return f"record {index} has {size} bytes of key, value and headers; the limit is {m.MAX_RECORD_BYTES}"
         if not record.key:

@@ -11,7 +11,6 @@ heartbeat.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -122,16 +121,10 @@ class DeadLetterSender:
             end_offset=letter.offset + 1,
         )
         _, (timestamp_ms,), (key,), (value,), (headers,) = await self._feed.read_one(grant)
-        own = self._requests.origin(letter).headers()
-        others = without_origin(headers)  # A record that was dead before keeps its newest origin only.
+        # A record that was dead before keeps its newest origin only.
+        headers = (*without_origin(headers), *self._requests.origin(letter).headers())
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
-        send = partial(producer.send, letter.topic, key, value, timestamp_ms=timestamp_ms, source_position=position)
-        for sent in ((*others, *own), own, ()):  # With more it may have too many, or be too large.
-            try:
-                await (await send(headers=sent))
-            except RequestRejectedError as error:
-                if error.verdict != "invalid" or not sent:
-                    raise
-                await producer.open(letter.topic)  # It was not stored, so the position is still the one before.
-            else:
-                return
+        sent = await producer.send(
+            letter.topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=position
+        )
+        await sent

@@ -16,11 +16,11 @@ from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery, RecordBatch
 from headgate.client.producing.shard_session import ShardSession
-from headgate.model.headers import Headers
+from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
 from headgate.protocol import messages as m
 
-REQUEST_OVERHEAD_BYTES: Final = 4096
-"""At least what a request has besides its records: names, numbers and a source position."""
+REQUEST_OVERHEAD_BYTES: Final = 4096 + MAX_OWN_HEADER_BYTES
+"""At least what a request has besides its records: names, numbers and a source position, and headgate's own headers."""
 
 
 @dataclass(slots=True)

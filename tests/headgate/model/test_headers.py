@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Headers, checked_headers, wrong_headers
+from headgate.model.dead_letter import Origin
+from headgate.model.headers import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    Headers,
+    checked_headers,
+    counted_bytes,
+    wrong_headers,
+)
+from headgate.protocol.messages import MAX_FAILURE_CHARACTERS
 
 
 class Name(StrEnum):
@@ -69,5 +78,15 @@ def test_headers_have_limits(headers: Headers, wrong: str | None) -> None:
     assert (found is None) if wrong is None else (found or "").startswith(wrong)
 
 
-def test_copies_may_have_names_of_headgate() -> None:
-    assert wrong_headers((("headgate-reason", b""),), reserved=True) is None
+def test_copies_may_have_names_of_headgate_beside_as_many_headers_as_possible() -> None:
+    name = "n" * 100
+    number = 2**63 - 1
+    origin = Origin(
+        ledger=name, topic=name, topic_id=number, subscription=name, subscription_id=number, segment=number, offset=number,
+        deliveries=number, reason="\U0001f4a9" * MAX_FAILURE_CHARACTERS, died_at_ms=number, parked_number=number,
+    )  # fmt: skip
+    others = (("n" * 255, b"v"),) * MAX_HEADERS
+    assert wrong_headers(others + origin.headers(), reserved=True) is None
+    assert MAX_HEADERS * 256 == counted_bytes(others + origin.headers())
+    assert wrong_headers((("headgate-x", b""),) * 17, reserved=True) is not None
+    assert wrong_headers((("headgate-x", bytes(4097)),), reserved=True) is not None

@@ -18,7 +18,7 @@ from headgate.ledger.chunk import COLUMNS, RECORD_COLUMNS
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
-from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS
+from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS
 from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
@@ -106,6 +106,8 @@ def test_the_limits_match_the_code() -> None:
         "record": m.MAX_RECORD_BYTES,
         "headers": MAX_HEADERS,
         "header bytes": MAX_HEADER_BYTES,
+        "own headers": MAX_OWN_HEADERS,
+        "own header bytes": MAX_OWN_HEADER_BYTES,
         "window": WINDOW,
         "segments": MAX_SEGMENTS,
         "subscriptions": MAX_SUBSCRIPTIONS,
