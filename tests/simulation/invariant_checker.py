@@ -23,6 +23,7 @@ from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
 from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
+from tests.simulation.client_history import ClientHistory
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.import_program import IMPORT_KEY
 from tests.simulation.leadership_checker import LeadershipChecker
@@ -117,6 +118,7 @@ class InvariantChecker:
     backlogs: BacklogChecker = field(default_factory=BacklogChecker)
     leadership: LeadershipChecker = field(default_factory=LeadershipChecker)
     rules: LedgerRules = field(default_factory=LedgerRules)
+    clients: ClientHistory = field(default_factory=ClientHistory)
     calm: bool = False
     """See `Plan.calm`."""
 
@@ -358,6 +360,7 @@ class InvariantChecker:
         name = topic, subscription.name
         self.first_generation_after_seek[name] = subscription.next_generation
         self.seek_positions[name].update(entry.positions)
+        self.clients.moved(*name)
         for segment in entry.positions:
             self.positions.pop((state.shard, entry.subscription_id, segment), None)
         self.delivered[name] = {(s, offset) for s, offset in self.delivered[name] if s not in entry.positions}
@@ -487,6 +490,7 @@ class InvariantChecker:
             )
         if generation < self.first_generation_after_seek[topic, subscription]:
             return
+        self.clients.delivered(topic, subscription, kind, key, int(value), f"{segment}:{offset}")
         seen = self.delivered[topic, subscription]
         if (segment, offset) in seen:
             return

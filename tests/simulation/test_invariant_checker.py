@@ -249,6 +249,17 @@ async def test_a_later_record_that_is_delivered_first(ledger: CheckedLedger) -> 
     refused("b'k' #0 first delivered after #1", lambda: ledger.deliver(0))
 
 
+async def test_the_judge_of_client_histories_sees_what_was_sent_and_delivered(ledger: CheckedLedger) -> None:
+    ledger.records(0, 1)
+    for counter in (1, 0):
+        ledger.checker.clients.sent(ledger.names[0], KEY, counter, "p")
+    ledger.deliver(0, 1)
+    refused(
+        "out of order: b'k' #1 of key b'k' came after b'k' #0, which p sent later",
+        lambda: ledger.checker.clients.check([]),
+    )
+
+
 async def test_a_repeated_delivery_is_no_violation(ledger: CheckedLedger) -> None:
     ledger.records(0, 1)
     ledger.deliver(0, 1)

@@ -332,6 +332,7 @@ class ClusterSimulation:
                     raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
         for topic, subscription in self._consumed:
             self.checker.check_everything_delivered(topic, subscription)
+        self.checker.clients.check(self._consumed)
 
     async def _wait_until_delivered(self) -> None:
         loop = asyncio.get_running_loop()
@@ -429,6 +430,7 @@ class ClusterSimulation:
                     counter = counters[topic, key]
                     counters[topic, key] += 1
                     began = asyncio.get_running_loop().time()
+                    self.checker.clients.sent(topic, key, counter, f"producer-{number}")
                     delivery = await producer.send(
                         topic, key, value_of(self.plan, counter), headers=headers_of(key, counter)
                     )
@@ -441,10 +443,12 @@ class ClusterSimulation:
                     await delivery
                 except DeliveryFailedError:
                     self.not_stored[topic][key].append(counter)
+                    self.checker.clients.known(topic, key, counter, "not stored")
                 except DeliveryUnknownError:
                     self.log(f"producer-{number}", f"sent {key!r} #{counter}", "outcome unknown")
                 else:
                     self.committed[topic][key].append(counter)
+                    self.checker.clients.known(topic, key, counter, "stored")
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
         """Run a consumer program until cancelled; it registers again after it was fenced."""
