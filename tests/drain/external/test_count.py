@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +32,10 @@ from drain.external.known_files import TableError
 from drain.protocol import Backlog
 from drain.spark.engines import RunError
 from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from headgate.lakehouse import iceberg
 from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
-from tests.support.servers.s3_server import BUCKET
+from tests.support.servers.s3_server import BUCKET, SECRET
 
 VIEW = ExternalView(topic="orders", subscriptions={2: "billing"}, labels={0: "a", 1: "b", 2: "c"})
 ROWS = (
@@ -286,18 +288,53 @@ async def test_a_path_may_have_wildcards_or_name_a_file(counter: Counter, tmp_pa
         await counter(entries(tmp_path / "t" / "c-*"))
 
 
-@pytest.mark.parametrize("form", ["csv", "delta"])
-async def test_a_table_may_be_in_a_bucket(s3, counter: Counter, tmp_path: Path, form: str) -> None:
-    write_table(tmp_path / "t" / "shard=b", [{"seq": at, "bytes": 7, "at": at} for at in range(4)], form)
+@pytest.mark.parametrize("form", ["csv", "delta", "iceberg"])
+async def test_a_table_may_be_in_a_bucket(s3, counter: Counter, tmp_path: Path, form: str, monkeypatch) -> None:
     given, url = entries(tmp_path / "t", form), f"s3a://{BUCKET}/lake {form}"
-    if form == "delta":
+    if form == "iceberg":
+        url, rows = given.path, pa.Table.from_pylist(entry_rows())
+        s3_options = {"endpoint": s3.url, "region": "us-east-1", "access-key-id": "a", "secret-access-key": SECRET}
+        catalog = load_catalog("lake", **{f"s3.{name}": value for name, value in s3_options.items()})
+        monkeypatch.setattr(iceberg, "load_catalog", lambda _: catalog)
+        catalog.create_namespace("shop")
+        catalog.create_table("shop.t", rows.schema, location=f"s3://{BUCKET}/lake iceberg").append(rows)
+    elif form == "delta":
         write_deltalake(f"s3://{BUCKET}/lake {form}", pa.Table.from_pylist(entry_rows()), partition_by=["shard"])
     else:
+        write_table(tmp_path / "t" / "shard=b", [{"seq": at, "bytes": 7, "at": at} for at in range(4)], form)
         file = tmp_path / "t" / "shard=b" / "part-0.csv"
         obstore.put(obstore.store.from_url(url.replace("s3a", "s3")), "shard=b/part-0.csv", file.read_bytes())
     assert by_segment(await counter(msgspec.structs.replace(given, path=url)))[1][:2] == (4, 28)
-    with pytest.raises(TableError, match=r"external.orders.entries \(s3://bucket/nowhere\): "):
-        await counter(msgspec.structs.replace(given, path=f"s3://{BUCKET}/nowhere"))
+    nowhere = "lake.shop.nowhere" if form == "iceberg" else f"s3://{BUCKET}/nowhere"
+    with pytest.raises(TableError, match=rf"external.orders.entries \({nowhere}\): "):
+        await counter(msgspec.structs.replace(given, path=nowhere))
+
+
+async def test_a_listing_that_hangs_names_its_table_and_delays_no_other_count(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, listed = threading.Event(), count_module.table_files
+    for name in ("slow", "quick"):
+        write_table(tmp_path / name, entry_rows())
+
+    def listing(table: Any, columns: Any) -> Any:
+        assert table.path.endswith("quick") or hangs.wait(60)
+        return listed(table, columns)
+
+    monkeypatch.setattr(count_module, "table_files", listing)
+    monkeypatch.setattr(count_module, "LISTING_SECONDS", 0.2)
+    for _ in range(2):  # The second count does not begin another listing.
+        with pytest.raises(
+            TableError, match=r"entries \(.*slow\): its files were not listed within 0.2 s, and are still"
+        ):
+            await counter(entries(tmp_path / "slow"))
+    others = tuple(replace(row, topic_id=2) for row in ROWS)
+    assert by_segment(await counter(entries(tmp_path / "quick"), rows=others))[1][0] == 4
+    hangs.set()
+    (pending,) = (each for topic in counter.counter._topics.values() for each in topic.listings.values())
+    await pending
+
+    assert by_segment(await counter(entries(tmp_path / "slow")))[1][0] == 4
 
 
 async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
