@@ -34,10 +34,15 @@ from headgate.storage.size_limits import check_size
 _SHARD_DIRECTORY_DEPTH = 2
 """Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
 
-RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
-"""How often obstore repeats a request to a busy bucket; its default of three minutes exceeds every
-time limit here. A repeated creation may find its own first attempt and report that the object
-exists; `headgate.ledger.ledger.Ledger.append` recognizes its own chunk."""
+RETRIES: Final[Any] = {
+    "max_retries": 7,
+    "retry_timeout": timedelta(seconds=8),
+    "backoff": {"init_backoff": timedelta(milliseconds=10), "max_backoff": timedelta(seconds=1), "base": 2},
+}
+"""How often obstore repeats a request to a busy bucket. Its defaults pause for 100 ms at first, as long as ten
+writes to a fast bucket, and give up after three minutes, which exceeds every time limit here. A repeated creation may
+find its own first attempt and report that the object exists; `headgate.ledger.ledger.Ledger.append` recognizes its own
+chunk."""
 
 
 _MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)

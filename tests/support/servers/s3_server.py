@@ -18,6 +18,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 SECRET = "s3-secret-for-tests"
 BUCKET = "bucket"
+Failure = Literal["500", "503", "cut"]
 
 
 class QuietHandler(WSGIRequestHandler):
@@ -36,8 +37,8 @@ class S3Server:
 
         self.requests: list[tuple[str, str]] = []
         """(method, path) of each request, in order."""
-        self.failures: list[Literal["500", "cut"]] = []
-        """The server performs the next writes, and answers each with 500, or cuts its connection."""
+        self.failures: list[Failure] = []
+        """The server performs the next writes, and answers each with 500 or cuts its connection; 503: it does not."""
         self._app = DomainDispatcherApplication(create_backend_app)
         self._objects = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         self._one_at_a_time = threading.Lock()
@@ -82,11 +83,12 @@ class S3Server:
             if environ["REQUEST_METHOD"] != "PUT" or not self.failures:
                 return list(self._app(environ, start_response))
             failure = self.failures.pop(0)
-            list(self._app(environ, lambda *_: lambda _: None))
+            if failure != "503":
+                list(self._app(environ, lambda *_: lambda _: None))
         if failure == "cut":
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionAbortedError
-        start_response("500 Internal Server Error", [])
+        start_response(f"{failure} Error", [])
         return []
 
 
