@@ -31,6 +31,8 @@ RUN_BY = {
     "check-config --config": "deploy/test_secure_deployment.py",
     "deploy-files": "deploy/test_debian_package.py",
     "deploy-files --runbook-url": "controller/cli/test_deploy_files.py",
+    "read --key": "headgate/cli/records/test_read.py",
+    "read --tail": "headgate/cli/records/test_read.py",
     "verify-history": "headgate/client_history/test_recorder.py",
     "http token": "system/test_http_security.py",
     "http token --file": "system/test_http_security.py",
