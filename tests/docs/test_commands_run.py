@@ -31,7 +31,7 @@ RUN_BY = {
     "check-config --config": "deploy/test_secure_deployment.py",
     "deploy-files": "deploy/test_debian_package.py",
     "deploy-files --runbook-url": "controller/cli/test_deploy_files.py",
-    "read --key": "headgate/cli/records/test_read.py",
+    "read --key": "system/test_poison_records.py",
     "read --tail": "headgate/cli/records/test_read.py",
     "verify-history": "headgate/client_history/test_recorder.py",
     "http token": "system/test_http_security.py",
