@@ -222,7 +222,7 @@ class GroupCommit:
                 callback()
             self._on_durable(self.durable)
             # In the next turn of the loop, when the replies have been written to the socket: clients wait for those.
-            loop.call_later(0, self._report_commit, writing, began, durable_at, size_bytes)
+            loop.call_soon(self._report_commit, writing, began, durable_at, size_bytes)
             if self._pending is None:
                 self._idle.set()
             if self._yields_to_contender():

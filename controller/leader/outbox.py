@@ -152,10 +152,7 @@ class Outbox:
         )
 
     def announce_head(self, number: int) -> None:
-        # In the next turn of the loop: the replies that wait for this chunk go first.
-        asyncio.get_running_loop().call_later(0, self._announce_head, number)
-
-    def _announce_head(self, number: int) -> None:
+        """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
         head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
         self._publish(m.head_topic(self._context.cluster, self._shard), m.encode(head))
 
