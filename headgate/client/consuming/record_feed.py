@@ -377,11 +377,13 @@ class RecordFeed:
 
         If the segment has parked keys, it is one record: others must be delivered before it is parked.
         """
-        last = records[-1]
-        holding.queued -= 0 if last.parked_number else len(records)
+        last, count = records[-1], len(records)
+        number = last.parked_number
+        if not number:
+            holding.queued -= count
         if holding.stopped:
             return []
-        if (number := last.parked_number) != 0:
+        if number:
             parked = holding.parked.get(last.key)
             if parked is None or not parked.delivers(number):
                 return []
@@ -393,12 +395,12 @@ class RecordFeed:
                 return []
             holding.delivered = max(holding.delivered, end)
             if not self.positions_follow_handling:
-                self.positions[last.segment] = Offset(holding.delivered)
+                self.positions[last.segment] = holding.delivered
             if self._kind is SubscriptionType.QUEUE:
                 holding.unacknowledged_offsets.update((each.offset, each.delivery_count) for each in records)
         totals = self.totals
-        totals.delivered += len(records)
-        totals.redelivered += len(records) if last.delivery_count > 1 else 0
+        totals.delivered += count
+        totals.redelivered += count if last.delivery_count > 1 else 0
         totals.newest = last
         return records
 
@@ -487,16 +489,17 @@ class _Queue:
         self._entrance = asyncio.Lock()
         """Held by the reader that waits for space; others follow in their order."""
         self._awaited = 0
-        """How many records it has."""
+        """How many records it has; 0: no reader waits."""
         self._has_space = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def put(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
         async with self._entrance:
-            self._awaited = len(records)
             while self.records + len(records) > QUEUE_RECORDS:
+                self._awaited = len(records)
                 self._has_space.clear()
                 await self._has_space.wait()
+            self._awaited = 0
             self.runs.append(_Run(holding, records))
             self.records += len(records)
             self._changed.set()
@@ -505,11 +508,12 @@ class _Queue:
         """Remove records from the first run, at most so many."""
         run = self.runs[0]
         records = run.records[run.taken : run.taken + max_records]
-        run.taken += len(records)
+        count = len(records)
+        run.taken += count
         if run.taken == len(run.records):
             self.runs.popleft()
-        self.records -= len(records)
-        if self.records + self._awaited <= QUEUE_RECORDS:
+        self.records -= count
+        if self._awaited and self.records + self._awaited <= QUEUE_RECORDS:
             self._has_space.set()
         return records
 
