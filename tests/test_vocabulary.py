@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 
-FOLDERS = (*SOURCE_FOLDERS, "deploy", "docs")
+FOLDERS = (*SOURCE_FOLDERS, "clients", "deploy", "docs")
 FILES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -22,7 +22,7 @@ FILES = (
     ".pre-commit-config.yaml",
     ".ci/run",
 )
-SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".service", ".timer", ".conf", ".cfg", ".mjs"}
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".service", ".timer", ".conf", ".cfg", ".mjs", ".ts"}
 
 # Word or phrase → what to write in its place.
 REPLACED = {
@@ -61,7 +61,7 @@ EXCEPTIONS = (
     "CHANGELOG.md",  # lists names before and after
     "tests/test_vocabulary.py",  # names the words
     "docs/decisions/names.md",  # says which words were replaced
-    "tests/javascript/package-lock.json",  # written by npm
+    "clients/javascript/package-lock.json",  # written by npm
 )
 
 

@@ -1,4 +1,4 @@
-"""A JavaScript consumer, written from docs/protocol.md and docs/ledger.md alone, with real daemons and a real drain check."""
+"""The consumer in JavaScript, with real daemons and a real drain check."""
 
 from __future__ import annotations
 

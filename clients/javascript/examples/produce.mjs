@@ -1,9 +1,9 @@
 // Stores lines "key<TAB>value" of standard input. Prints "stored <first line> <lines>" once a batch is durable.
 //
-//   npm ci && printf 'a\t1\nb\t2\n' | node produce.mjs --cluster local --topic orders --port 1883
+//   npm ci && printf 'a\t1\nb\t2\n' | node examples/produce.mjs --cluster local --topic orders --port 1883
 import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
-import { Producer } from "./client.mjs";
+import { Producer } from "@headgate/client";
 
 const { values } = parseArgs({
   options: {

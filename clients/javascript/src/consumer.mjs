@@ -6,7 +6,7 @@
 import { randomBytes, randomInt } from "node:crypto";
 import { decode as unpack, encode as pack } from "@msgpack/msgpack";
 import mqtt from "mqtt";
-import { murmur3 } from "./client.mjs";
+import { murmur3 } from "./producer.mjs";
 import { LedgerFolder } from "./ledger.mjs";
 
 const PROTOCOL = 2n;

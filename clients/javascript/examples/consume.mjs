@@ -1,8 +1,8 @@
 // Prints each record as "segment<TAB>offset<TAB>key<TAB>value", and <TAB>name=value for each header, until SIGTERM. A printed record is acknowledged.
 //
-//   npm ci && node consume.mjs --cluster local --topic orders --subscription billing --ledger headgate-data/ledger
+//   npm ci && node examples/consume.mjs --cluster local --topic orders --subscription billing --ledger headgate-data/ledger
 import { parseArgs } from "node:util";
-import { Consumer } from "./consumer.mjs";
+import { Consumer } from "@headgate/client";
 
 const { values } = parseArgs({
   options: {

@@ -1,0 +1,3 @@
+// The public names of @headgate/client.
+export { Consumer } from "./consumer.mjs";
+export { Producer } from "./producer.mjs";
