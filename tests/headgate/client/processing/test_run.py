@@ -88,6 +88,18 @@ async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_ho
         assert [] == acknowledged(cluster), "the first record is not handled"
 
 
+async def test_handlers_continue_while_many_records_are_taken(cluster):
+    cluster.store_records(keyed(*map(str, range(200))))
+    left: list[int] = []
+
+    async def handle(_: ConsumedRecord) -> None:
+        left.append(reader._feed.queued_records)
+
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, running(reader, handle):
+        await until(lambda: len(left) == 200)
+    assert left[0] > 0
+
+
 @pytest.mark.parametrize(
     ("kind", "stored", "position"), [("STREAM", [(0, 1)], 3), ("QUEUE", [(0, 1), (2, 3)], 3), ("CHECKPOINT", [], 1)]
 )
