@@ -97,28 +97,11 @@ class BenchCluster(LocalCluster):
 
     async def start_peer(self, stack: AsyncExitStack) -> None:
         """Start bench.harness.broker_peer until ``stack`` is closed."""
-        _, line = await self._start_helper(stack, "bench.harness.broker_peer", *self._broker_address())
+        _, line = await start_helper(stack, "bench.harness.broker_peer", *self._broker_address())
         assert line == "ready", line
 
     def _broker_address(self) -> tuple[str, str]:
         return self.broker.host, str(self.broker.port)
-
-    async def _start_helper(
-        self, stack: AsyncExitStack, module: str, *arguments: str
-    ) -> tuple[asyncio.subprocess.Process, str]:
-        """Start ``module``; return it, and the line that it prints when it is ready."""
-        process = await asyncio.create_subprocess_exec(
-            *with_parent_death_signal(*python_module(module, *arguments)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        stack.push_async_callback(_end, process)
-        assert process.stdout is not None, "started with a pipe"
-        async with asyncio.timeout(START_SECONDS):
-            line = await process.stdout.readline()
-        if not line:
-            raise HeadgateError(f"{module} ended before it was ready")
-        return process, line.decode().strip()
 
 
 class SecuredBenchCluster(BenchCluster):
@@ -141,7 +124,7 @@ class SecuredBenchCluster(BenchCluster):
         """Start the attacker until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
         config = self.folder / "hostile.toml"
         config.write_text(client_toml("", self.client_config(user=HOSTILE)))
-        process, line = await self._start_helper(stack, "bench.harness.attacker", str(config), str(seconds))
+        process, line = await start_helper(stack, "bench.harness.attacker", str(config), str(seconds))
         assert line == "ready", line
         return HostileProcess(process)
 
@@ -165,6 +148,22 @@ class HostileProcess:
         self._process.stdin.close()
         acts: dict[str, int] = json.loads(await self._process.stdout.readline())
         return acts
+
+
+async def start_helper(stack: AsyncExitStack, module: str, *arguments: str) -> tuple[asyncio.subprocess.Process, str]:
+    """Start ``module``; return it, and the line that it prints when it is ready."""
+    process = await asyncio.create_subprocess_exec(
+        *with_parent_death_signal(*python_module(module, *arguments)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    stack.push_async_callback(_end, process)
+    assert process.stdout is not None, "started with a pipe"
+    async with asyncio.timeout(START_SECONDS):
+        line = await process.stdout.readline()
+    if not line:
+        raise HeadgateError(f"{module} ended before it was ready")
+    return process, line.decode().strip()
 
 
 def leader_epoch(client: Client) -> int:

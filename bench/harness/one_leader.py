@@ -24,9 +24,9 @@ from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
-from headgate.errors import ObjectExistsError, ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.storage.object_store import open_store
 from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
 from metrics.status import ShardStatus
@@ -118,46 +118,6 @@ def run_timed(main: Coroutine[None, None, Result], clock: TurnClock) -> Result:
         return runner.run(main)
 
 
-class MemoryStore:
-    """Objects in a dict; see `headgate.storage.object_store.Store`."""
-
-    def __init__(self) -> None:
-        self._objects: dict[str, bytes] = {}
-
-    async def create(self, path: str, data: bytes) -> None:
-        """See `Store.create`."""
-        await asyncio.sleep(0)
-        if path in self._objects:
-            raise ObjectExistsError(path)
-        self._objects[path] = data
-
-    async def read(self, path: str) -> bytes:
-        """See `Store.read`."""
-        if path not in self._objects:
-            raise ObjectMissingError(path)
-        return self._objects[path]
-
-    async def names(self, prefix: str, after: str = "") -> list[str]:
-        """See `Store.names`."""
-        names = (path.rpartition("/") for path in sorted(self._objects))
-        return [name for folder, _, name in names if folder == prefix and name > after]
-
-    async def folders(self, _: str) -> list[str]:
-        """See `Store.folders`."""
-        return []
-
-    async def paths(self, prefix: str) -> list[str]:
-        """See `Store.paths`."""
-        return [path for path in sorted(self._objects) if path.startswith(prefix)]
-
-    async def delete(self, path: str) -> None:
-        """See `Store.delete`."""
-        self._objects.pop(path, None)
-
-    async def make_durable(self, _: str) -> None:
-        """See `Store.make_durable`."""
-
-
 class MemoryTransport:
     """Delivers what the benchmark sends, and counts what the leader publishes; see `Transport`."""
 
@@ -229,7 +189,7 @@ class OneLeader:
         context = LeaderContext(
             cluster=CLUSTER,
             instance="bench",
-            ledger=Ledger(MemoryStore(), state.shard),
+            ledger=Ledger(open_store("memory:///"), state.shard),
             transport=self.transport,
             access=AccessControl(OPEN, observer),
             ingest=IngestSettings(),

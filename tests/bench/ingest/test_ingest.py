@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ingest import ingest_cpu, ingest_idempotence, ingest_latency
+from bench.ingest import ingest_cpu, ingest_idempotence, ingest_latency, ingest_object_store
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,6 +46,14 @@ def test_processor_time_is_compared_round_by_round() -> None:
 
     assert measured.value == pytest.approx(4)
     assert (4000.0, 1000.0, 9.0) == tuple(measured.parts[part] for part in ("leader_us", "client_us", "highest"))
+
+
+def test_a_bucket_is_compared_by_percentiles_and_its_requests_are_priced() -> None:
+    busy = {"puts": 100, "gets": 50, "lists": 0, "chunks": 80, "bytes": 40_000_000}
+    parts = ingest_object_store.compared([0.1] * 100, [0.08] * 98 + [0.2] * 2, busy, 2.0, 100_000_000)
+
+    assert (parts["p50_ratio"], parts["p99_ratio"], parts["record_kb_a_chunk"]) == (1.25, 0.5, 1250)
+    assert (parts["seconds_for_60_mb"], parts["puts_a_gb"], parts["dollars_a_gb"]) == (1.2, 1000, 0.0052)
 
 
 @pytest.mark.system
