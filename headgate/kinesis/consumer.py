@@ -48,8 +48,7 @@ from headgate.settings.config import ClientConfig
 
 LISTING_SECONDS: Final = 60.0
 FIRST_IMPORTS: Final = 3
-FIRST_IMPORT_SECONDS: Final = 1.0
-"""So often, and after such pauses, a program that starts tries to import the shards."""
+"""So often a program that starts lists the shards, if another one imports newer ones meanwhile."""
 MAX_RECORDS: Final = 10_000
 """GetRecords returns no more."""
 QUEUED_RECORDS: Final = 1_000
@@ -338,11 +337,7 @@ class KinesisConsumer:
             await self._import()
 
     async def _import(self, attempt: int = 1) -> None:
-        """Import the stream's shards, if they have changed since the last time.
-
-        Another copy of the program may have imported a newer listing meanwhile. If it is the first one of this copy, it
-        is listed again.
-        """
+        """Import the stream's shards, if they have changed since the last time."""
         try:
             layout = await self._stream.shards()
             if layout == self._layout:
@@ -358,9 +353,9 @@ class KinesisConsumer:
         except RequestRejectedError as error:
             if self._layout is None and (attempt == FIRST_IMPORTS or error.verdict != "invalid"):
                 raise
+            # Another copy of the program may have imported a newer listing.
             log.warning("kinesis.not_imported", reason=str(error))
             if self._layout is None:
-                await asyncio.sleep(FIRST_IMPORT_SECONDS)
                 await self._import(attempt + 1)
             return
         self._layout = layout

@@ -7,6 +7,7 @@ compared before it is used. If it lacks a record, the topic is read from its beg
 Beyond `KEPT_BYTES` only records of the key that is asked for are kept, and of those only what is returned at once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Final
@@ -31,7 +32,12 @@ class ParkedRecords:
         self._client = client
         self._is_own = is_own
         self._kept_bytes = kept_bytes
-        self._kept: _Kept | None = None
+        self._free_bytes = 0
+        self._reader: TopicReader | None = None
+        self._records: dict[bytes, dict[int, LedgerRecord]] = {}
+        """Key → number → what was found and not taken."""
+        self._newest: Counter[bytes] = Counter()
+        """Key → its highest number, also of what is not kept."""
 
     async def take(
         self, topic: str, key: bytes, numbers: range, parked: Iterable[bytes]
@@ -46,55 +52,34 @@ class ParkedRecords:
         shard = shard_of(topic, await self._client.shards())
         reply = await self._client.request(shard, m.DescribeTopic(topic=topic))
         described = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
-        kept, self._kept = self._kept, None
-        usable = kept is not None and key in kept.records and await kept.reader.continue_to(described)
-        if kept is None or not usable or not await self._read(kept, key, numbers):
+        reader, self._reader = self._reader, None  # After an error, nothing that is kept is used.
+        usable = reader is not None and key in self._records and await reader.continue_to(described)
+        if reader is None or not usable or not await self._read(reader, key, numbers):
+            self._records, self._newest = {each: {} for each in (key, *parked)}, Counter()
+            self._free_bytes = self._kept_bytes
             starts = dict.fromkeys((each.segment for each in described.segments), 0)
             reader = TopicReader(Ledger(self._client.store, shard), described, starts=starts)
-            kept = _Kept(reader, {key, *parked})
-            await self._read(kept, key, numbers)
-        self._kept = kept
-        return kept.take(key, numbers), kept.newest.get(key, 0)
+            await self._read(reader, key, numbers)
+        self._reader, of_key = reader, self._records[key]
+        return {number: of_key.pop(number) for number in numbers if number in of_key}, self._newest[key]
 
-    async def _read(self, kept: "_Kept", key: bytes, numbers: range) -> bool:
-        """Add what the reader finds to ``kept``; return whether the key has all of these ``numbers`` there."""
-        async with aclosing(kept.reader.stored()) as records:
+    async def _read(self, reader: TopicReader, key: bytes, numbers: range) -> bool:
+        """Keep what the topic has now; return whether the key has all of these ``numbers``."""
+        async with aclosing(reader.stored()) as records:
             async for record in records:
-                origin = origin_of(record.headers) if record.key in kept.records else None
+                origin = origin_of(record.headers) if record.key in self._records else None
                 if origin is not None and self._is_own(origin):
-                    kept.add(record, origin.parked_number)
-                    if kept.only is None and kept.bytes > self._kept_bytes:
-                        kept.keep_only(key, numbers)
-        return all(number in kept.records[key] for number in numbers)
+                    self._keep(record, origin.parked_number, key, numbers)
+        return all(number in self._records[key] for number in numbers)
 
-
-class _Kept:
-    def __init__(self, reader: TopicReader, keys: Iterable[bytes]) -> None:
-        self.reader = reader
-        self.records: dict[bytes, dict[int, LedgerRecord]] = {key: {} for key in keys}
-        """Key → number → record."""
-        self.newest: dict[bytes, int] = {}
-        """Key → its highest number, also of what is not kept."""
-        self.bytes = 0
-        self.only: range | None = None
-        """Once the limit was exceeded: the numbers that are kept."""
-
-    def add(self, record: LedgerRecord, number: int) -> None:
-        self.newest[record.key] = max(self.newest.get(record.key, 0), number)
-        self.take(record.key, (number,))
-        if self.only is None or number in self.only:
-            self.records[record.key][number] = record
-            self.bytes += _size(record)
-
-    def take(self, key: bytes, numbers: Iterable[int]) -> dict[int, LedgerRecord]:
-        of_key = self.records[key]
-        taken = {number: of_key.pop(number) for number in numbers if number in of_key}
-        self.bytes -= sum(map(_size, taken.values()))
-        return taken
-
-    def keep_only(self, key: bytes, numbers: range) -> None:
-        self.records, self.only = {key: self.take(key, numbers)}, numbers
-
-
-def _size(record: LedgerRecord) -> int:
-    return RECORD_OVERHEAD_BYTES + len(record.key) + len(record.value) + header_bytes(record.headers)
+    def _keep(self, record: LedgerRecord, number: int, key: bytes, numbers: range) -> None:
+        self._newest[record.key] = max(self._newest[record.key], number)
+        of_key, had_space = self._records[record.key], self._free_bytes >= 0
+        of_key[number] = record
+        size = len(record.key) + len(record.value) + header_bytes(record.headers)
+        self._free_bytes -= RECORD_OVERHEAD_BYTES + size
+        if had_space and self._free_bytes < 0:
+            own = self._records[key]
+            self._records = {key: {number: own[number] for number in numbers if number in own}}
+        elif not had_space and number not in numbers:
+            del of_key[number]
