@@ -4,7 +4,7 @@ shard.subscriptions.stalled decides. A consumer that lost a segment so keeps the
 it makes progress, or its program asks for a record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -36,7 +36,7 @@ class ProgressMonitor:
         """Consumers that got no further segment at the last check."""
         self._due_at = 0.0
 
-    def check(self, now: float) -> Mapping[SegmentSlice, str] | None:
+    def check(self, now: float, unhandled: Callable[[], Mapping[int, int | None]]) -> Mapping[SegmentSlice, str] | None:
         """Return the slices that others get, and their holders. None: no consumer has stalled or resumed."""
         context, subscription = self._context, self._context.subscription
         limit_ms = subscription.redelivery.policy.max_processing_ms
@@ -44,7 +44,7 @@ class ProgressMonitor:
             return None
         self._due_at = now + CHECK_INTERVAL_SECONDS
         now_ms, window = context.ledger.now_ms(), MISSED_HEARTBEATS * context.settings.heartbeat_interval_seconds
-        found = list(stalled.unfinished(subscription, context.topic, now_ms)) if limit_ms else []
+        found = list(stalled.unfinished(subscription, context.topic, now_ms, unhandled())) if limit_ms else []
         keys = [(each.segment_slice, each.since_ms) for each in found]
         self._seen_at = {key: self._seen_at.get(key, now) for key in keys}
         late = [

@@ -305,7 +305,7 @@ class SubscriptionCoordinator:
         if self._drain_rate.is_due(now):
             slices = rated_slices(self._subscription, self.reconciler.blocking_segments())
             self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})
-        if (stalled := self.deliveries.progress.check(now)) is not None:
+        if (stalled := self.deliveries.progress.check(now, self.members.oldest_unhandled_ms)) is not None:
             self.reconciler.reconcile("consumers stalled or resumed", stalled=stalled)
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])

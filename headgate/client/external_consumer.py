@@ -292,6 +292,7 @@ class _GrantFeed(RecordFeed):
 
     def reader_ended(self, segment: int, generation: int) -> None:
         self.arrivals.pop((segment, generation), None)
+        self.totals.asked += 1  # It can be given segments again, if it was too slow.
         holding = self.holdings.get((segment, generation))
         if holding is not None:
             holding.acknowledged = holding.delivered

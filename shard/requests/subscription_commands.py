@@ -190,8 +190,10 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
         name: value for name in e.DeliveryPolicy.__struct_fields__ if (value := getattr(request, name)) is not None
     }
     policy = replace(subscription.redelivery.policy, **given)
-    if topic.external is not None:
-        return refuse("invalid", f"subscription {subscription.name!r} is of an external topic, which has no policy")
+    if topic.external is not None and given.keys() - {"max_processing_ms"}:
+        return refuse(
+            "invalid", f"subscription {subscription.name!r} is of an external topic: only max_processing can be set"
+        )
     if not tracks_acknowledgements(subscription.type) and given.keys() - {"ignored_by_retention"}:
         return refuse(
             "invalid",

@@ -10,7 +10,8 @@ connected and was not asked to release them:
 2. The time runs by the ledger's clock, so a change of leader does not renew it. An outage is not the holder's fault:
    each leader first gives it as long as a lost heartbeat takes to be noticed, or the limit if that is shorter.
 3. If the ledger's clock was ahead, the wait of this leader alone counts.
-4. A segment is taken away only if another connected consumer can have it, whose own segments make progress.
+4. The holder of an external segment reports when its oldest unhandled record arrived, or that there is none.
+5. A segment is taken away only if another connected consumer can have it, whose own segments make progress.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -38,11 +39,17 @@ class Unfinished:
     """Ledger time since which its holder has made no progress."""
 
 
-def unfinished(subscription: Subscription, topic: TopicView, now_ms: int) -> Iterator[Unfinished]:
-    """Yield what rule 1 applies to."""
+def unfinished(
+    subscription: Subscription, topic: TopicView, now_ms: int, unhandled: Mapping[int, int | None]
+) -> Iterator[Unfinished]:
+    """Yield what rule 1 applies to. ``unhandled``: see `coordinator.membership.Membership.oldest_unhandled_ms`."""
     for held, holding in subscription.holdings.items():
         if holding.revoked_at_ms is None and subscription.consumers[holding.consumer].disconnected_at_ms is None:
-            tail = topic.tails[segment_of(held)]
+            tail, arrived_ms = topic.tails[segment_of(held)], unhandled.get(segment_of(held))
+            if arrived_ms is not None:
+                position = subscription.position(segment_of(held))
+                yield Unfinished(held, holding.consumer, position, max(holding.progressed_at_ms, arrived_ms))
+                continue
             offset, due_ms = _first_due(subscription, held, tail.next_offset, now_ms)
             if offset < tail.next_offset:
                 stored_ms = tail.traffic.stored_by_ms(tail.next_offset - offset)
@@ -78,7 +85,7 @@ def is_stalled(since_ms: int, now_ms: int, waited_seconds: float, limit_ms: int,
 
 
 def takeable(subscription: Subscription, stalled: Collection[Unfinished]) -> Mapping[SegmentSlice, str]:
-    """Return those of ``stalled`` that another consumer can have, and their present holders (rule 4)."""
+    """Return those of ``stalled`` that another consumer can have, and their present holders (rule 5)."""
     stuck = {each.consumer for each in stalled}
     others = any(
         consumer.disconnected_at_ms is None and consumer.stalled_at_ms is None and name not in stuck

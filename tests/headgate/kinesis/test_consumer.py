@@ -297,3 +297,29 @@ async def test_a_packed_record_of_another_shard_is_dropped_also_by_a_program_tha
             each.stop()
         await asyncio.gather(*tasks)
     assert sorted(each.data for each in RECORDS) == sorted(seen)
+
+
+async def test_a_shard_whose_program_hangs_is_read_by_another_until_it_continues(stream: FakeKinesisStream) -> None:
+    reader, slow, released = Reader(), Reader(), asyncio.Event()
+    stream.split("shardId-000000000000")
+    async with world() as (cluster, admin):
+        stream.now_ms = cluster.now_ms() - 3_600_000  # Both are behind, and one of them makes progress.
+        async with reader.reading(cluster, name="one"), consuming(cluster, name="two") as two:
+
+            async def hang(record: KinesisRecord) -> None:
+                await released.wait()
+                await slow(record)
+
+            running = asyncio.create_task(two.run(hang))
+            await until(lambda: len(two._external.segments) == 1, SECONDS)
+            await admin.set_delivery_policy("s", "sub", max_processing_seconds=60)
+            for number in range(30):
+                put(stream, number, number + 1)
+                await asyncio.sleep(5)
+            await until(lambda: reader.by_key == whole(30), 30)
+            assert ([], {}) == (two._external.segments, slow.by_key)
+            released.set()
+            await until(lambda: len(two._external.segments) == 1, SECONDS)
+            two.stop()
+            await running
+    assert 1 == cluster.registry.get_sample_value("headgate_segments_stalled_total", {"outcome": "moved"})

@@ -100,7 +100,7 @@ async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_
     }
     subscription.holdings |= holdings
 
-    found = list(unfinished(subscription, harness.topic, harness.now_ms()))
+    found = list(unfinished(subscription, harness.topic, harness.now_ms(), {}))
 
     assert [Unfinished(0, "a", 0, slot_end_ms + 7), Unfinished(1, "a", 3, slot_end_ms)] == found
 
@@ -125,6 +125,6 @@ async def test_a_queue_is_not_behind_with_records_that_wait_or_are_dead(known, e
     subscription.positions[0], subscription.acknowledged_ranges[0] = 1, OffsetRanges([(2, 4)])
     subscription.redelivery.attempts[0] = known
 
-    found = [(each.offset, each.since_ms) for each in unfinished(subscription, harness.topic, NOW)]
+    found = [(each.offset, each.since_ms) for each in unfinished(subscription, harness.topic, NOW, {})]
 
     assert ([] if expected is None else [expected]) == found
