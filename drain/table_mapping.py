@@ -20,15 +20,13 @@ CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for. ``delta`
 ``headgate[lakehouse]``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables in
 drain.external.known_files.
 
-With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's
-position as text. ``version`` orders the positions: a whole number of any length, possibly the
-position itself.
+With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's position: a whole number
+of any length, also as text, which rises within a segment.
 
     [external.clicks.entries]
     path = "/srv/clicks/entries"
     segment = "shard_id"
     offset = "sequence_number"
-    version = "sequence_number"
 """
 
 import tomllib
@@ -55,8 +53,6 @@ class EntriesTable(_Table, frozen=True, kw_only=True):
     offset: Text
     size_bytes: Text | None = None
     timestamp: Text | None = None
-    version: Text | None = None
-    """Column that orders opaque positions: which entries follow a checkpoint is unknown without it."""
 
 
 class AcknowledgementsTable(_Table, frozen=True, kw_only=True):

@@ -105,9 +105,7 @@ def unknown_reason(backlogs: Iterable[Backlog], tables: ExternalTables, view: Ex
     if tables.entries is None:
         return "no table of its entries is mapped, and only its source knows where an active segment ends"
     assert view.opaque, "a table of entries contains the ends of all segments"
-    if tables.entries.version is None:
-        return "its positions are opaque, and no version column is mapped that orders them"
-    return "one of its checkpoints is not in the table of its entries"
+    return "one of its checkpoints is no whole number, so its place among the entries is unknown"
 
 
 def _has_unknown(backlogs: Iterable[Backlog]) -> bool:

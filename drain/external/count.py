@@ -30,7 +30,7 @@ from pyspark.sql import functions as f
 from drain.backlog.merge import StateRow, merge_rows, previous_rows
 from drain.external import known_files as known
 from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
-from drain.external.file_facts import facts_frame, rows_frame, two_positions
+from drain.external.file_facts import facts_frame, rows_frame
 from drain.external.file_reader import GONE, Columns, DataFile, sortable
 from drain.external.known_files import FilesGoneError, KnownFiles, Range, TableError
 from drain.external.table_files import table_files
@@ -58,18 +58,12 @@ Run = Callable[[Callable[[SparkSession], pa.Table]], Awaitable[pa.Table]]
 """Runs on the session; raises RunError or JvmGoneError."""
 
 _COUNTED: Final = """
-    SELECT number, count(*) AS rows, count(size_bytes) AS sized, sum(size_bytes) AS size_bytes, min(at_ms) AS at_ms,
-           min(CASE WHEN first <> last THEN struct(first, last) END) AS conflict
-    FROM (SELECT number, order, min(position) AS first, max(position) AS last, max(size_bytes) AS size_bytes,
-                 min(at_ms) AS at_ms
+    SELECT number, count(*) AS rows, count(size_bytes) AS sized, sum(size_bytes) AS size_bytes, min(at_ms) AS at_ms
+    FROM (SELECT number, order, max(size_bytes) AS size_bytes, min(at_ms) AS at_ms
           FROM {rows} AS rows JOIN {wanted} AS wanted
           ON rows.label = wanted.label AND order >= low AND order > after AND order <= high
           GROUP BY number, order)
     GROUP BY number
-"""
-_FOUND: Final = """
-    SELECT number, max(order) AS order FROM {rows} AS rows JOIN {wanted} AS wanted
-    ON rows.label = wanted.label AND position = checkpoint GROUP BY number
 """
 
 
@@ -120,8 +114,6 @@ class _Topic:
     listings: dict[Table, asyncio.Future[list[DataFile]]] = field(default_factory=dict)
     ranges: dict[Range, RemainingEntries] = field(default_factory=dict)
     """Those that the last count needed."""
-    orders: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Label and checkpoint of the last count → the order of that entry."""
 
     async def offsets(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
         topic_id, entries, acknowledgements = rows[0].topic_id, self.tables.entries, self.tables.acknowledgements
@@ -202,7 +194,7 @@ class _Topic:
         of_label = known.spans(files)
         counted: dict[Range, RemainingEntries] = {}
         wanted: dict[CheckpointKey, list[Range]] = {}
-        for key, order in (await self._orders(table, files, view)).items():
+        for key, order in _orders(view).items():
             mine = of_label.get(view.labels[key[0]], [])
             counted |= {span.whole: span.counted for span in mine if span.counted is not None}
             wanted[key] = [found for span in mine if (found := span.after(order)) is not None]
@@ -217,47 +209,33 @@ class _Topic:
             ]
             part, new = split_run(new, sizes, self.run_bytes)
             read = {file for each in part for file in each.files}
-            rows = await self._joined(_COUNTED, table, Range._fields, part, read)
-            for row in rows["conflict"].drop_null().to_pylist():
-                raise TableError(two_positions(*row.values()))
+            rows = await self._timed(partial(_counted, table, part, read))
             self.ranges |= dict.fromkeys(part, RemainingEntries(0, 0))
             self.ranges |= {part[row["number"]]: known.remaining(row) for row in rows.to_pylist()}
         counted |= self.ranges
         totals = {key: known.total(counted[each] for each in ranges) for key, ranges in wanted.items()}
         return totals if table.size_bytes else {key: replace(each, size_bytes=None) for key, each in totals.items()}
 
-    async def _orders(self, table: EntriesTable, files: KnownFiles, view: ExternalView) -> dict[CheckpointKey, str]:
-        """Return the checkpoints that are found in the table, with their orders; "" for a segment's beginning."""
-        keys = checkpoint_keys(view)
-        orders = {key: "" for key in keys if key[1] is None}
-        texts = {(segment, text): (view.labels[segment], text) for segment, text in keys if text is not None}
-        found: dict[tuple[str, str], str] = {}
-        if table.version == table.offset:
-            found = {each: sortable(each[1]) for each in texts.values() if each[1].isascii() and each[1].isdecimal()}
-        elif table.version is not None:
-            found = {each: self.orders[each] for each in texts.values() if each in self.orders}
-            new = sorted(set(texts.values()) - found.keys())
-            if may := {file for each in new for file in files.files_with(*each)}:
-                rows = await self._joined(_FOUND, table, ("label", "checkpoint"), new, may)
-                found |= {new[row["number"]]: row["order"] for row in rows.to_pylist()}
-            self.orders = found
-        return orders | {key: found[each] for key, each in texts.items() if each in found}
 
-    async def _joined(
-        self, query: str, table: EntriesTable, names: Sequence[str], wanted: Sequence[Any], files: Iterable[DataFile]
-    ) -> pa.Table:
-        """Return ``query`` over the rows of ``files``, and over ``wanted`` with its columns, and their number."""
-        given: dict[str, Any] = {
-            name: [each[at] for each in wanted] for at, name in enumerate(names) if name != "files"
-        }
-        numbered = pa.table(given | {"number": range(len(wanted))})
-        read = sorted(files, key=lambda file: (file.path, file.piece))
+def _orders(view: ExternalView) -> dict[CheckpointKey, str]:
+    """Return the checkpoints that are whole numbers, with their orders; "" for a segment's beginning."""
+    return {
+        key: "" if key[1] is None else sortable(key[1])
+        for key in checkpoint_keys(view)
+        if key[1] is None or (key[1].isascii() and key[1].isdecimal())
+    }
 
-        def plan(session: SparkSession) -> DataFrame:
-            rows = rows_frame(session, read, _columns(table, opaque=True))
-            return session.sql(query, rows=rows, wanted=f.broadcast(spark_frame(session, numbered)))
 
-        return await self._timed(plan)
+def _counted(
+    table: EntriesTable, wanted: Sequence[Range], files: Iterable[DataFile], session: SparkSession
+) -> DataFrame:
+    """Return the distinct entries of ``files`` in each of ``wanted``, by its number."""
+    given: dict[str, Any] = {
+        name: [getattr(each, name) for each in wanted] for name in ("label", "low", "high", "after")
+    }
+    numbered = pa.table(given | {"number": range(len(wanted))})
+    rows = rows_frame(session, sorted(files, key=lambda file: (file.path, file.piece)), _columns(table, opaque=True))
+    return session.sql(_COUNTED, rows=rows, wanted=f.broadcast(spark_frame(session, numbered)))
 
 
 def _collected(plan: Callable[[SparkSession], DataFrame], session: SparkSession) -> pa.Table:
@@ -280,10 +258,7 @@ def _columns(table: Table, *, opaque: bool = False) -> Columns:
     else:
         facts = "positions" if opaque else "entries"
         mapped |= {"size_bytes": table.size_bytes, "at_ms": table.timestamp}
-        if opaque and table.version is not None:
-            mapped["order"] = table.version
-        if not opaque or table.version != table.offset:  # A position that orders itself is read once.
-            mapped["position" if opaque else "first"] = table.offset
+        mapped["order" if opaque else "first"] = table.offset
     form = table.format if table.format in {"csv", "json"} else "parquet"
     return Columns(form, facts, tuple((name, column) for name, column in mapped.items() if column is not None))
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import aggregates
@@ -22,14 +21,14 @@ FILES_PER_TASK: Final = 16
 TASKS: Final = 16
 """A query has as many tasks at least, if it has so many files."""
 _SIZES: Final = "sized=count:size_bytes size_bytes=sum:size_bytes"
-_TEXTS: Final = ("fault", "name", "label", "low", "high", "low_position", "high_position")
+_TEXTS: Final = ("fault", "name", "label", "low", "high")
 _NUMBERS: Final = ("file", "part", "rows", "sized", "size_bytes", "first", "end", "at_ms")
 FACTS: Final = pa.schema(
     dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_NUMBERS, pa.int64()) | {"missing": pa.list_(pa.string())}
 )
 """Facts of a part of a file, by subscription (``name``) and segment (``label``), and those of entries by slot of the
-timestamp index too: the number of rows, and of those with a size; the range of offsets; the lowest and highest order
-and position; the instant of the row at the end, or the lowest one of opaque positions.
+timestamp index too: the number of rows, and of those with a size; the range of offsets; the lowest and highest order;
+the instant of the row at the end, or the lowest one of opaque positions.
 
 Each file has a row without a label, with its fault, or with the mapped columns that have no value in it.
 """
@@ -71,16 +70,8 @@ def _ranges(rows: pa.Table) -> pa.Table:
 
 
 def _positions(rows: pa.Table) -> pa.Table:
-    wanted = "low_position=min:position high_position=max:position size_bytes=max:size_bytes at_ms=min:at_ms"
-    once = grouped(rows, "label order", wanted)
-    for row in once.filter(pc.not_equal(once["low_position"], once["high_position"])).slice(0, 1).to_pylist():
-        raise BadFileError(two_positions(row["low_position"], row["high_position"]))
-    positions = "low_position=min:low_position high_position=max:high_position"
-    return grouped(once, "label", f"rows=count:order {_SIZES} at_ms=min:at_ms low=min:order high=max:order {positions}")
-
-
-def two_positions(first: str, second: str) -> str:
-    return f"positions {first!r} and {second!r} have one version: map a column that orders the positions of a segment"
+    once = grouped(rows, "label order", "size_bytes=max:size_bytes at_ms=min:at_ms")
+    return grouped(once, "label", f"rows=count:order {_SIZES} at_ms=min:at_ms low=min:order high=max:order")
 
 
 # Queries

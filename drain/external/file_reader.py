@@ -63,11 +63,11 @@ class Columns:
 
 
 ROWS: Final = pa.schema(
-    dict.fromkeys(("name", "label", "position", "order"), pa.string())
+    dict.fromkeys(("name", "label", "order"), pa.string())
     | dict.fromkeys(("first", "end", "size_bytes", "at_ms"), pa.int64())
 )
 """A row: subscription (``name``), segment (``label``), the range of offsets, which has one offset for an entry, or an
-opaque position; ``order``: the version as `sortable`, or else the position."""
+opaque position as `sortable` (``order``)."""
 OPTIONAL: Final = ("size_bytes", "at_ms")
 GONE: Final = "is listed and does not exist"
 """The fault of a file whose table was compacted, or vacuumed, since."""
@@ -224,8 +224,6 @@ def _normalized(table: pa.Table, names: Mapping[str, str], begin: int, texts: Co
         found["end"] = pc.add(found["first"], 1)
     if "end" in names and "first" not in names:
         found["first"] = pa.repeat(pa.scalar(0, pa.int64()), len(table))
-    if "position" in found and "order" not in found:
-        found["order"] = found["position"]
     rows = pa.table({each.name: found.get(each.name, pa.nulls(len(table), each.type)) for each in ROWS}, schema=ROWS)
     _refuse(pc.less(rows["first"], 0), "an offset is negative", begin)
     _refuse(pc.less(rows["size_bytes"], 0), "a size is negative", begin)
@@ -248,10 +246,10 @@ def _converted(values: Any, column: str, name: str, *, text: bool) -> Any:
         return _at_ms(values, column, is_number=is_number, is_text=is_text)
     if name in {"label", "name"}:
         return values.cast(pa.string())
-    if name in {"position", "order"}:
+    if name == "order":
         if not is_number and not is_text:
             raise BadFileError(f"column {column!r} is of type {kind}; a position is a text or a whole number")
-        return values.cast(pa.string()) if name == "position" else _sortable(values.cast(pa.string()), column)
+        return _sortable(values.cast(pa.string()), column)
     if not is_number and not (text and is_text):
         raise BadFileError(f"column {column!r} is of type {kind}, and {_WHOLE}")
     return values.cast(pa.int64())
@@ -275,7 +273,7 @@ def _at_ms(values: Any, column: str, *, is_number: bool, is_text: bool) -> Any:
 def _sortable(numbers: Any, column: str) -> Any:
     """Return texts of whole numbers as texts that sort like them: their length precedes them."""
     if pc.any(pc.invert(pc.ascii_is_decimal(numbers))).as_py():
-        raise BadFileError(f"column {column!r} has a version that is not a whole number from 0 on")
+        raise BadFileError(f"column {column!r} has a position that is not a whole number from 0 on")
     bare = pc.ascii_ltrim(numbers, "0")
     bare = pc.if_else(pc.equal(bare, ""), "0", bare)
     return pc.binary_join_element_wise(pc.utf8_lpad(pc.utf8_length(bare).cast(pa.string()), 5, "0"), bare, "")

@@ -77,13 +77,6 @@ class KnownFiles:
         """Return number in the facts → file."""
         return {number: file for file, number in self._numbers.items()}
 
-    def files_with(self, label: str, position: str) -> list[DataFile]:
-        """Return the files that may have an entry with an opaque position."""
-        low, high = self._facts["low_position"], self._facts["high_position"]
-        may = pc.and_(pc.less_equal(low, position), pc.greater_equal(high, position))
-        numbers = set(self._facts.filter(pc.and_(may, pc.equal(self._facts["label"], label)))["file"].to_pylist())
-        return [file for file, number in self._numbers.items() if number in numbers]
-
     def check(self, ends: Mapping[str, int | None]) -> None:
         """Raise TableError if the table breaks a rule; ``ends``: label of each segment → its end if it is sealed."""
         facts, files = self.facts, self.files()

@@ -62,14 +62,11 @@ class ExternalTopicCounter:
         tables: Mapping[str, ExternalTables],
         count: CountExternal,
         forget: Forget = lambda _: None,
-        *,
-        idle_factor: float = IDLE_FACTOR,
     ) -> None:
-        """``tables``: topic → its mapped tables. ``forget``: what ``count`` remembers. ``idle_factor``: see rule 2."""
+        """``tables``: topic → its mapped tables. ``forget``: what ``count`` remembers."""
         self._tables = tables
         self._count = count
         self._forget = forget
-        self._idle_factor = idle_factor
         self._due: dict[tuple[int, int], _PendingCount] = {}
         """Topics in the order of their turns; at most one entry per topic."""
         self._wake_up = asyncio.Event()
@@ -154,7 +151,7 @@ class ExternalTopicCounter:
             except MustRestartError as error:
                 self._gone = error
                 return
-            rests_until[topic] = loop.time() + self._idle_factor * (loop.time() - began)
+            rests_until[topic] = loop.time() + IDLE_FACTOR * (loop.time() - began)
 
     async def _refresh_and_count(self, due: _PendingCount, newest: NewestResult) -> None:
         waited_seconds = asyncio.get_running_loop().time() - due.asked_at

@@ -28,7 +28,7 @@ from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, add_compaction_options, parsed_settings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.count import TableCounter
-from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
+from drain.external.topics import ExternalTopicCounter
 from drain.protocol import (
     MAX_OPEN_REQUESTS,
     VERSION,
@@ -130,9 +130,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
         counter = TableCounter(runner.run)
-        external = ExternalTopicCounter(
-            arguments.tables, counter.count, counter.forget, idle_factor=arguments.external_idle_factor
-        )
+        external = ExternalTopicCounter(arguments.tables, counter.count, counter.forget)
         job = BacklogJob(chunks, lambda due: runner.run(lambda session: count_chunks(session, chunks.url, due)))
         coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external))
         server = DrainServer(coalescer, runner, chunks)
@@ -232,13 +230,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     add_compaction_options(parser, "compaction-", default_chunks=0)
     parser.add_argument(
         "--external", type=Path, help="TOML file whose section external maps the tables of external topics"
-    )
-    parser.add_argument(
-        "--external-idle-factor",
-        type=float,
-        default=IDLE_FACTOR,
-        metavar="TIMES",
-        help="rest after counting tables, as a multiple of the duration of the count (default: %(default)s)",
     )
     parser.add_argument("--folder", help="folder for scratch files (default: a temporary one)")
     return parser.parse_args(argv)

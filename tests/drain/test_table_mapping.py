@@ -43,7 +43,7 @@ def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -
     block = text[text.index("    [external.clicks.entries]") : text.index('"""', 3)]
 
     column = "sequence_number"
-    entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=column, version=column)
+    entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=column)
     assert {"clicks": ExternalTables(entries=entries)} == read_tables(written(tmp_path, block))
 
 

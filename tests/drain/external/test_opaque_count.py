@@ -41,9 +41,7 @@ def position(at: int) -> str:
 def entry_rows(**columns: Any) -> list[dict[str, Any]]:
     """Return five records in each of a and b, with ``columns`` changed in the second record of a."""
     rows = [
-        {"shard": shard, "at": position(n), "commit": f"{n:03}", "bytes": 10 + n, "ms": 1000 + n}
-        for shard in ("a", "b")
-        for n in range(5)
+        {"shard": shard, "at": position(n), "bytes": 10 + n, "ms": 1000 + n} for shard in ("a", "b") for n in range(5)
     ]
     rows[1] |= columns
     return rows
@@ -61,10 +59,10 @@ def view(**checkpoints: str) -> ExternalView:
     )
 
 
-def table(folder: Path, rows: list[dict[str, Any]], *, version: str | None = "at", form: str = "parquet", **more: Any):
+def table(folder: Path, rows: list[dict[str, Any]], *, form: str = "parquet", **more: Any):
     write_table(folder, rows, form)
     mapped = {"size_bytes": "bytes", "timestamp": "ms"} | more
-    entries = EntriesTable(path=str(folder), format=form, segment="shard", offset="at", version=version, **mapped)
+    entries = EntriesTable(path=str(folder), format=form, segment="shard", offset="at", **mapped)
     return ExternalTables(entries=entries)
 
 
@@ -117,23 +115,9 @@ def outstanding_after(spark, given: ExternalTables, checkpoints: list[str]) -> l
 
 
 @pytest.mark.spark
-def test_a_position_that_is_its_own_version_needs_no_entry(spark, tmp_path: Path) -> None:
+def test_a_checkpoint_needs_no_entry_of_its_position(spark, tmp_path: Path) -> None:
     checkpoints = [position(0), position(4), str(FIRST - 1), "000" + position(2), position(2), position(2), "SHARD_END"]
     assert [4, 0, 5, 2, 2, 2, None] == outstanding_after(spark, table(tmp_path / "t", entry_rows()), checkpoints)
-
-
-@pytest.mark.spark
-def test_a_version_in_another_column_is_looked_up_in_the_table(spark, tmp_path: Path) -> None:
-    given = table(tmp_path / "t", entry_rows(), version="commit")
-    assert [3, None, None] == outstanding_after(spark, given, [position(1), "nowhere", position(7)])
-
-
-def test_without_a_version_the_entries_after_a_checkpoint_are_unknown(tmp_path: Path) -> None:
-    given = table(tmp_path / "t", entry_rows(), version=None)
-    found = counted(InProcessSpark(), given, view(b=position(1)))
-
-    assert {0: (0, 0, None), 1: (None, None, None), 2: (0, 0, None)} == numbers(found, 2)
-    assert 5 == numbers(found, 3)[1][0]
 
 
 @pytest.mark.spark
@@ -157,22 +141,11 @@ def test_files_that_overlap_count_their_rows_once_and_are_remembered(spark, tmp_
     assert counter.runs == 5, "between files, nothing is read again"
 
 
-@pytest.mark.spark
-def test_a_version_of_two_positions_is_a_fault_in_a_file_and_in_two(spark, tmp_path: Path) -> None:
-    rows = [entry_rows()[0], entry_rows()[1] | {"commit": "0000"}]
-    with pytest.raises(TableError, match="have one version: map a column"):
-        counted(spark, table(tmp_path / "t", rows, version="commit"), view())
-    given = table(tmp_path / "u", rows[:1], version="commit")
-    write_table(tmp_path / "u", rows[1:], name="part-1")
-    with pytest.raises(TableError, match="have one version: map a column"):
-        counted(spark, given, view())
-
-
 FAULTS = {
     "a null position": ({"at": None}, "column 'at' is null in 1 row(s), first in row 2"),
     "a null segment": ({"shard": None}, "column 'shard' is null in 1 row(s)"),
     "a negative size": ({"bytes": -1}, "a size is negative in 1 row(s)"),
-    "a position that is not a number": ({"at": "-7"}, "column 'at' has a version that is not a whole number"),
+    "a position that is not a number": ({"at": "-7"}, "column 'at' has a position that is not a whole number"),
 }
 
 

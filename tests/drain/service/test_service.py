@@ -99,7 +99,7 @@ class Running:
         command = [sys.executable, "-m", "headgate", "drain", "serve", "--ledger", self.ledger.url]
         command += ["--listen", str(folder / "s")]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
-        command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
+        command += ["--external", str(folder / "external.toml")]
         self.log = (folder / "log").open("w")
         environment = {**os.environ, "JAVA_HOME": java_home} if java_home else {**os.environ}
         environment.pop("JDK_JAVA_OPTIONS", None)  # The JVM's options are those of users.
