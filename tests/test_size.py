@@ -35,7 +35,6 @@ OF_SELF = re.compile(r"\bself\.(\w+)")
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "MqttTransport": 29,
     "ZooKeeperElections": 18,
     "Daemon": 26,
     "ShardLeader": 23,

@@ -12,10 +12,8 @@
 * Retained messages go at QoS 1: no client would request them again if a busy broker dropped them. If a
   broker with MQTT 5 refuses one, the connection ends: it is of no use to a leader.
   They do not survive a reconnection: publish them again when a handler receives ``True``.
-* Outgoing messages are bounded in bytes and number. Incoming ones are not queued: the loop reads
+* Outgoing messages are bounded in bytes and number (`OutgoingMessages`). Incoming ones are not queued: the loop reads
   one packet per turn, and the windows of the protocol above bound the rest at the broker.
-* A message after a pause is written before `publish` returns. Messages that follow closely are
-  written together in the loop's next turn.
 
 `publish` and incoming messages use paho directly: aiomqtt publishes one message at a time, two
 turns of the loop later (a fifth of a round trip), and starts a task per incoming message. Through
@@ -31,6 +29,7 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
@@ -43,7 +42,6 @@ from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
 from headgate.transport.aiomqtt_parts import (
-    OutgoingPacket,
     answer_unless_lost,
     broker_properties,
     close_socket,
@@ -61,9 +59,9 @@ from headgate.transport.aiomqtt_parts import (
 from headgate.transport.broker_tls import BrokerTls, TlsSockets
 from headgate.transport.connection_loss import Cause, loss_reason, refuses_version
 from headgate.transport.message_router import MessageRouter
-from headgate.transport.mqtt_packets import ArrivedMessage, correlation, encode_publish
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import RECONNECT_BACKOFF, EarlyLosses, MqttTiming, pause_after_attempt
-from headgate.transport.outgoing_messages import OutgoingMessages
+from headgate.transport.outgoing_messages import OutgoingMessages, PacketWriter
 from headgate.transport.port import BrokerProperties, MessageHandler, max_payload_bytes
 
 if TYPE_CHECKING:
@@ -80,6 +78,33 @@ PAHO_LOGGER.setLevel(logging.CRITICAL)
 """paho reports the error of each attempt; this module reports the begin and the end of an outage, and the reason."""
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """What each attempt to connect begins with."""
+
+    host: str
+    port: int
+    client_id: str
+    username: str | None
+    password: Callable[[], str | None]
+    tls: BrokerTls | None
+    will: aiomqtt.Will | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A client that connects, and then is connected."""
+
+    client: aiomqtt.Client
+    writer: PacketWriter
+    sockets: TlsSockets | None = None
+    """None without TLS."""
+    accepted: bool = False
+    """By the broker."""
+    connected: bool = False
+    """All filters are subscribed."""
 
 
 class MqttTransport:
@@ -118,16 +143,15 @@ class MqttTransport:
         on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
         self.unreachable_reason: str | None = None
-        self._host = host
-        self._port = port
-        self._client_id = client_id
-        self._secret_suffix = secret_suffix
-        self._will = aiomqtt.Will(will[0], will[1], qos=1, retain=will[2]) if will else None
-        self._username = username
-        self._password = password if callable(password) else lambda: password
-        self._tls = tls
-        self._sockets: TlsSockets | None = None
-        """Those of the current attempt; None without TLS."""
+        self._login = _Login(
+            host,
+            port,
+            client_id + secret_suffix,
+            username,
+            password if callable(password) else lambda: password,
+            tls,
+            aiomqtt.Will(will[0], will[1], qos=1, retain=will[2]) if will else None,
+        )
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
         self._on_taken_over = on_taken_over
@@ -136,15 +160,8 @@ class MqttTransport:
         """What the broker says of itself. None: it speaks no MQTT 5, or was not reached yet."""
         self._watchers: list[Callable[[bool], None]] = []
         self._refusal_handlers: list[Callable[[str], None]] = []
-        self._outgoing = OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
-        self._attempt: aiomqtt.Client | None = None
-        """The client that connects, or is connected."""
-        self._client: aiomqtt.Client | None = None
-        self._connected = False
-        self._publishing: PahoClient | None = None
-        self._last_write_at = 0.0
-        self._write_scheduled = False
-        """Messages will be written together in the loop's next turn."""
+        self._outgoing_limits = max_outgoing_bytes, max_outgoing_messages
+        self._attempt: Attempt | None = None
         self._closing = asyncio.Event()
         self._connection_lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -152,7 +169,12 @@ class MqttTransport:
 
     @property
     def connected(self) -> bool:
-        return self._connected
+        return self._attempt is not None and self._attempt.connected
+
+    @property
+    def _client(self) -> aiomqtt.Client | None:
+        """The client that the broker has accepted."""
+        return self._attempt.client if self._attempt is not None and self._attempt.accepted else None
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         self._watchers.append(handler)
@@ -184,35 +206,21 @@ class MqttTransport:
         if len(payload) > (limit_bytes := self.max_payload_bytes(topic)):
             self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=limit_bytes)
             return False
-        if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
+        attempt = self._attempt
+        if attempt is None or not attempt.connected:
             return False
-        paho = paho_of(self._client)
-        properties = None if correlation_data is None or self.broker is None else correlation(correlation_data)
-        if paho.socket() is None:
-            return False
-        if retain or properties is not None:
-            self._publishing = paho
-            try:
-                info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain, properties=properties)
-            finally:
-                self._publishing = None
-            if info.rc != 0:
-                return False
-            self._outgoing.add(info, len(payload), retain)
-        else:
-            packet = encode_publish(topic, payload, mqtt5=self.broker is not None)
-            self._outgoing.add(OutgoingPacket(paho, packet), len(payload), retain)
-        if self._loop.time() - self._last_write_at >= self._timing.immediate_write_after_idle_seconds:
-            self._write(paho)
-        elif not self._write_scheduled:
-            self._write_scheduled = True
-            self._loop.call_soon(self._write, paho)
-        return True
+        return attempt.writer.publish(
+            paho_of(attempt.client),
+            topic,
+            payload,
+            retain=retain,
+            mqtt5=self.broker is not None,
+            correlation_data=correlation_data,
+        )
 
     async def __aenter__(self) -> Self:
         self._closing.clear()
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._maintain_connection(), name=f"mqtt-{self._client_id}")
+        self._task = asyncio.create_task(self._maintain_connection(), name=f"mqtt-{self._login.client_id}")
         self._task.add_done_callback(_report_unexpected_error)
         return self
 
@@ -221,9 +229,9 @@ class MqttTransport:
         self._closing.set()
         self._connection_lost.set()
         if self._attempt is not None:
-            end_wait_for_answer(self._attempt, "the connection is not wanted any more")
-            if self._sockets is not None:
-                self._sockets.abort()
+            end_wait_for_answer(self._attempt.client, "the connection is not wanted any more")
+            if self._attempt.sockets is not None:
+                self._attempt.sockets.abort()
         if self._task is not None:
             await self._task
             self._task = None
@@ -239,17 +247,18 @@ class MqttTransport:
         mqtt5 = True
         while not self._closing.is_set():
             client = self._new_client(mqtt5=mqtt5)
+            attempt = self._new_attempt(client)
             began_at, accepted_at, ended_by_broker = loop.time(), None, False
             try:
-                await self._prepare(client)
+                await self._prepare(attempt)
                 await _connect(client)
                 accepted_at = loop.time()
-                self._attach(client)
+                self._attach(attempt)
                 await self._subscribe_all(client)
                 raise_if_lost(client)
                 outage_logged = not self.logs_outages
                 refusals.clear()
-                self._report_connection(mqtt5=mqtt5)
+                self._report_connection(attempt, mqtt5=mqtt5)
                 if not self._closing.is_set():
                     await self._wait_until_lost_or_closing(client)
                 await self._disconnect(client)
@@ -261,7 +270,9 @@ class MqttTransport:
                     continue
                 mqtt5 = True  # The next broker at this address may be a newer one.
                 ended_by_broker = not paho_of(client).is_connected()
-                self.unreachable_reason, cause = loss_reason(error, self._tls, self._sockets, self._username)
+                self.unreachable_reason, cause = loss_reason(
+                    error, self._login.tls, attempt.sockets, self._login.username
+                )
                 # A refusal that follows another loss is logged too: pauses do not end it, an operator does.
                 if not outage_logged or (cause is not Cause.OUTAGE and self.unreachable_reason not in refusals):
                     self._log.warning("broker.unreachable", reason=self.unreachable_reason)
@@ -287,10 +298,11 @@ class MqttTransport:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
 
-    def _report_connection(self, *, mqtt5: bool) -> None:
+    def _report_connection(self, attempt: Attempt, *, mqtt5: bool) -> None:
         if self.logs_outages:
             self._log.info("broker.connected", protocol="MQTT 5" if mqtt5 else "MQTT 3.1.1")
         self.unreachable_reason = None
+        attempt.connected = True
         self._notify_watchers(connected=True)
 
     def _report_taken_over(self, losses: int) -> None:
@@ -308,12 +320,12 @@ class MqttTransport:
         if mqtt5:
             session = {"clean_start": self.clean_session, "properties": self.session_properties()}
         client = aiomqtt.Client(
-            self._host,
-            self._port,
-            identifier=self._client_id + self._secret_suffix,
+            self._login.host,
+            self._login.port,
+            identifier=self._login.client_id,
             protocol=aiomqtt.ProtocolVersion.V5 if mqtt5 else aiomqtt.ProtocolVersion.V311,
             **session,
-            will=self._will,
+            will=self._login.will,
             keepalive=self._timing.keepalive_seconds,
             timeout=self._timing.connect_timeout_seconds,
             # 0: no limit. paho would queue QoS 1 messages beyond it, and QoS 0 messages would overtake them.
@@ -331,8 +343,12 @@ class MqttTransport:
             self.broker = None
         on_arrival(client, self._on_message, mqtt5=mqtt5)
         paho.connect_timeout = self._timing.connect_timeout_seconds
-        paho.on_socket_register_write = self._on_write_pending
         return client
+
+    def _new_attempt(self, client: aiomqtt.Client) -> Attempt:
+        writer = PacketWriter(OutgoingMessages(*self._outgoing_limits), self._timing)
+        paho_of(client).on_socket_register_write = writer.on_write_pending
+        return Attempt(client, writer)
 
     def _on_refused_message(self, client: aiomqtt.Client, reason: str) -> None:
         """End a connection that accepts no retained messages: no client would find a leader behind it."""
@@ -346,36 +362,34 @@ class MqttTransport:
     def _on_acceptance(self, properties: Properties) -> None:
         self.broker = broker_properties(properties)
 
-    async def _prepare(self, client: aiomqtt.Client) -> None:
+    async def _prepare(self, attempt: Attempt) -> None:
         """Read password and certificates, so that each connection uses the newest ones. Raises ConfigError."""
+        login = self._login
 
         def read() -> tuple[str | None, TlsSockets | None]:
-            return self._password(), None if self._tls is None else TlsSockets(self._tls)
+            return login.password(), None if login.tls is None else TlsSockets(login.tls)
 
-        password, self._sockets = await asyncio.to_thread(read)
-        if self._username is not None:
-            paho_of(client).username_pw_set(self._username, password)
-        if self._sockets is not None:
+        password, attempt.sockets = await asyncio.to_thread(read)
+        if login.username is not None:
+            paho_of(attempt.client).username_pw_set(login.username, password)
+        if attempt.sockets is not None:
             # paho only calls `wrap_socket` and reads `check_hostname`.
-            paho_of(client).tls_set_context(cast("ssl.SSLContext", self._sockets))
-        self._attempt = client
+            paho_of(attempt.client).tls_set_context(cast("ssl.SSLContext", attempt.sockets))
+        self._attempt = attempt
 
-    def _attach(self, client: aiomqtt.Client) -> None:
+    def _attach(self, attempt: Attempt) -> None:
         if self._timing.ping_seconds is not None:
-            ping_after(client, self._timing.ping_seconds)
-        mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
-        self._client = client
+            ping_after(attempt.client, self._timing.ping_seconds)
+        mark_errors_as_retrieved(attempt.client)  # aiomqtt may have replaced the futures while it connected
+        attempt.accepted = True
         self._connection_lost.clear()
-        self._outgoing.clear()
-        self._write_scheduled = False
 
     def _detach(self) -> None:
-        self._attempt = self._client = None
-        if self._connected:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and attempt.connected:
             self._notify_watchers(connected=False)
 
     def _notify_watchers(self, *, connected: bool) -> None:
-        self._connected = connected
         for watcher in self._watchers:
             watcher(connected)
 
@@ -456,22 +470,6 @@ class MqttTransport:
         client.timeout = self._timing.close_timeout_seconds
         await client.__aexit__(None, None, None)
 
-    # Outgoing messages
-
-    def _on_write_pending(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
-        """Schedule a write of packets that paho sends on its own initiative; it connects on its own thread."""
-        if paho is not self._publishing:
-            self._loop.call_soon_threadsafe(self._write, paho)
-
-    def _write(self, paho: PahoClient) -> None:
-        """Write what the socket accepts now, and the rest when it is writable; aiomqtt removes the writer."""
-        self._write_scheduled = False
-        self._last_write_at = self._loop.time()
-        paho.loop_write()
-        sock = paho.socket()
-        if sock is not None and paho.want_write():
-            self._loop.add_writer(sock.fileno(), self._write, paho)
-
     # Incoming messages
 
     def _on_message(self, _paho: PahoClient, message: ArrivedMessage) -> None:
@@ -481,7 +479,9 @@ class MqttTransport:
             try:
                 handler(message.topic, message.payload)
             except Exception as error:  # noqa: BLE001 - a bug
-                self._loop.call_exception_handler({"message": f"bug in {handler!r}", "exception": error})
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": f"bug in {handler!r}", "exception": error}
+                )
         if not ignored and self.router.ignored_retained:
             self._log.warning("message.retained_ignored", topic=message.topic, remedy="clear it at the broker")
 

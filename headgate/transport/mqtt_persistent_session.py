@@ -27,7 +27,7 @@ from paho.mqtt.properties import Properties
 
 from headgate.model.headers import header_bytes
 from headgate.transport.aiomqtt_parts import end_session_at_close, paho_of
-from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt import Attempt, MqttTransport
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.reading_window import ReadingWindow
@@ -122,8 +122,8 @@ class MqttPersistentSession(MqttTransport):
         finally:
             self._window.readers.discard(self)
 
-    def _attach(self, client: aiomqtt.Client) -> None:
-        super()._attach(client)
+    def _attach(self, attempt: Attempt) -> None:
+        super()._attach(attempt)
         self._connections += 1
 
     def session_properties(self) -> Properties:
@@ -166,7 +166,7 @@ class MqttPersistentSession(MqttTransport):
         asyncio.get_running_loop().call_soon(self._handler, message)
 
     def pause_reading(self) -> None:
-        paho = None if self._attempt is None else paho_of(self._attempt)
+        paho = None if self._attempt is None else paho_of(self._attempt.client)
         if self._paused_client is None and paho is not None and (sock := paho.socket()) is not None:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             self._paused_client = paho
