@@ -281,7 +281,7 @@ class Daemon:
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)
         for leader in self._active_leaders():
-            leader.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
+            leader.timers.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
                 leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
             leader.devices.sessions.set_enabled(self.settings.ingest.mqtt_devices)

@@ -274,7 +274,7 @@ def _shard(controller: ShardController) -> ShardStatus:
         producers=len(state.producers),
         named_producers=state.producers.named,
         in_flight_batches=commit.queued_batches,
-        waiting_requests=len(leader.waiting_requests),
+        waiting_requests=len(leader.outcomes.waiting),
         queue_bytes=commit.queued_bytes,
         counts=_counts(leader),
     )

@@ -6,7 +6,6 @@ ends the term and the process.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -21,32 +20,27 @@ from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
 from controller.leader import cluster_answers
 from controller.leader.announcer import Announcer
-from controller.leader.operator_commands import OperatorCommands
 from controller.leader.outbox import Outbox
+from controller.leader.outcomes import Outcomes, Serving
 from controller.leader.request_decoding import Malformed, read_request, read_request_id
 from controller.leader.request_queue import RequestQueue
 from controller.leader.subscription_registry import SubscriptionRegistry
+from controller.leader.timers import TermTimers
 from controller.leader.topic_settings import described
-from controller.leadership.policy import safety
 from controller.leadership.policy.shard_load import message_cost
-from controller.leadership.policy.transitions import Event
 from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
-from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from metrics import events
-from metrics.label_values import BatchVerdict, LayoutChangeKind, RequestLimit
+from metrics.label_values import BatchVerdict
 from shard.access.requirements import refuse_access
-from shard.requests import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
-from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Handler, Outcome, Stepwise, handler
+from shard.requests import producer_commands, subscription_commands, topic_commands, topic_import
+from shard.requests.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
 from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.placement import route_batch
-from shard.requests.quota import keep_within_quotas
-from shard.requests.tick_pace import TICK_INTERVAL_SECONDS, tick_pause_seconds
 from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_history, judge_term
-from shard.state.ledger_time import IDLE_CHUNK_MS
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
@@ -64,31 +58,22 @@ class ShardLeader:
     def __init__(self, state: ShardState, context: LeaderContext, yields_to_contender: Callable[[], bool]) -> None:
         """``state`` ends with the term chunk and belongs to this leader from now on."""
         self.state = state
-        self.leader_epoch = state.leader_epoch
-        self._shard = state.shard
         self.context = context
-        self._broker_lost_at: float | None = None
-        self.began_at = asyncio.get_running_loop().time()
-        """The term's clock starts here; deadlines of requests are ages of the term."""
         self.arrived_cost = 0
         """Sum of `message_cost` of the requests of this term; `DeviceIntake` counts the messages of devices."""
-        self._serving = False
-        self._bug: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the exception of a message handler: the transport, which called the handler, could not handle it."""
+        self._serving = Serving()
         self.driver = StepDriver(context.turn_budget)
-        self.waiting_requests = RequestQueue(self.driver)
-        """Requests that are answered in steps."""
-        self.autoscaler = Autoscaler(context, state, self._apply_entries)
+        autoscaler = Autoscaler(context, state, self._apply_entries)
         self.commit = GroupCommit(
             context,
             state,
             yields_to_contender=yields_to_contender,
             on_durable=lambda number: self._outbox.announce_head(number),  # noqa: PLW0108 - created later
-            on_records=self.autoscaler.sample,
+            on_records=autoscaler.sample,
         )
         self._outbox = Outbox(state, context, self.commit)
         self.announcer = Announcer(
-            state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving
+            state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving.on
         )
         self.subscription_registry = SubscriptionRegistry(
             state=state, context=context, commit=self.commit, driver=self.driver, push=self._outbox.push
@@ -105,11 +90,27 @@ class ShardLeader:
         self.backlogs = BacklogService(
             context, state, self.driver.complete, self.subscription_registry.oldest_unhandled_ms
         )
-        self._operators = OperatorCommands(self._shard, context.instance, context.operations)
-        self._deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = defaultdict(set)
-        """Work for replies that wait, by the limit of their number."""
-        self.trimmer = Trimmer(context, state, self.commit)
+        self.timers = TermTimers(state, context, self.commit, self.driver, autoscaler, self.subscription_registry.tick)
+        self.outcomes = Outcomes(
+            state,
+            context,
+            self.commit,
+            self._outbox,
+            self.devices,
+            waiting=RequestQueue(self.driver),
+            serving=self._serving,
+            apply_entries=self._apply_entries,
+        )
         self._handlers = self._all_handlers()
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def began_at(self) -> float:
+        """Begin of the term's clock."""
+        return self.timers.began_at
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
@@ -121,7 +122,7 @@ class ShardLeader:
             *subscription_commands.COMMANDS,
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
-            *self._operators.handlers(),
+            *self.outcomes.operators.handlers(),
             handler(m.DescribeTopic, self._describe_topic),
             handler(m.DescribeLeader, self.announcer.describe),
             handler(m.ProduceBatch, self._handle_batch),
@@ -134,54 +135,51 @@ class ShardLeader:
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        requests = m.requests_filter(self.context.cluster, self._shard)
-        self._serving = True
+        requests = m.requests_filter(self.context.cluster, self.state.shard)
+        self._serving.on = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
             await self.context.transport.subscribe(requests, self._on_request)
             self.connection_changed(self.context.transport.connected)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
-                tasks.create_task(self.driver.run(), name=f"steps-{self._shard}")
-                tasks.create_task(self._run_timers(), name=f"timers-{self._shard}")
+                tasks.create_task(self.commit.run(), name=f"commit-{self.state.shard}")
+                tasks.create_task(self.driver.run(), name=f"steps-{self.state.shard}")
+                tasks.create_task(self.timers.run(), name=f"timers-{self.state.shard}")
                 if (open_session := self.context.open_session) is not None:
                     sessions = self.devices.sessions.run(open_session, self._on_delivery)
-                    tasks.create_task(sessions, name=f"devices-{self._shard}")
-                tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
-                tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
-                tasks.create_task(asyncio.wait_for(self._bug, timeout=None), name=f"failure-{self._shard}")
-                tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
+                    tasks.create_task(sessions, name=f"devices-{self.state.shard}")
+                tasks.create_task(self.pruner.run(), name=f"prune-{self.state.shard}")
+                tasks.create_task(self.backlogs.run(), name=f"backlogs-{self.state.shard}")
+                tasks.create_task(asyncio.wait_for(self._serving.bug, timeout=None), name=f"failure-{self.state.shard}")
+                tasks.create_task(Trimmer(self.context, self.state, self.commit).run(), name=f"trim-{self.state.shard}")
         except BaseExceptionGroup as group:
             ended, bugs = group.split(TermEndedError)
             if bugs is not None or ended is None:
                 raise
             raise ended.exceptions[0] from None
         finally:
-            self._serving = False
+            self._serving.on = False
             self._outbox.delayed.close()
-            await cancel_and_wait(*(task for tasks in self._deferred.values() for task in tasks))
-            await self._operators.close()
+            await self.outcomes.close()
             await self.subscription_registry.close()
             await self.context.transport.unsubscribe(requests)
 
     async def hand_over(self) -> None:
         """Stop accepting requests, and wait until everything accepted is durable."""
-        self._serving = False
+        self._serving.on = False
         await self.commit.flush()
 
     def connection_changed(self, connected: bool) -> None:
         """Handle a broker connection or its loss. Each connection announces: the broker may have lost its data."""
-        if not self._serving:
+        if not self._serving.on:
             return
+        self.timers.broker_changed(connected)
         if connected:
-            self._broker_lost_at = None
             self.announcer.announce()
-        elif self._broker_lost_at is None:
-            self._broker_lost_at = asyncio.get_running_loop().time()
 
     def on_presence(self, presence: m.Presence) -> None:
         """Handle the connection or disconnection of a client."""
-        if self._serving:
+        if self._serving.on:
             self.subscription_registry.on_presence(presence)
 
     # Arrivals
@@ -193,17 +191,12 @@ class ShardLeader:
         self._dispatch(partial(self.devices.accept, topic_id), delivery)
 
     def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
-        if not self._serving:
+        if not self._serving.on:
             return
         try:
             handle(arrival)
         except Exception as error:  # noqa: BLE001 - a bug; it ends the term and the process
-            self._fail(error)
-
-    def _fail(self, bug: BaseException) -> None:
-        self._serving = False
-        if not self._bug.done():
-            self._bug.set_exception(bug)
+            self._serving.fail(error)
 
     def _handle_request(self, message: tuple[str, bytes]) -> None:
         topic, payload = message
@@ -215,7 +208,7 @@ class ShardLeader:
         request = read_request(payload, sender)
         if isinstance(request, Malformed):
             self.context.observer.observe(events.MalformedMessageReceived(reason=request.kind))
-            log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
+            log.debug("request.malformed", shard=self.state.shard, reason=request.reason, size_bytes=len(payload))
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return
@@ -228,7 +221,7 @@ class ShardLeader:
         denied: Refusal | None = None
         if not isinstance(request.body, m.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
             denied = refuse_access(self.context.access.rules, m.user_of(request.client_id), request.body)
-        self._carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
+        self.outcomes.carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
     def _admit(self, sender: str, payload: bytes) -> bool:
         """Return whether to read the request. One beyond the rates of its user costs as little as possible."""
@@ -244,87 +237,13 @@ class ShardLeader:
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
         if isinstance(request.body, m.ProduceBatch):
-            self.context.observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
+            self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._outbox.refuse(request, refusal)
             return
-        self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self._shard))
+        self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self.state.shard))
         later = partial(asyncio.sleep, self.context.ingest.missing_epoch_rejection_delay_seconds, refusal)
-        self._defer(request, Deferred(later, "delayed_refusals", MAX_DELAYED_REFUSALS))
-
-    def _carry_out(self, request: m.Request, outcome: Outcome) -> None:
-        """Apply the entries of ``outcome``, and send its reply once the chunk it depends on is durable."""
-        match outcome:
-            case Refusal():
-                now = asyncio.get_running_loop().time()
-                self.context.access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
-                self._outbox.refuse(request, outcome)
-            case AfterChunk(chunk, body):
-                self._outbox.reply(request, body, chunk)
-            case AfterBarrier(body):
-                self.commit.after_barrier(partial(self._outbox.answer, request, body))
-            case Deferred():
-                self._defer(request, outcome)
-            case Stepwise(steps):
-                self.waiting_requests.add(steps, partial(self._carry_out_steps, request))
-            case Decision(entries, answer):
-                admitted = keep_within_quotas(
-                    entries,
-                    self.state,
-                    self.context.access.rules.limits_of,
-                    age_ms=self._age_ms,
-                    durable=self.commit.durable,
-                )
-                if isinstance(admitted, Refusal):
-                    self._carry_out(request, admitted)
-                    return
-                if admitted:
-                    self._apply_entries(admitted)
-                    self._report_layout_changes(admitted)
-                reply = partial(self._outbox.reply, request, answer(self.state), self.commit.newest)
-                for entry in entries:
-                    if isinstance(entry, e.TopicCreated | e.TopicDeleted):
-                        # The reply to a creation also promises that devices may publish.
-                        self.devices.sessions.topics_changed(entry.topic_id, reply)
-                        return
-                reply()
-            case _:
-                self._outbox.reply(request, outcome)
-
-    def _defer(self, request: m.Request, deferred: Deferred) -> None:
-        waiting = self._deferred[deferred.limit]
-        if len(waiting) >= deferred.most:
-            self.context.observer.observe(events.RequestLimitReached(limit=deferred.limit))
-            reason = f"{len(waiting)} requests wait already ({deferred.limit})"
-            self._outbox.refuse(request, Refusal("unavailable", reason))
-            return
-
-        async def answer() -> None:
-            if (found := await deferred.work()) is not None:
-                self._outbox.answer(request, found, deferred.chunk)
-
-        def answered(task: asyncio.Task[None]) -> None:
-            waiting.discard(task)
-            if not task.cancelled() and (bug := task.exception()) is not None:
-                self._fail(bug)
-
-        task = asyncio.get_running_loop().create_task(answer(), name=f"deferred-{self._shard}")
-        waiting.add(task)
-        task.add_done_callback(answered)
-
-    def _carry_out_steps(self, request: m.Request, outcome: Outcome) -> None:
-        if not self._serving:
-            return
-        if isinstance(outcome, m.ReplyBody):
-            self._outbox.answer(request, outcome)
-        else:
-            self._carry_out(request, outcome)
-
-    def _report_layout_changes(self, entries: Sequence[e.AnyEntry]) -> None:
-        for entry in entries:
-            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged):
-                kind: LayoutChangeKind = "split" if isinstance(entry, e.SegmentSplit) else "merge"
-                self.context.observer.observe(events.LayoutChanged(kind=kind, reason="command"))
+        self.outcomes.defer(request, Deferred(later, "delayed_refusals", MAX_DELAYED_REFUSALS))
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)
@@ -348,7 +267,7 @@ class ShardLeader:
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
                 verdict, outcome = judgement.verdict, judgement
-        self.context.observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
+        self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=verdict))
         return outcome
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
@@ -361,7 +280,7 @@ class ShardLeader:
 
     def _describe_topic(self, request: m.DescribeTopic, _: str) -> Outcome:
         topic = find_topic(request.topic, self.state)
-        reply = described(request, topic, self._shard, self.autoscaler.settings, self.pruner.settings)
+        reply = described(request, topic, self.state.shard, self.timers.autoscaler.settings, self.pruner.settings)
         return Decision((), lambda _: reply)
 
     def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
@@ -371,44 +290,3 @@ class ShardLeader:
         elif request.topic is not None:
             find_topic(request.topic, self.state)
         return Deferred(partial(self.backlogs.answer, request), "backlogs", MAX_PENDING_ANSWERS)
-
-    # Timers
-
-    async def _run_timers(self) -> None:
-        """Check deadlines, the broker connection, and for a successor while idle."""
-        loop = asyncio.get_running_loop()
-        looked_at, looks, durable = loop.time(), 0, self.commit.durable
-        durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
-        pause_seconds = TICK_INTERVAL_SECONDS
-        while True:
-            await asyncio.sleep(pause_seconds)
-            await self.driver.complete(self.subscription_registry.tick())
-            self._expire_producers()
-            self.autoscaler.tick()
-            if self.context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
-                self.commit.barrier()
-            lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
-            if safety.unreachable_too_long(lost_seconds, self.context.ingest.unreachable_seconds):
-                reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
-                raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
-            pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
-            if self.commit.durable != durable:
-                looks, durable = 0, self.commit.durable
-            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.is_contended)
-            if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
-                looked_at, looks = loop.time(), looks + 1
-                await self.commit.check_for_successor()
-
-    def _age_ms(self, at_ms: int) -> int:
-        return self.state.time.age_ms(at_ms, now_ms=self.context.now_ms())
-
-    def _expire_producers(self) -> None:
-        expired = producer_expiry.expired_producers(
-            self.state.producers,
-            age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
-            idle_ms=int(self.context.ingest.producer_idle_seconds * 1000),
-            max_anonymous=self.context.ingest.max_producers,
-            durable=self.commit.durable,
-        )
-        if expired is not None:
-            self.commit.propose(expired)
