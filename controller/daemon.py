@@ -195,8 +195,8 @@ class Daemon:
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
         spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby)
-        spreader.broker_changed(transport.connected)
-        await spreader.register()
+        spreader.own.broker_changed(transport.connected)
+        await spreader.own.register()
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
@@ -438,7 +438,7 @@ class Daemon:
 
     def _on_session_lost(self) -> None:
         if self._spreader is not None:
-            self._spreader.session_lost()
+            self._spreader.own.session_lost()
 
     def _active_leaders(self) -> list[ShardLeader]:
         return [controller.leader for controller in self._controllers if controller.leader is not None]
@@ -449,7 +449,7 @@ class Daemon:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._describe()), retain=True)
         if self._spreader is not None:
-            self._spreader.broker_changed(connected)
+            self._spreader.own.broker_changed(connected)
         for leader in self._active_leaders():
             leader.connection_changed(connected)
 

@@ -37,7 +37,6 @@ ATTRIBUTES = 15
 MORE_ATTRIBUTES = {
     "ZooKeeperElections": 18,
     "Daemon": 26,
-    "ShardSpreader": 22,
     "LocalCluster": 18,
     "Client": 19,
     "ShardSession": 16,

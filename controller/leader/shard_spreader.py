@@ -8,11 +8,7 @@ this daemon, starts transfers of shards that this daemon leads, and gives all of
 its first successor placed behind itself in the queue.
 
 1. Without contact to ZooKeeper nothing is started.
-2. This daemon is settled once its session has lasted for ``settle_seconds``. A new session begins again.
-3. `controller.leadership.policy.shard_load` decides which loads this daemon reports in its registration. All daemons
-   weigh the shards by the registered loads.
-4. It registers whether it can do a leader's work, or what it lacks (`controller.leadership.policy.readiness`).
-5. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
+2. A stopping daemon looks again before it leaves: in a rolling restart, its successor has just returned. It also
    waits for transfers that have begun already, until the terms of the successors have begun.
 """
 
@@ -24,14 +20,15 @@ from typing import Final
 
 import structlog
 
+from controller.leader.registration import Registration
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections, ElectionsUnreachableError
 from controller.leadership.policy.cold_start import left_to_others
-from controller.leadership.policy.instance_record import InstanceRecord, encode_record, read_record
+from controller.leadership.policy.instance_record import InstanceRecord, read_record
 from controller.leadership.policy.queue_order import SeenQueue
-from controller.leadership.policy.readiness import LACKS, Contact, Servers, readiness
-from controller.leadership.policy.shard_load import Arrivals, ShardLoads, shard_loads
+from controller.leadership.policy.readiness import LACKS
+from controller.leadership.policy.shard_load import shard_loads
 from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.policy.successors import Successors, successors
 from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
@@ -62,6 +59,16 @@ class View:
     maintenance: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What follows from a view and the queues, until they change."""
+
+    seen: object = None
+    daemons: Sequence[LiveDaemon] = ()
+    plan: Plan = field(default_factory=lambda: Plan({}, ()))
+    successors: Successors = field(default_factory=dict)
+
+
 class ShardSpreader:
     """One per daemon."""
 
@@ -84,8 +91,7 @@ class ShardSpreader:
         store has failed.
         """
         self.view = View()
-        self.plan = Plan({}, ())
-        self.successors: Successors = {}
+        self.decided = Decided()
         self._instance = instance
         self._elections = elections
         self._controllers = controllers
@@ -94,42 +100,20 @@ class ShardSpreader:
         self._replicas = replicas
         self._instances: dict[str, bytes] = {}
         """From what the view was made: a quiet cluster shows the same for hours."""
-        self._planned: object = None
-        """From what the plan was made, and the successors were decided."""
-        self._daemons: list[LiveDaemon] = []
-        self._record = record
-        self._observer = observer
-        self._loads = ShardLoads()
-        self._started_at = self._live_since = asyncio.get_running_loop().time()
-        self._servers = Servers(
-            Contact(works=False, since=self._live_since), Contact(works=True, since=self._live_since)
-        )
-        self._writes_fail = writes_fail
+        self._started_at = asyncio.get_running_loop().time()
+        self.own = Registration(instance, elections, record, settings, writes_fail, observer)
         self._spread_at: list[float] = []
         self._abandoned: dict[tuple[int, str], Abandoned] = {}
-        self._leaving = False
-
-    async def register(self) -> None:
-        """Register this daemon as live. Returns at once."""
-        await self._elections.register_instance(self._instance, encode_record(self._record))
-
-    def session_lost(self) -> None:
-        """Begin to settle again (rule 2)."""
-        self._live_since = asyncio.get_running_loop().time()
-
-    def broker_changed(self, connected: bool) -> None:
-        """Note a connection to the broker, or its loss (rule 4)."""
-        self._servers.broker.note(works=connected, now=asyncio.get_running_loop().time())
 
     def doubts_store(self) -> bool:
         """Return whether to try writes often: the store may fail for this daemon, or for one that is not ready."""
-        return self._writes_fail() or any(each.readiness != "ready" for each in self.view.records.values())
+        return self.own.writes_fail() or any(each.readiness != "ready" for each in self.view.records.values())
 
     async def run(self) -> None:
         """Look at the daemons, and start what follows, again and again."""
         while True:
             self._weigh()
-            await self._settle()
+            await self.own.settle()
             if await self._look():
                 self._start_moves()
                 self._leave_terms()
@@ -139,9 +123,9 @@ class ShardSpreader:
         """Transfer all shards of this daemon, as far as others can take them in time. `run` must have ended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EVACUATION_SECONDS
-        self._leaving = True
+        self.own.leaving = True
         self._abandoned.clear()  # The successor may have been restarted since.
-        await self._settle()
+        await self.own.settle()
         while loop.time() < deadline:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
@@ -189,7 +173,7 @@ class ShardSpreader:
     @property
     def state(self) -> SpreadState:
         """What the spread may do with this daemon; see `state_of`."""
-        return "leaving" if self._leaving else self._state(self._instance, self._record)
+        return "leaving" if self.own.leaving else self._state(self._instance, self.own.record)
 
     def state_of(self, daemon: str) -> SpreadState | None:
         """Return what the spread may do with another daemon, as ZooKeeper showed it last; None: it is not live."""
@@ -220,40 +204,10 @@ class ShardSpreader:
             return _not_contending(shard, daemon)
         return None
 
-    async def _settle(self) -> None:
-        """Register this daemon's loads, and whether it is settled, leaving or able to lead, after a change."""
-        now = asyncio.get_running_loop().time()
-        self._servers.store.note(works=not self._writes_fail(), now=now)
-        record = InstanceRecord(
-            url=self._record.url,
-            version=self._record.version,
-            settled=now - self._live_since >= self._settings().settle_seconds,
-            leaving=self._leaving,
-            readiness=readiness(self._servers, now),
-            loads=dict(self._loads.reported),
-        )
-        if record != self._record:
-            self._record = record
-            await self.register()
-
     def _weigh(self) -> None:
-        """Measure the shards that this daemon leads, and decide which loads to report."""
-        now = asyncio.get_running_loop().time()
-        leaders = {each.shard: each.leader for each in self._controllers if each.leader is not None}
-        self._loads.measure(
-            now,
-            {
-                shard: Arrivals(each.leader_epoch, each.arrived_cost + each.devices.arrived_cost)
-                for shard, each in leaders.items()
-            },
-        )
         others = {name: record.loads for name, record in self.view.records.items() if name != self._instance}
         holders = {shard: each.holder for shard, each in self._seen_queues().items()}
-        before = self._loads.reported
-        if self._loads.report(now, holders, others):
-            log.info("spread.loads_reported", loads=self._loads.reported)
-            for shard, load in self._loads.reported.items() - before.items():
-                self._observer.observe(events.ShardLoadReported(shard=shard, load_bytes_per_second=load))
+        self.own.weigh([each.leader for each in self._controllers if each.leader is not None], holders, others)
 
     async def _look(self) -> bool:
         """Refresh the view; return whether ZooKeeper answered."""
@@ -273,20 +227,18 @@ class ShardSpreader:
         now = asyncio.get_running_loop().time()
         self._spread_at = [at for at in self._spread_at if now - at < BUDGET_SECONDS]
         enabled, replicas = self._settings().enabled, self._replicas()
-        seen_here = self._record.readiness, self._leaving, self._abandoned.copy()
-        if self._planned != (planned := (self.view, self._seen_queues(), seen_here, enabled, replicas)):
-            self._planned = planned
-            self._daemons, queues = self._live_daemons(), self._shard_queues()
-            self.plan = plan(self._daemons, map(self._with_abandoned, queues))
-            self.successors = successors(
-                self._daemons, [replace(q, fixed=q.fixed or not enabled) for q in queues], replicas
-            )
-            self._standby.assign(self.successors)
+        seen_here = self.own.record.readiness, self.own.leaving, self._abandoned.copy()
+        if self.decided.seen != (seen := (self.view, self._seen_queues(), seen_here, enabled, replicas)):
+            daemons, queues = self._live_daemons(), self._shard_queues()
+            free = [replace(q, fixed=q.fixed or not enabled) for q in queues]
+            following = successors(daemons, free, replicas)
+            self.decided = Decided(seen, daemons, plan(daemons, map(self._with_abandoned, queues)), following)
+            self._standby.assign(following)
         led = [each for each in self._controllers if each.leadership.role is Role.LEADING]
         for controller in led:
-            for first in self.successors.get(controller.shard, ())[:1]:
+            for first in self.decided.successors.get(controller.shard, ())[:1]:
                 self._elections.place_next(controller.shard, first)
-        moves = [each for each in self.plan.moves if enabled or each.reason != "spread"]
+        moves = [each for each in self.decided.plan.moves if enabled or each.reason != "spread"]
         if not moves:
             return
         history = History(
@@ -305,7 +257,7 @@ class ShardSpreader:
 
     def _leave_terms(self) -> None:
         """Leave shards to others before their terms: after a start of all daemons, or because this one cannot lead."""
-        lacks, spreads = self._record.readiness in LACKS, self._settings().enabled
+        lacks, spreads = self.own.record.readiness in LACKS, self._settings().enabled
         in_line = [
             each.shard
             for each in self._controllers
@@ -313,7 +265,7 @@ class ShardSpreader:
         ]
         if not in_line:
             return
-        for shard in left_to_others(self._instance, in_line, self._seen_queues(), self._daemons):
+        for shard in left_to_others(self._instance, in_line, self._seen_queues(), self.decided.daemons):
             log.info("term.left", shard=shard)
             self._controllers[shard].post(Event.TERM_LEFT)
 
@@ -338,8 +290,8 @@ class ShardSpreader:
                 name,
                 settled=record.settled,
                 in_maintenance=name in self.view.maintenance,
-                leaving=record.leaving or (name == self._instance and self._leaving),
-                readiness=self._record.readiness if name == self._instance else record.readiness,
+                leaving=record.leaving or (name == self._instance and self.own.leaving),
+                readiness=self.own.record.readiness if name == self._instance else record.readiness,
             )
             for name, record in self.view.records.items()
         ]

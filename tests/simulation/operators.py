@@ -218,7 +218,7 @@ class Operators:
         """Check that the lock of each shard would pass to its first successor, and that this one keeps the state."""
         for shard in leader.led:
             queue = leader.elections.queue(shard)
-            for first in leader.spreader.successors[shard][:1]:
+            for first in leader.spreader.decided.successors[shard][:1]:
                 if queue is None or queue.next != first:
                     raise InvariantViolationError(f"{queue} of shard {shard}: its first successor is {first!r}")
                 follower = next(each for each in self._world.daemons if each.name == first).controllers[shard]

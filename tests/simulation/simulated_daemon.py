@@ -93,7 +93,7 @@ class SimulatedDaemon:
             lambda: self.controllers,
             self._leaders,
             simulation.zookeeper.session_timeout_seconds,
-            on_lost=lambda: self.spreader.session_lost(),  # noqa: PLW0108 - created later
+            on_lost=lambda: self.spreader.own.session_lost(),  # noqa: PLW0108 - created later
             observer=self,
         )
         self.zookeeper_client = simulation.zookeeper.elections(name, self.machine.handler(self._election_events.handle))
@@ -312,7 +312,7 @@ class SimulatedDaemon:
                 await self.transport.subscribe(m.presence_filter(CLUSTER), self._on_presence)
                 await self.transport.subscribe(m.leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
                 async with asyncio.TaskGroup() as tasks:
-                    await self.spreader.register()
+                    await self.spreader.own.register()
                     running = [tasks.create_task(controller.run()) for controller in self.controllers]
                     self._spreading = tasks.create_task(self.spreader.run())
                     await asyncio.gather(*running)
@@ -373,7 +373,7 @@ class SimulatedDaemon:
                 protocol=m.PROTOCOL_VERSION, shards=len(self.controllers), ledger_url="memory:"
             )
             self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
-        self.spreader.broker_changed(connected)
+        self.spreader.own.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)

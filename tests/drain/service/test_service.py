@@ -56,7 +56,6 @@ path = "{clicks}"
 format = "json"
 segment = "shard"
 offset = "mark"
-version = "mark"
 """
 """The tables of the external topics of `Running`."""
 

@@ -105,7 +105,7 @@ class Contender:
         self._spreads = spread is not None
 
     def _session_lost(self) -> None:
-        self.spreader.session_lost()
+        self.spreader.own.session_lost()
 
     @property
     def leads(self) -> bool:
@@ -150,7 +150,7 @@ class Contender:
         return ShardLeader(state, context, yields_to_contender)
 
     def _on_broker(self, connected: bool) -> None:
-        self.spreader.broker_changed(connected)
+        self.spreader.own.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
@@ -173,7 +173,7 @@ class Contender:
 
     async def _spread(self) -> None:
         if self._spreads:
-            await self.spreader.register()
+            await self.spreader.own.register()
             await self.spreader.run()
 
 
