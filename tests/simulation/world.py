@@ -85,6 +85,8 @@ KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS, FIRST_BURST_SECONDS = 10, 8, 2.0
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
+LATE_LISTINGS_EVERY = 5
+"""Seeds in which a listing may not show what was just written."""
 COMMAND_SECONDS = 2.0
 """Time-out of commands, below the duration of most freezes."""
 
@@ -196,6 +198,8 @@ class ClusterSimulation:
         """Return another client of the bucket."""
         rng = self.plan.rng(f"store {len(self.stores) + 1}")
         self.stores.append(self.store_kind(rng, objects=self.objects, latency_seconds=(0.001, 0.02)))
+        if self.plan.seed % LATE_LISTINGS_EVERY == 1:
+            self.stores[-1].late_listings = 0.3
         return self.stores[-1]
 
     def client(self, client_id: str, kind: type[ClientT] = Client) -> ClientT:

@@ -89,6 +89,15 @@ async def test_a_missing_chunk_that_was_not_trimmed_is_a_gap(lost: int) -> None:
         await ledger.restored()
 
 
+async def test_a_listing_that_does_not_show_the_newest_chunks_yet_hides_none_and_is_no_gap() -> None:
+    kept = LedgerInMemory(12)
+    kept.store.late_listings = 0.5
+    for _ in range(20):
+        state, _ = await kept.restored()
+        assert state.chunk == 12
+    assert kept.unusable == 0
+
+
 async def test_a_follower_whose_next_chunk_was_trimmed_continues_from_a_snapshot() -> None:
     ledger = LedgerInMemory(4)
     behind, _ = await ledger.restored()

@@ -57,6 +57,9 @@ class FakeStore:
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
         self.endless: set[str] = set()
         """Names under which there is a link to a device instead of an object."""
+        self.late_listings = 0.0
+        """Probability that a listing does not show one of the three newest objects yet."""
+        self._listing_rng = random.Random(1)
         self.damaged_reads = 0.0
         """Probability that a read returns data with one flipped bit."""
         self.calls: dict[Operation, int] = dict.fromkeys(get_args(Operation), 0)
@@ -121,7 +124,7 @@ class FakeStore:
         folder = f"{prefix}/"
         first = len(folder)
         names = await self._answer(
-            "names", prefix, lambda: [path[first:] for path in self.objects if path.startswith(folder)]
+            "names", prefix, lambda: [path[first:] for path in self._listed() if path.startswith(folder)]
         )
         return sorted(name for name in names if name > after and "/" not in name)
 
@@ -134,7 +137,7 @@ class FakeStore:
         """See `Store.paths`."""
         folder = f"{prefix}/"
         return await self._answer(
-            "names", prefix, lambda: sorted(path for path in self.objects if path.startswith(folder))
+            "names", prefix, lambda: sorted(path for path in self._listed() if path.startswith(folder))
         )
 
     async def delete(self, path: str) -> None:
@@ -171,6 +174,13 @@ class FakeStore:
         if failed:
             raise _unavailable(operation, path)
         return found
+
+    def _listed(self) -> list[str]:
+        """Return the paths that a listing shows."""
+        found = list(self.objects)
+        if not self.late_listings:
+            return found
+        return found[:-3] + [path for path in found[-3:] if self._listing_rng.random() >= self.late_listings]
 
     def _draw(self, operation: Operation) -> Fault | None:
         if self._next[operation]:
