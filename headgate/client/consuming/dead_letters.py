@@ -111,16 +111,8 @@ class DeadLetterSender:
             stored.append((letter.number, letter.died_at_ms))
 
     async def _store(self, producer: Producer, letter: m.DeadLetter) -> None:
-        grant = m.Grant(
-            segment=letter.segment,
-            generation=0,
-            first_hash=0,
-            last_hash=0,
-            start_offset=letter.offset,
-            start_chunk=letter.start_chunk,
-            end_offset=letter.offset + 1,
-        )
-        _, (timestamp_ms,), (key,), (value,), (headers,) = await self._feed.read_one(grant)
+        found = await self._feed.read_one(letter.segment, letter.offset, letter.start_chunk)
+        _, (timestamp_ms,), (key,), (value,), (headers,) = found
         # A record that was dead before keeps its newest origin only.
         headers = (*without_origin(headers), *self._requests.origin(letter).headers())
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))

@@ -13,8 +13,6 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Final, Protocol
 
-from msgspec.structs import replace
-
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.held_segments import HeldKey
@@ -260,22 +258,13 @@ class RecordFeed:
 
     async def deliver_again(self, holding: HeldSegment, redelivery: Redelivery) -> None:
         """Read a record that has failed once more, and deliver it."""
-        grant = replace(
-            holding.grant,
-            start_offset=redelivery.offset,
-            start_chunk=redelivery.start_chunk,
-            end_offset=redelivery.offset + 1,
-            acknowledged=[],
-            starts=[],
-            failed=[],
-        )
-        found = await self.read_one(grant)
+        found = await self.read_one(holding.grant.segment, redelivery.offset, redelivery.start_chunk)
         if self.holds(holding) and not holding.stopped:
             holding.retrying.pop(redelivery.offset, None)
-            await self._deliver(grant, found, redelivery.delivery)
+            await self._deliver(holding.grant, found, redelivery.delivery)
 
-    async def read_one(self, grant: Grant) -> Rows:
-        """Read the record at the start of ``grant``, which ends behind it.
+    async def read_one(self, segment: int, offset: int, start_chunk: int) -> Rows:
+        """Read the record at ``offset``, which is in ``start_chunk`` or later.
 
         Raises StoreUnavailableError: it cannot be read at present, or its segment was pruned meanwhile.
         """
@@ -284,16 +273,25 @@ class RecordFeed:
         found: list[Rows] = []
 
         async def keep(rows: Rows) -> None:
-            if rows.offsets[0] == grant.start_offset:
-                found.append(rows.part(0, 1))
+            found.append(rows.part(0, 1))
 
+        grant = Grant(
+            segment=segment,
+            generation=0,
+            first_hash=0,
+            last_hash=0,
+            start_offset=offset,
+            start_chunk=start_chunk,
+            end_offset=offset + 1,
+        )
         reader = SegmentReader(grant, cache=self._cache, compacted=self._compacted, head=self.head, deliver=keep)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 await reader.run()
         except TimeoutError:
-            text = f"offset {grant.start_offset} of segment {grant.segment} was not read within {READ_SECONDS:g} s"
-            raise StoreUnavailableError(text) from None
+            raise StoreUnavailableError(
+                f"offset {offset} of segment {segment} was not read within {READ_SECONDS:g} s"
+            ) from None
         return found[0]
 
     async def _deliver(self, grant: Grant, rows: Rows, delivery_count: int = 1) -> None:
