@@ -1,7 +1,7 @@
 """Prove that incremental counting and a full count agree.
 
-Each shard is counted from its first chunk to the watermark of its updated result. All rows and
-backlogs are compared, except rates and tables of external topics, which no result contains.
+Each shard is counted from its first chunk to the watermark of its updated result. All rows are compared, from which
+backlogs follow; rates and tables of external topics are in no result.
 
     headgate drain verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
         [--topic-id 5] [--json]
@@ -22,7 +22,6 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
-from drain.protocol import Backlog
 from drain.spark.chunks import LedgerChunks
 from headgate.settings.command_parser import CommandParser
 
@@ -34,9 +33,8 @@ _KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
 @dataclass(frozen=True, slots=True)
 class Difference:
     shard: int
-    what: str
-    """``row`` of a result, or ``backlog`` derived from it."""
     where: str
+    """The key of a row of the result, or its last chunk."""
     column: str
     incremental: str
     full_count: str
@@ -54,43 +52,34 @@ class Verdict:
 
 
 def compared(shard: int, incremental: Result, full_count: Result, topic_id: int | None = None) -> Verdict:
-    rows = [_of_topic(result.rows, topic_id) for result in (incremental, full_count)]
-    backlogs = [outstanding(each) for each in rows]
-    found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *backlogs)]
+    rows = [[row for row in result.rows if topic_id in (None, row.topic_id)] for result in (incremental, full_count)]
+    backlogs = outstanding(rows[0])
+    found = _differences(shard, *rows)
     if incremental.at_ms != full_count.at_ms:
         times = (str(incremental.at_ms), str(full_count.at_ms))
-        found.append(Difference(shard, "result", f"chunk {incremental.watermark}", "at_ms", *times))
-    records = sum(backlog.records or 0 for backlog in backlogs[0])
-    return Verdict(shard, incremental.watermark, len(rows[0]), len(backlogs[0]), records, found)
+        found.append(Difference(shard, f"chunk {incremental.watermark}", "at_ms", *times))
+    records = sum(backlog.records or 0 for backlog in backlogs)
+    return Verdict(shard, incremental.watermark, len(rows[0]), len(backlogs), records, found)
 
 
-def _of_topic(rows: Sequence[StateRow], topic_id: int | None) -> tuple[StateRow, ...]:
-    return tuple(row for row in rows if topic_id in (None, row.topic_id))
-
-
-def _differences(
-    shard: int,
-    what: str,
-    incremental: Iterable[StateRow | Backlog],
-    full_count: Iterable[StateRow | Backlog],
-) -> list[Difference]:
+def _differences(shard: int, incremental: Iterable[StateRow], full_count: Iterable[StateRow]) -> list[Difference]:
     one, other = ({_row_key(row): row for row in rows} for rows in (incremental, full_count))
     found = []
     for key in sorted(one.keys() | other.keys()):
         mine, theirs = one.get(key), other.get(key)
         if mine is None or theirs is None:
             presence = ("missing", "present") if mine is None else ("present", "missing")
-            found.append(Difference(shard, what, key, "", *presence))
+            found.append(Difference(shard, key, "", *presence))
             continue
-        for column in StateRow.__slots__ if isinstance(mine, StateRow) else mine.__struct_fields__:
+        for column in StateRow.__slots__:
             values = getattr(mine, column), getattr(theirs, column)
             if values[0] != values[1]:
-                found.append(Difference(shard, what, key, column, str(values[0]), str(values[1])))
+                found.append(Difference(shard, key, column, str(values[0]), str(values[1])))
     return found
 
 
-def _row_key(row: StateRow | Backlog) -> str:
-    named = [(name.removesuffix("_id"), getattr(row, name, None)) for name in _KEY]
+def _row_key(row: StateRow) -> str:
+    named = [(name.removesuffix("_id"), getattr(row, name)) for name in _KEY]
     return " ".join(f"{name} {value}" for name, value in named if value is not None)
 
 
@@ -129,7 +118,7 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
         for verdict in verdicts
     ]
     lines += [
-        f"shard {each.shard}, {each.what} {each.where}: {each.column or 'it'} is {_text(each.incremental)} "
+        f"shard {each.shard}, {each.where}: {each.column or 'it'} is {_text(each.incremental)} "
         f"incrementally, and {_text(each.full_count)} in a full count"
         for each in differing[:MAX_PRINTED_DIFFERENCES]
     ]

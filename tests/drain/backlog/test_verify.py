@@ -33,14 +33,14 @@ def test_each_differing_value_is_reported_with_both_values():
     changed = Result(3, 9, (replace(ROWS[0], records=5, timestamp_index=((0, 11),)), *ROWS[1:]), at_ms=8)
     found = compared(3, RESULT, changed).differences
 
-    assert {(each.what, each.where, each.column, each.incremental, each.full_count) for each in found} >= {
-        ("row", "topic 1 segment 0", "records", "4", "5"),
-        ("row", "topic 1 segment 0", "timestamp_index", "((0, 10),)", "((0, 11),)"),
-        ("result", "chunk 9", "at_ms", "7", "8"),
+    assert {(each.where, each.column, each.incremental, each.full_count) for each in found} == {
+        ("topic 1 segment 0", "records", "4", "5"),
+        ("topic 1 segment 0", "timestamp_index", "((0, 10),)", "((0, 11),)"),
+        ("chunk 9", "at_ms", "7", "8"),
     }
     lines = report([compared(3, RESULT, changed)], {}, as_json=False)
     assert lines[0].endswith("3 differences")
-    assert any(line.startswith("shard 3, row topic 1 segment 0: records is 4 incrementally, and 5") for line in lines)
+    assert any(line.startswith("shard 3, topic 1 segment 0: records is 4 incrementally, and 5") for line in lines)
 
 
 def test_other_topics_are_left_out_if_one_is_requested():
