@@ -44,7 +44,8 @@ from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadli
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
-"""Age of the last check for a chunk of another leader after which an idle leader checks again: with the next tick."""
+MISSING_EPOCH_DELAY_SECONDS = 1.0
+"""Before a batch without leader epoch is refused: it slows the retries of old clients."""
 MAX_DELAYED_REFUSALS = 1000
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
@@ -242,7 +243,7 @@ class ShardLeader:
             self._outbox.refuse(request, refusal)
             return
         self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self.state.shard))
-        later = partial(asyncio.sleep, self.context.ingest.missing_epoch_rejection_delay_seconds, refusal)
+        later = partial(asyncio.sleep, MISSING_EPOCH_DELAY_SECONDS, refusal)
         self.outcomes.defer(request, Deferred(later, "delayed_refusals", MAX_DELAYED_REFUSALS))
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:

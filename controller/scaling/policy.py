@@ -35,6 +35,14 @@ from shard.state.subscription import Subscription
 from shard.state.traffic import SLOT_MS, Rate
 from shard.subscriptions.gate import is_gated
 
+MERGE_LOAD_RATIO = 0.25
+"""Common load of two neighbors, as a fraction of the split thresholds, below which they merge: traffic must grow
+fourfold before the merged segment is split again."""
+CONSUMER_SPLIT_LOAD_RATIO = 0.1
+"""Load that is worth a split for consumers: idle consumers of an idle topic cost nothing."""
+MAX_UNDRAINED_DEPTH = 8
+"""Ancestor generations that a STREAM subscription still has to drain: each costs a lagging reader one more handover.
+Eight doublings make 256 segments."""
 MIN_REMAINING_LOAD = 0.5
 """Load beside the hottest hash, as a fraction of a threshold, that makes a split worth it."""
 
@@ -187,7 +195,7 @@ def _for_consumers(
     if not settings.split_for_consumers or topic.consumers <= len(active):
         return []
     scores = {segment.segment_id: _load(topic.segments[segment.segment_id].rate, settings) for segment in eligible}
-    worth = [segment for segment in eligible if scores[segment.segment_id] >= settings.consumer_split_load_ratio]
+    worth = [segment for segment in eligible if scores[segment.segment_id] >= CONSUMER_SPLIT_LOAD_RATIO]
     worth.sort(key=lambda segment: (-scores[segment.segment_id], segment.segment_id))
     detail = f"{topic.consumers} consumers for {len(active)} active segments; segment {{}} is the busiest"
     return [(segment, "consumers", detail.format(segment.segment_id)) for segment in worth[:1]]
@@ -200,7 +208,7 @@ def _limit(
     if segment.first_hash == segment.last_hash:
         return "single_hash", f"it covers the single hash {segment.hash_range}"
     if load.hottest_hash_fraction is not None:
-        wanted = MIN_REMAINING_LOAD * (settings.consumer_split_load_ratio if why == "consumers" else 1.0)
+        wanted = MIN_REMAINING_LOAD * (CONSUMER_SPLIT_LOAD_RATIO if why == "consumers" else 1.0)
         if _load(load.rate, settings) * (1 - load.hottest_hash_fraction) < wanted:
             return (
                 "hot_key",
@@ -211,7 +219,7 @@ def _limit(
             )
     if active >= settings.max_segments:
         return "max_segments", f"the topic has its maximum of {settings.max_segments} segments"
-    if load.undrained_generations >= settings.max_undrained_depth:
+    if load.undrained_generations >= MAX_UNDRAINED_DEPTH:
         return (
             "undrained_ancestors",
             f"a STREAM subscription has not drained {load.undrained_generations} generations of its ancestors",
@@ -234,15 +242,14 @@ def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, n
     ):
         return None
     by_hash = sorted(active, key=lambda segment: segment.first_hash)
-    ratio = settings.merge_load_ratio
+    ratio = MERGE_LOAD_RATIO
     if settings.split_for_consumers and len(active) <= topic.consumers:
-        ratio = min(ratio, settings.consumer_split_load_ratio / 2)
+        ratio = min(ratio, CONSUMER_SPLIT_LOAD_RATIO / 2)
     pairs = [
         (score, low.segment_id, high.segment_id)
         for low, high in pairwise(by_hash)
         if now_ms - max(low.range_since_ms, high.range_since_ms) >= quiet_ms
-        and max(topic.segments[each.segment_id].undrained_generations for each in (low, high))
-        < settings.max_undrained_depth
+        and max(topic.segments[each.segment_id].undrained_generations for each in (low, high)) < MAX_UNDRAINED_DEPTH
         and (score := _combined_load(topic, low, high, settings)) < ratio
     ]
     if not pairs:

@@ -263,9 +263,6 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     unreachable_seconds: Seconds = 15.0
     """A leader that cannot reach broker or store for this long gives up its shards, in seconds.
     Default: 15, longer than a restart and shorter than an outage."""
-    missing_epoch_rejection_delay_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """Delay before a batch without leader epoch is rejected, in seconds, which slows the retries of
-    old clients. Default: 1."""
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
     """An anonymous producer that has sent nothing for this long is forgotten, in seconds; time
     without a leader counts as an hour at most. A named producer only loses its deduplication
@@ -331,16 +328,9 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     split_bytes_per_second: Annotated[float, Meta(gt=0, le=1e15)] = 10_000_000.0
     """A segment that receives more bytes of keys and values per second is split. Default: 10 MB, a
     tenth of a gigabit network for one reader."""
-    merge_load_ratio: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
-    """Two adjacent segments are merged if their common load stays below this fraction of the split
-    thresholds. Default: 0.25: traffic must grow fourfold before the merged segment is split
-    again."""
     split_for_consumers: bool = True
     """Also split if a subscription has more consumers than the topic has segments, so that none of
     them is idle."""
-    consumer_split_load_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """… but only segments above this fraction of the split thresholds, because idle consumers of an
-    idle topic cost nothing. Default: 0.1."""
     split_window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60.0
     """Rates are averages over this time, in seconds, a multiple of 10. Default: 60, longer than a
     burst and shorter than users wait."""
@@ -356,10 +346,6 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     merge_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """No segments of a topic are merged within this time after a split, in seconds. Default:
     300."""
-    max_undrained_depth: Annotated[int, Meta(ge=1, le=64)] = 8
-    """Maximum number of ancestor generations that a STREAM subscription still has to drain. A
-    segment with more is neither split nor merged, because each costs a lagging reader one more
-    handover. Default: 8; eight doublings make 256 segments."""
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):

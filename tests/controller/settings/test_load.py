@@ -89,7 +89,7 @@ def test_only_the_ledger_has_no_default():
         ),
         (LEDGER + "[scaling]\nmin_segments = 9\nmax_segments = 8\n", "$.scaling.min_segments", "above max_segments 8"),
         (LEDGER + "[scaling]\nmerge_window_seconds = 30\n", "$.scaling.merge_window_seconds", "below split_window"),
-        (LEDGER + "[scaling]\nmerge_load_ratio = 0.6\n", "$.scaling.merge_load_ratio", "0.5"),
+        (LEDGER + "[scaling]\nmax_segments = 0\n", "$.scaling.max_segments", "1"),
         ('[ledger]\nurl = "/var/lib"\n', "$.ledger.url", "write file:///absolute/folder or s3://bucket"),
         ('[ledger]\nurl = "file://var/lib"\n', "$.ledger.url", "file:///absolute/folder"),
         ('[ledger]\nurl = "s3:///x"\n', "$.ledger.url", "s3://bucket/path"),
