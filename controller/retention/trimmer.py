@@ -62,11 +62,13 @@ class Trimmer:
         """Trim again and again; raises TermEndedError (rule 3)."""
         first_seconds = self._context.trim_interval_seconds
         pauses = Backoff(first_seconds=first_seconds, longest_seconds=max(first_seconds, LONGEST_PAUSE_SECONDS))
-        idle_rounds, before = 0, None
+        idle_rounds, before, durable = 0, None, 0
         while True:
             await asyncio.sleep(pauses.bound_seconds(idle_rounds))
             found = await self.trim_once()
-            idle_rounds = idle_rounds + 1 if found and found == before else 0
+            # A leader without requests writes a chunk every half an hour.
+            wrote, durable = self._commit.durable > durable + 1, self._commit.durable
+            idle_rounds = idle_rounds + 1 if found and found == before and not wrote else 0
             before = found
 
     async def trim_once(self) -> tuple[object, ...]:
@@ -92,7 +94,7 @@ class Trimmer:
             return ()
         if deleted:
             log.info("ledger.trimmed", shard=shard, below=self._below, deleted=deleted)
-        return self._commit.durable, self._lowest, set(self._written_at)
+        return self._lowest, set(self._written_at)
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
