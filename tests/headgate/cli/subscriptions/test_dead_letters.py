@@ -5,7 +5,6 @@ Over a fake broker and store, in virtual time.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,9 +16,8 @@ from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.topic_source import open_topic_source
 from headgate.errors import DeliveryUnknownError, HeadgateError
-from headgate.protocol.messages import MAX_RECORD_BYTES
 from tests.headgate.cli.conftest import Invoke
-from tests.headgate.client.test_redelivery import QUEUE, fail_until_dead, jobs
+from tests.headgate.client.test_redelivery import QUEUE, jobs
 from tests.support.fakes.cli_client import FakeCluster, subscription, topic
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, produce, reader
@@ -118,20 +116,6 @@ async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sen
 
         found = await find_open(WorldContext(world), "orders", "jobs")
         assert ([], 0) == (found.letters, await replay_open(WorldContext(world), found))
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize(("headers", "value_bytes", "found"), [(64, 1, 1), (0, MAX_RECORD_BYTES - 1, 0)])
-async def test_a_dead_letter_is_found_unless_its_origin_had_no_space(headers: int, value_bytes: int, found: int):
-    async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
-        async with Producer(client(world, "producer")) as producer:
-            own = [(f"h{n}", b"x") for n in range(headers)]
-            await producer.send_and_wait("orders", b"k", b"v" * value_bytes, headers=own)
-        async with reader(world, **QUEUE) as consumer:
-            await fail_until_dead(consumer, 1)
-            await asyncio.sleep(30)
-        assert 1 == len(await values(world, "dead"))
-        assert found == len((await find_open(WorldContext(world), "orders", "jobs")).letters)
 
 
 @pytest.mark.parametrize(
