@@ -25,7 +25,6 @@ from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.stored_rows import Rows
-from headgate.reading.tail import Woken
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
@@ -72,7 +71,7 @@ class SegmentReader:
         self._compacted = compacted
         self._compaction_checked_at = float("-inf")
         self._unreadable_since: float | None = None
-        self._woken: asyncio.Future[Woken] | None = None
+        self._woken: asyncio.Future[int] | None = None
         self._head = head
         self._deliver = deliver
         self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
@@ -124,10 +123,9 @@ class SegmentReader:
         # A bucket range reports what it has skipped, so it is woken by each chunk and each poll.
         segment, wake_at = (self._segment, recheck_at) if self._on_skipped is None else (None, float("-inf"))
         self._woken = self._cache.tail.join(self._head, segment, self.next_chunk, wake_at)
-        number, has_chunk = await self._woken
-        if number > self.next_chunk:
+        if (number := await self._woken) > self.next_chunk:
             self.next_chunk, self._unreadable_since = number, None
-        if not has_chunk:
+        if number > self._head.number:  # A poll has found nothing.
             self._report_skipped(self.next_offset, self.next_offset)
             if asyncio.get_running_loop().time() >= recheck_at:
                 await self._read_compacted(fresh=False)

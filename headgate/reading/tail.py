@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from headgate.backoff import Backoff
 from headgate.errors import ObjectMissingError, StoreUnavailableError
@@ -22,13 +22,6 @@ POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=30.0, jitter=
 """Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
 
 
-class Woken(NamedTuple):
-    number: int
-    """The next chunk of the reader. Those before it have no records for it."""
-    has_chunk: bool
-    """Whether the reader should read it; otherwise a poll has found nothing."""
-
-
 class Tail:
     def __init__(self, rows: Callable[[int, int], Awaitable[Any]], make_durable: Callable[[], Awaitable[None]]) -> None:
         """``rows``: `ChunkCache.rows`, for segment → rows, and the ids of terms."""
@@ -36,19 +29,19 @@ class Tail:
         """The next chunk to look at."""
         self._rows = rows
         self._make_durable = make_durable
-        self._waiting: dict[int | None, dict[asyncio.Future[Woken], float]] = {}
+        self._waiting: dict[int | None, dict[asyncio.Future[int], float]] = {}
         """Segment → its readers → from which loop time on a poll without a result wakes them."""
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, head: Head, segment: int | None, number: int, wake_at: float) -> asyncio.Future[Woken]:
-        """Return what wakes a reader of ``segment``, whose next chunk is ``number``.
+    def join(self, head: Head, segment: int | None, number: int, wake_at: float) -> asyncio.Future[int]:
+        """Return what wakes a reader of ``segment``, whose next chunk is ``number``: its next one then.
 
         It is woken by each chunk if ``segment`` is None, by one that cannot be read, and by a poll that finds nothing
         at loop time ``wake_at`` or later. An unreachable store is polled on. The future raises LedgerError: a chunk is
         damaged.
         """
         self.number = min(self.number, number) if self._waiting else number
-        woken: asyncio.Future[Woken] = asyncio.get_running_loop().create_future()
+        woken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(segment, {})[woken] = wake_at
         woken.add_done_callback(partial(self._leave, segment))
         if self._task is None or self._task.done():
@@ -59,7 +52,7 @@ class Tail:
         if self._task is not None:
             self._task.cancel()
 
-    def _leave(self, segment: int | None, woken: asyncio.Future[Woken]) -> None:
+    def _leave(self, segment: int | None, woken: asyncio.Future[int]) -> None:
         readers = self._waiting[segment]
         del readers[woken]
         if not readers:
@@ -78,7 +71,7 @@ class Tail:
             for woken in self._asleep():
                 woken.set_exception(error)
 
-    def _asleep(self, until: float = math.inf) -> list[asyncio.Future[Woken]]:
+    def _asleep(self, until: float = math.inf) -> list[asyncio.Future[int]]:
         """Return what wakes those that wait, up to loop time ``until``."""
         everyone = (each for readers in self._waiting.values() for each in readers.items())
         return [woken for woken, wake_at in everyone if wake_at <= until and not woken.done()]
@@ -92,15 +85,15 @@ class Tail:
                 await self._make_durable()
                 head.advance(number)
         except (ObjectMissingError, StoreUnavailableError) as error:
-            found, now = number <= head.number, asyncio.get_running_loop().time()
-            if found or isinstance(error, ObjectMissingError):
-                for woken in self._asleep(math.inf if found else now):
-                    woken.set_result(Woken(number, has_chunk=found))
+            announced = number <= head.number
+            if announced or isinstance(error, ObjectMissingError):
+                for woken in self._asleep(math.inf if announced else asyncio.get_running_loop().time()):
+                    woken.set_result(number)
             return False
         head.history.add(number, chunk.term_id, chunk.previous_term_id)
         if self.number == number:  # Otherwise a reader has joined that needs an earlier one.
             self.number += 1
             for woken in [each for segment in (None, *chunk) for each in self._waiting.get(segment, ())]:
                 if not woken.done():
-                    woken.set_result(Woken(number, has_chunk=True))
+                    woken.set_result(number)
         return True

@@ -10,11 +10,11 @@ from headgate.ledger.chunk import ChunkHeader
 from headgate.reading.chunk_cache import ChunkRows
 from headgate.reading.head import Head
 from headgate.reading.stored_rows import Rows
-from headgate.reading.tail import Tail, Woken
+from headgate.reading.tail import Tail
 
 pytestmark = pytest.mark.looptime
 NEVER = float("inf")
-Reader = asyncio.Future[Woken]
+Reader = asyncio.Future[int]
 
 
 class PolledLedger:
@@ -49,7 +49,7 @@ class PolledLedger:
         return [at for at, _ in self.polled]
 
 
-async def ended(*readers: Reader) -> Sequence[Woken]:
+async def ended(*readers: Reader) -> Sequence[int]:
     return await asyncio.wait_for(asyncio.gather(*readers), 0.1)
 
 
@@ -62,7 +62,7 @@ async def test_all_readers_share_polls_that_grow_rare_and_sleep_while_they_find_
     assert not any(reader.done() for reader in readers)
     ledger.error = None
     ledger.head.advance(1)
-    assert await ended(*readers) == [Woken(1, has_chunk=True)] * 5
+    assert await ended(*readers) == [1] * 5
 
     ledger.error = ObjectMissingError("no chunk")
     reader = ledger.reader(number=2)
@@ -82,8 +82,8 @@ async def test_only_readers_of_a_chunk_s_segments_are_woken_and_the_others_need_
     ledger.head.advance(3)
     await asyncio.sleep(0.1)
 
-    assert [Woken(1, has_chunk=True)] * 3 == await ended(readers[0], every, ahead)
-    assert [Woken(2, has_chunk=True)] == await ended(readers[1])
+    assert [1] * 3 == await ended(readers[0], every, ahead)
+    assert [2] == await ended(readers[1])
     assert (False, 4, [3, 1, 2, 3]) == (readers[2].done(), ledger.tail.number, [number for _, number in ledger.polled])
 
 
@@ -94,7 +94,7 @@ async def test_a_poll_that_finds_the_chunk_makes_it_durable_and_wakes_its_reader
     ledger.error = None
     await asyncio.sleep(2)
 
-    assert await ended(*readers) == [Woken(1, has_chunk=True)] * 2
+    assert await ended(*readers) == [1] * 2
     assert (1, 1) == (ledger.durable, ledger.head.number)
 
 
@@ -103,14 +103,14 @@ async def test_a_chunk_that_was_announced_and_cannot_be_read_wakes_every_reader(
     ledger, ledger.error = PolledLedger(), error
     readers = [ledger.reader(segment=segment) for segment in (1, 2, None)]
     ledger.head.advance(5)
-    assert [Woken(1, has_chunk=True)] * 3 == await ended(*readers)
+    assert [1] * 3 == await ended(*readers)
 
 
 async def test_a_poll_without_a_result_wakes_who_wants_to_do_something_else() -> None:
     ledger = PolledLedger()
     waiting, due = ledger.reader(wake_at=5), ledger.reader(wake_at=0)
     await asyncio.sleep(1.5)
-    assert ([Woken(1, has_chunk=False)], False) == (await ended(due), waiting.done())
+    assert ([1], False) == (await ended(due), waiting.done())
 
 
 async def test_a_damaged_chunk_fails_all_its_readers_and_is_read_once() -> None:
