@@ -298,7 +298,7 @@ BUGS = (
         lambda right, self, batch, now: (right(self, batch, now), batch.records)[1]),
     Bug("A key does not wait for its retry.", "headgate.client.processing.schedule:Schedule.failed",
         lambda right, self, batch: [self._release(key, 0.0) for key in {each.key for each in batch.records}] and right(self, batch)),
-    Bug("A record is delivered before it is durable.", "headgate.reading.chunk_cache:ChunkCache.make_durable", _at_once),
+    Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
     Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
     Bug("A session of devices ends with its connection.", f"{DEVICES}.topic_session:TopicSession._change", _ending_session),
