@@ -25,10 +25,6 @@ from headgate.model.layout import Layout
 LARGE_RECORDS: Final = 1000
 LARGE_ENTRY_BYTES: Final = 8 * 1024
 LARGE_VALUE_BYTES: Final = 256 * 1024
-UNCOMPRESSED_MAX_ROWS: Final = 5
-UNCOMPRESSED_MAX_BYTES: Final = 1024
-"""At most this many rows, and bytes of records and entries, are written without compression, which saves nothing there:
-up to 5 rows of small records and acknowledgements are smaller without."""
 PACKED_MAX_BYTES: Final = 4 * 1024
 """Chunks with at most this many bytes of records contain them in MessagePack, too."""
 
@@ -50,18 +46,12 @@ WITHOUTHEADERS: Final = ParquetWriter([node for node in _NODES.values() if node 
 class ChunkBuilder:
     """Collects the entries and records of one commit until they are encoded."""
 
-    def __init__(
-        self,
-        *,
-        uncompressed_max_rows: int = UNCOMPRESSED_MAX_ROWS,
-        packed_max_bytes: int = PACKED_MAX_BYTES,
-    ) -> None:
-        """Create an empty builder; see the constants for the limits."""
+    def __init__(self, *, packed_max_bytes: int = PACKED_MAX_BYTES) -> None:
+        """Create an empty builder; see the constant for the limit."""
         self.entries: list[e.AnyEntry] = []
         self.records = RecordColumns()
         self._bodies: list[bytes] = []
         self._layouts: list[Layout | None] = []
-        self._uncompressed_max_rows = uncompressed_max_rows
         self._packed_max_bytes = packed_max_bytes
 
     def __len__(self) -> int:
@@ -122,8 +112,6 @@ class ChunkBuilder:
             _pages(self._bodies, facts, self.records, size_bytes, with_headers=has_headers),
             rows,
             {METADATA_KEY.decode(): msgspec.json.encode(header).decode()},
-            plain=rows <= self._uncompressed_max_rows
-            and sum(size_bytes) + sum(map(len, self._bodies)) <= UNCOMPRESSED_MAX_BYTES,
         )
         return sealed([*pages, packed], footer)
 

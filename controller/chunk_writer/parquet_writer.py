@@ -24,6 +24,8 @@ REQUIRED, OPTIONAL, REPEATED = 0, 1, 2
 INT64, BYTE_ARRAY = 2, 6
 UTF8, LIST = 0, 3
 """Repetitions, kinds of values and annotations, by Parquet's numbers."""
+MIN_COMPRESSED_BYTES: Final = 128
+"""Smaller pages, and those that would not become smaller, are not compressed."""
 _I32, _I64, _BYTES, _LIST, _STRUCT, _STOP = 5, 6, 8, 9, 12, b"\0"
 """Types of Thrift's compact protocol, and the end of a struct."""
 _LENGTH: Final = Struct("<I").pack
@@ -78,14 +80,13 @@ class ParquetWriter:
         root = Node("schema", repetition=REQUIRED, children=tuple(columns))
         self._schema = _integer(1, _I32, 1) + _list(1, _STRUCT, root.elements())
 
-    def write(
-        self, pages: Sequence[Page], rows: int, metadata: dict[str, str], *, plain: bool
-    ) -> tuple[list[bytes], bytes]:
-        """Return an object up to its footer in parts, and the footer; ``plain``: without compression."""
+    def write(self, pages: Sequence[Page], rows: int, metadata: dict[str, str]) -> tuple[list[bytes], bytes]:
+        """Return an object up to its footer in parts, and the footer."""
         pieces, columns, at = [MARK], [], len(MARK)
         for leaf, (count, levels, values) in zip(self._leaves, pages, strict=True):
             body = b"".join((levels, *values))
-            stored = body if plain or len(body) == len(levels) else _SNAPPY.compress(body, asbytes=True)
+            compressed = _SNAPPY.compress(body, asbytes=True) if len(body) >= MIN_COMPRESSED_BYTES else body
+            stored = min(body, compressed, key=len)
             header, sizes = _sizes(count, len(body), len(stored), stored is not body)
             pieces += (header, stored)
             # A column chunk: an offset that readers ignore, and its metadata.

@@ -17,16 +17,13 @@ T = TypeVar("T")
 THREADS: Final = 8
 """Maximum of concurrent calls: a disk benefits from about this many concurrent fsyncs."""
 
-Call = Callable[[], None]
-
 
 class DiskThreads:
     """Up to `THREADS` threads, which end with this object, or with the process."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._threads = 0
+        self._name, self._threads = name, 0
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return or raise what ``work`` does. It runs to its end, also if the caller is cancelled."""
@@ -54,7 +51,7 @@ class DiskThreads:
         return await outcome
 
 
-def _serve(calls: "SimpleQueue[Call | None]") -> None:
+def _serve(calls: "SimpleQueue[Callable[[], None] | None]") -> None:
     while (call := calls.get()) is not None:
         call()
         del call

@@ -8,7 +8,6 @@ import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.chunk import COLUMNS
-from headgate.model import entries as e
 from headgate.model.headers import Headers
 from tests.support.samples.chunks import add_record, small_chunk
 
@@ -33,24 +32,13 @@ def test_a_chunk_whose_columns_differ_in_length_is_not_written() -> None:
         builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
-def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger() -> None:
-    plain = one_record()
-    packed = one_record(uncompressed_max_rows=0)
+def test_only_pages_that_become_smaller_are_compressed() -> None:
+    builder = ChunkBuilder()
+    for offset in range(100):
+        add_record(builder, offset, 5, random.Random(offset).randbytes(100))
+    group = pq.ParquetFile(io.BytesIO(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99))).metadata.row_group(
+        0
+    )
+    compressions = {column["path_in_schema"]: column["compression"] for column in group.to_dict()["columns"]}
 
-    assert _compressions(plain) == {"UNCOMPRESSED"}
-    assert "SNAPPY" in _compressions(packed)
-    assert pq.read_table(io.BytesIO(plain)) == pq.read_table(io.BytesIO(packed))
-    assert len(plain) <= len(packed)
-    assert "SNAPPY" in _compressions(small_chunk()[1])
-
-
-def one_record(**limits: int) -> bytes:
-    builder = ChunkBuilder(**limits)
-    builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
-    add_record(builder, 0, 5, random.Random(1).randbytes(100))
-    return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
-
-
-def _compressions(data: bytes) -> set[str]:
-    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
-    return {group.column(number).compression for number in range(group.num_columns)}
+    assert ("SNAPPY", "UNCOMPRESSED", "UNCOMPRESSED") == tuple(compressions[name] for name in ("key", "value", "body"))

@@ -69,7 +69,7 @@ async def _create_object(
     rows, present = len(records), levels((1, len(records)))
     pages = [Page(rows, present, encode([row[name] for row in records])) for encode, name in columns]
     pages += header_pages(0, [row["headers"] for row in records])
-    parts, footer = _WRITER.write(pages, rows, {}, plain=True)
+    parts, footer = _WRITER.write(pages, rows, {})
     data = b"".join((*parts, footer))
     await ledger.store.create(path, data)
     return CompactedObject(
