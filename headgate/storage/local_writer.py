@@ -4,29 +4,52 @@ An object is written to an unnamed file, fsynced, then linked to its name: atomi
 partial object, even after a power failure. File systems without unnamed files get a temporary name.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
 import secrets
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailableError
-from headgate.storage.disk_threads import DiskThreads
+
+THREADS: Final = 8
+"""Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
 
 
 class LocalWriter:
     def __init__(self, root: Path) -> None:
         """``root`` is absolute; the first object creates it."""
         self._root = root
-        # With the threads of reads a commit, which replies wait for, would wait behind them.
-        self._threads = DiskThreads("writer")
+        # In the loop's own pool a commit, which replies wait for, would wait behind reads.
+        self._threads = ThreadPoolExecutor(THREADS, "writer")
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`. A write whose caller is cancelled runs to its end."""
         folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
-        await self._threads.run(partial(self._create, folder, name, data))
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Exception | None] = loop.create_future()
+
+        def report(error: Exception | None) -> None:
+            if not outcome.done():
+                outcome.set_result(error)
+
+        def write() -> None:
+            error: Exception | None = None
+            try:
+                self._create(folder, name, data)
+            except Exception as raised:  # noqa: BLE001 - the caller raises it
+                error = raised
+            with contextlib.suppress(RuntimeError):  # The loop was closed after the caller was cancelled.
+                loop.call_soon_threadsafe(report, error)
+
+        # `run_in_executor` takes two turns of the loop more to tell the outcome, and every reply waits for it.
+        self._threads.submit(write)
+        if (error := await outcome) is not None:
+            raise error
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:

@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -29,7 +28,6 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.storage.disk_threads import DiskThreads
 from headgate.storage.local_writer import LocalWriter
 from headgate.storage.size_limits import check_size
 
@@ -95,14 +93,13 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self._writer = LocalWriter(self._root)
-        self._readers = DiskThreads("reader")
 
     async def create(self, path: str, data: bytes) -> None:
         check_size(path, len(data))
         await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
-        return await self._readers.run(partial(self._read, path))
+        return await asyncio.to_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         return await asyncio.to_thread(self._names, prefix, after)

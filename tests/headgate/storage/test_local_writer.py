@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ObjectExistsError, StoreUnavailableError
-from headgate.storage.disk_threads import THREADS
-from headgate.storage.local_writer import LocalWriter
-from tests.support.waiting import until
+from headgate.storage.local_writer import THREADS, LocalWriter
 
 
 def unnamed_files(folder: Path) -> list[str]:
@@ -69,5 +67,6 @@ async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path,
         await writes[-1]
     go.set()
     await asyncio.gather(*writes[:-1])
+    await asyncio.to_thread(writer._threads.shutdown)
 
-    await until((tmp_path / "a" / f"{THREADS}").exists)
+    assert b"x" == (tmp_path / "a" / f"{THREADS}").read_bytes()
