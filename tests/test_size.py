@@ -18,13 +18,13 @@ from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard", "web", "daemon")
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
-    # Spark source and sink 1 060, lakehouse tables 850, Kinesis 950, external tables in Delta and Iceberg 640: what could
-    # not be removed for them; the aim is 51 000.
-    "product": (PRODUCT, "*.py", 64_530),
-    "tools": (TOOLS, "*.py", 12_320),  # benchmarks of reading and of the Spark source 190; the aim is 8 500
+    # Spark source and sink 1 060, lakehouse tables 850, Kinesis 950, external tables in Delta and Iceberg 640, client
+    # histories with their judge 360, parts of divided classes 200: what could not be removed for them; the aim is 51 000.
+    "product": (PRODUCT, "*.py", 65_210),
+    "tools": (TOOLS, "*.py", 12_820),  # benchmarks beside other brokers 430, and on a slow bucket 250; the aim is 8 500
     "javascript": (("clients/javascript",), "*.*s", 1_800),  # sources, examples, tests and types
     # Data included; those of Spark, tables and Kinesis 2 470; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_030),
+    "tests": (("tests",), "*.*", 81_620),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json")
