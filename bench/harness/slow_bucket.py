@@ -21,6 +21,8 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
+from headgate.transport.loopback import host_port, loopback
+
 BUCKET = "bucket"
 BYTES_A_SECOND = 100e6
 """Of one connection; S3 serves 85 to 100 MB/s ("Performance design patterns for Amazon S3")."""
@@ -86,8 +88,8 @@ async def main(median_ms: float, p99_ms: float, seed: int) -> None:
     application.router.add_route("*", f"/{BUCKET}{{slash:/?}}{{key:.*}}", bucket.answer)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await web.TCPSite(runner, loopback(), 0).start()
+    print(f"http://{host_port(loopback(), runner.addresses[0][1])}", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         print(json.dumps(bucket.served), flush=True)
         bucket.served.clear()
