@@ -152,10 +152,16 @@ class Acknowledger:
         elif self._interval_timer is None and not self._due.is_set():
             self._interval_timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._interval_over)
 
+    async def send(self) -> None:
+        """Send what is collected without waiting for the interval; return once all of it is stored, or refused."""
+        self._due.set()
+        last = self._batches + 1 + self._unstored.ranges // m.MAX_BATCH_ACKNOWLEDGEMENTS
+        while self._unstored.has_due and self._batches <= last and not self._stopped:
+            await self._wait_for_progress()
+
     async def wait_for_capacity(self) -> None:
         """Wait while too many ranges are collected, unless the consumer ends. STREAM has one for each segment."""
-        limit = MAX_PENDING_RANGES
-        while self._collected > limit and self._unstored.ranges > limit and not self._stopped:
+        while self._collected > MAX_PENDING_RANGES and self._unstored.ranges > MAX_PENDING_RANGES and not self._stopped:
             await self._wait_for_progress()
 
     async def flush(self, timeout_seconds: float, keys: list[HeldKey] | None = None) -> None:

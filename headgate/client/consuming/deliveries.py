@@ -1,7 +1,8 @@
 """The deliveries of one QUEUE consumer: begins them, ends them, and delivers again what has failed.
 
 1. With a delivery policy, a record is handed to the program once the leader has stored that its delivery has begun.
-   So the loss of this consumer counts for what the program has seen, and for nothing else.
+   So the loss of this consumer counts for what the program has seen, and for nothing else: by then, its earlier
+   acknowledgements are stored too.
 2. A delivery ends once: acknowledged, acknowledged negatively, or timed out. What comes later has no effect.
 3. This consumer times out its own deliveries. No other one may deliver the record before this one is lost, which fails
    the delivery too, so the leader needs no timer.
@@ -86,8 +87,8 @@ class Deliveries:
     async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         if not self.begins:
             return records
-        parts = [records[at : at + m.MAX_BEGUN_RECORDS] for at in range(0, len(records), m.MAX_BEGUN_RECORDS)]
-        return [record for part in parts for record in await self._begin(part)]
+        begun, _ = await asyncio.gather(self._begin_parts(records), self._acknowledger.send())
+        return begun
 
     def acknowledge(self, record: ConsumedRecord) -> None:
         holding = self._present(record)
@@ -131,6 +132,10 @@ class Deliveries:
         self._acknowledger.acknowledge_single(offset, failed)
 
     # Beginning
+
+    async def _begin_parts(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
+        parts = [records[at : at + m.MAX_BEGUN_RECORDS] for at in range(0, len(records), m.MAX_BEGUN_RECORDS)]
+        return [record for part in parts for record in await self._begin(part)]
 
     async def _begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of those ``records`` that this consumer still has; return what the program may have."""

@@ -16,7 +16,7 @@ What is acknowledged and not stored is fresh, in flight, or refused:
    resumed key only the newest number is sent.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -208,6 +208,11 @@ class UnstoredAcknowledgements:
         )
 
     @property
+    def has_due(self) -> bool:
+        """Whether anything is fresh or in flight."""
+        return bool(self._fresh_keys) or self._in_flight is not None
+
+    @property
     def ranges(self) -> int:
         return sum(
             len(holding.fresh) + len(holding.refused) + len(holding.singles) + len(holding.refused_singles)
@@ -348,11 +353,6 @@ def offsets_text(offsets: Offsets) -> str:
 def _ranges_text(ranges: tuple[OffsetRange, ...]) -> str:
     if not ranges:
         return "its checkpoint, or resumed records"
-    parts = list(_range_texts(ranges))
+    parts = [str(first) if end == first + 1 else f"{first} to {end - 1}" for first, end in ranges]
     more = [f"{len(parts) - MAX_NAMED} more ranges"] if len(parts) > MAX_NAMED else []
     return "offsets " + ", ".join(parts[:MAX_NAMED] + more)
-
-
-def _range_texts(ranges: tuple[OffsetRange, ...]) -> Iterator[str]:
-    for first, end in ranges:
-        yield str(first) if end == first + 1 else f"{first} to {end - 1}"

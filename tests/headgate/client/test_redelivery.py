@@ -143,6 +143,20 @@ async def test_the_loss_of_a_consumer_counts_for_what_its_program_has_seen_and_f
                 await consumer.acknowledge(each)
 
 
+async def test_a_crash_does_not_count_for_what_was_acknowledged_before_the_next_record_was_taken():
+    async with jobs(2, max_deliveries=5, dead_letter_topic="dead") as (world, _):
+        crashed = reader(world, "crashed", **QUEUE)
+        await crashed.__aenter__()
+        (handled,) = await take(crashed, 1)
+        await crashed.acknowledge(handled)
+        (second,) = await take(crashed, 1)
+        await crash(world, crashed)
+        async with reader(world, **QUEUE) as consumer:
+            (again,) = await take(consumer, 1)
+            assert (second.offset, 2) == (again.offset, again.delivery_count)
+            await nothing_comes(consumer, 60)
+
+
 @pytest.mark.parametrize(("error", "delivery"), [(ValueError, 2), (asyncio.CancelledError, 1), (None, 1)], ids=str)
 async def test_a_consumer_that_ends_with_an_error_fails_what_it_has_begun_and_one_that_leaves_hands_it_back(
     error: type[BaseException] | None, delivery: int
