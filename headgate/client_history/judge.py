@@ -40,6 +40,7 @@ FIELDS: Final = {
     "resumed": ("topic", "at", "subscription", "key"),
     "seek": ("topic", "at", "subscription"),
 }
+TYPES: Final = {"at": int | float, "count": int, "ordered": bool, "place": str | None}
 OUTCOMES: Final = ("stored", "not stored", "unknown")
 
 Event = Mapping[str, Any]
@@ -55,12 +56,14 @@ class Violation(NamedTuple):
 
 def fault_of(event: Event) -> str | None:
     """Return what is wrong with the form of an event; None: nothing."""
-    fields = FIELDS.get(event.get("event", ""))
+    fields = FIELDS.get(str(event.get("event")))
     if fields is None:
         return f"event {event.get('event')!r} is none of {', '.join(FIELDS)}"
-    missing = [name for name in fields if name not in event]
-    if missing:
+    if missing := [name for name in fields if name not in event]:
         return f"{event['event']} lacks {', '.join(missing)}"
+    for name in event.keys() & {*fields, *TYPES}:
+        if not isinstance(event[name], TYPES.get(name, str)):
+            return f"{event['event']} has {name} {event[name]!r}, which is of another type"
     if event["event"] == "outcome" and event["outcome"] not in OUTCOMES:
         return f"outcome {event['outcome']!r} is none of {', '.join(OUTCOMES)}"
     return None
@@ -122,13 +125,11 @@ def judge(events: Sequence[Event], *, complete: bool) -> list[Violation]:
 def _note(topic: _Topic, event: Event) -> None:
     """Remember what was sent, and who reads."""
     if event["event"] == "send":
-        number = len(topic.sent)
-        topic.sent[event["record"]] = _Sent(event["key"], event["sender"], number, event["at"])
+        topic.sent[event["record"]] = _Sent(event["key"], event["sender"], len(topic.sent), event["at"])
     elif event["event"] == "outcome" and event["record"] in topic.sent:
         sent = topic.sent[event["record"]]
         sent.outcome = event["outcome"]
-        if sent.outcome == "stored":
-            sent.stored_at = event["at"]
+        sent.stored_at = event["at"] if sent.outcome == "stored" else sent.stored_at
     elif "subscription" in event:
         reader = topic.readers.setdefault(event["subscription"], _Reader())
         reader.ordered = reader.ordered and event.get("ordered", True)

@@ -112,9 +112,12 @@ def test_records_that_were_sent_at_the_same_time_have_no_order() -> None:
 @pytest.mark.parametrize(
     ("event", "fault"),
     [
+        ({"event": ["send"]}, "event ['send'] is none of send, outcome, "),
         ({"event": "sent"}, "event 'sent' is none of send, outcome, "),
         ({"event": "outcome", "topic": "t", "at": 1, "record": "a"}, "outcome lacks outcome"),
         ({"event": "outcome", "topic": "t", "at": 1, "record": "a", "outcome": "ok"}, "outcome 'ok' is none of "),
+        ({"event": "seek", "topic": "t", "at": "1", "subscription": "s"}, "seek has at '1', "),
+        ({"event": "seek", "topic": ["t"], "at": 1, "subscription": "s"}, "seek has topic ['t'], "),
         ({"event": "seek", "topic": "t", "at": 1, "subscription": "s"}, None),
     ],
 )
