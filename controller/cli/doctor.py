@@ -155,17 +155,13 @@ async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
 
 async def _store(settings: Settings) -> list[Finding]:
     url = settings.ledger.url
-    if _is_missing(measured_folders(settings).get("ledger")):
+    if (folder := measured_folders(settings).get("ledger")) is not None and not folder.is_dir():
         return []  # The folder has a finding, and the probe would create it.
     problem_found = await write_problem(open_store(url))
     if problem_found is None:
         return [ok("put-if-absent", f"{url} refuses to write an object twice")]
     remedy = "check [ledger] url, the rights in the store, and its credentials in the environment of the daemon"
     return [problem("put-if-absent", f"{url}: {problem_found}", remedy)]
-
-
-def _is_missing(folder: Path | None) -> bool:
-    return folder is not None and not folder.is_dir()
 
 
 CHECK: Final = "counted ledger"

@@ -75,9 +75,8 @@ class Follower:
         """How many reads in a row have found nothing."""
         while True:
             failures = self._failures
-            await asyncio.sleep(
-                UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else READS.bound_seconds(looks)
-            )
+            pause = UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else READS.bound_seconds(looks)
+            await standby.pause(shard, pause)
             if not self._follows():
                 looks = 0
                 continue
@@ -91,7 +90,7 @@ class Follower:
                     continue
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
-                    found = 0 if self.fault is not None else await self._follow(keeps=keeps)
+                    found = 0 if self.fault is not None else await self._follow(keeps=keeps or self.state.chunk > 0)
                     looks = 0 if found else looks + 1
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
@@ -103,6 +102,9 @@ class Follower:
                 else:
                     observer.observe(events.StoreOperationSucceeded(operation="read"))
                     self.recover()
+                # The size of a state is known once it was read.
+                if self.state.chunk and self._follows() and not standby.keeps(shard, estimated_bytes(self.state)):
+                    self._release()
 
     def report(self, error: Exception, operation: StoreOperation) -> None:
         """Note why the ledger cannot be read, or that the store is away."""
@@ -152,22 +154,22 @@ class Follower:
     def record_progress(self, read: int, end: ShardState | TermTail) -> int:
         """Note that the ledger was read to ``end``, and that ``read`` chunks were new, which is returned."""
         self._read_to_end_at = asyncio.get_running_loop().time()
-        if read:
-            self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)
+        self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)  # A snapshot may include the end.
         return read
 
     async def _follow(self, *, keeps: bool) -> int:
-        """Read new chunks by number; return how many. Begin or stop keeping the state."""
+        """Read new chunks by number; return how many."""
         if keeps:
             return await self.apply_new_chunks()
-        if self.terms is None and self.state.chunk:
-            state = self.take_state()
-            self.terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
-            self._log.info("standby.released", chunk=state.chunk)
         if self.terms is None:
             self.terms = await TermTail.at_end(self._context.ledger)
             return 0 if self.terms is None else self.record_progress(self.terms.chunk, self.terms)
         return self.record_progress(await self.terms.read(self._context.ledger), self.terms)
+
+    def _release(self) -> None:
+        state = self.take_state()
+        self.terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
+        self._log.info("standby.released", chunk=state.chunk)
 
     async def _decode(self, steps: Steps[ResultT]) -> ResultT:
         def begun() -> Steps[ResultT]:

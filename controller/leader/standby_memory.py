@@ -1,13 +1,13 @@
 """The memory of one daemon for the states of shards that it follows.
 
 `controller.leadership.policy.standby` decides which states stay. This module remembers their sizes and of which shards
-this daemon is a successor, asks about once a second, and lets only some states be read at a time: their sizes are not
-known before.
+this daemon is a successor, asks about once a second while shards are busy, and ends the pauses of idle ones that the
+decision concerns. It lets only some states be read at a time: their sizes are not known before.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from controller.leadership.election import Elections
@@ -36,6 +36,8 @@ class StandbyMemory:
         """When this daemon was last seen to be a successor of a shard."""
         self._sizes: dict[int, int] = {}
         self._warm: set[int] = set()
+        self._pauses: dict[int, asyncio.Event] = {}
+        """Shard → ends the pause of its follower."""
         self._chosen: frozenset[int] = frozenset()
         self._decided_at: float | None = None
 
@@ -43,6 +45,7 @@ class StandbyMemory:
         self._ranks = {
             shard: names.index(self._instance) for shard, names in successors.items() if self._instance in names
         }
+        self._decide(asyncio.get_running_loop().time())
 
     def nominated(self, shard: int) -> None:
         """Note that a leader intends to transfer the shard to this daemon: if it gives up, it may try again."""
@@ -51,17 +54,19 @@ class StandbyMemory:
     def keeps(self, shard: int, size_bytes: int) -> bool:
         """Return whether the state of a followed shard is to be in memory. ``size_bytes``: 0 if it is not."""
         changed = shard not in self._sizes or (shard in self._warm) != (size_bytes > 0)
-        if size_bytes:
-            self._sizes[shard] = size_bytes
-            self._warm.add(shard)
-        else:
-            self._sizes.setdefault(shard, 0)
-            self._warm.discard(shard)
+        self._sizes[shard] = size_bytes or self._sizes.get(shard, 0)
+        (self._warm.add if size_bytes else self._warm.discard)(shard)
         now = asyncio.get_running_loop().time()
         if self._decided_at is None or now - self._decided_at >= DECISION_SECONDS or changed:
-            self._decided_at = now
-            self._chosen = warm_shards([self._followed(each, now) for each in self._sizes], self._limit_bytes())
+            self._decide(now)
         return shard in self._chosen
+
+    async def pause(self, shard: int, seconds: float) -> None:
+        """Wait for so long, or until the state of the shard is to be read, or to be released for that of another."""
+        self._pauses[shard] = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._pauses[shard].wait()
 
     @asynccontextmanager
     async def turn_to_read(self) -> AsyncIterator[None]:
@@ -87,6 +92,12 @@ class StandbyMemory:
         for known in (self._sizes, self._nominated_at, self._used_at):
             known.pop(shard, None)
         self._warm.discard(shard)
+
+    def _decide(self, now: float) -> None:
+        before, self._decided_at = self._chosen, now
+        self._chosen = warm_shards([self._followed(each, now) for each in self._sizes], self._limit_bytes())
+        for shard in (before ^ self._chosen) & self._pauses.keys():
+            self._pauses[shard].set()
 
     def _followed(self, shard: int, now: float) -> FollowedShard:
         use = self._use(shard, now)

@@ -70,11 +70,13 @@ class SupervisedProcess:
             ProcessStartError: the server cannot run, ended, or was not ready in time.
         """
         await self._start()
-        self._watch()
+        self._watch_task = asyncio.create_task(self._restart_on_exit(), name=f"watch-{self.spec.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stop_watching()
+        if self._watch_task is not None:
+            await cancel_and_wait(self._watch_task)
+            self._watch_task = None
         await self._stop()
 
     async def restart(self) -> None:
@@ -115,14 +117,6 @@ class SupervisedProcess:
         child, self._child = self._child, None
         if child is not None and not await child.stop(self.spec.stop_seconds):
             self._log.warning("server.killed", reason=f"still running {self.spec.stop_seconds:g} s after SIGTERM")
-
-    def _watch(self) -> None:
-        self._watch_task = asyncio.create_task(self._restart_on_exit(), name=f"watch-{self.spec.name}")
-
-    async def _stop_watching(self) -> None:
-        if self._watch_task is not None:
-            await cancel_and_wait(self._watch_task)
-            self._watch_task = None
 
     async def _restart_on_exit(self) -> None:
         loop = asyncio.get_running_loop()

@@ -67,7 +67,8 @@ async def _read_tasks(
         item
         for manifest in found.manifests
         for item in manifest.objects
-        if item.topic_id == topic_id and item.segment in bounds and _within(bounds[item.segment], item)
+        if item.topic_id == topic_id and (within := bounds.get(item.segment)) is not None
+        if item.first_offset < within[1] and within[0] < item.end_offset
     ]
     left = dict(bounds)
     for item in objects:
@@ -75,10 +76,6 @@ async def _read_tasks(
     left = {segment: each for segment, each in left.items() if each[0] < each[1]}
     tasks = await _Chunks(ledger, topic_id, found.chunks, left).tasks(task_chunks) if left else []
     return tasks + [_object_task(group, bounds) for group in _groups(objects, task_bytes)]
-
-
-def _within(bounds: OffsetBounds, item: CompactedObject) -> bool:
-    return item.first_offset < bounds[1] and bounds[0] < item.end_offset
 
 
 def _groups(objects: list[CompactedObject], task_bytes: int) -> Iterator[list[CompactedObject]]:

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
@@ -228,7 +229,7 @@ class TopicReader:
             item
             for manifest in found.manifests
             # A parent has a lower number than its children.
-            for item in sorted(manifest.objects, key=_place)
+            for item in sorted(manifest.objects, key=attrgetter("segment", "first_offset"))
             if item.topic_id == self._topic_id and self._is_wanted(item.segment)
         ]
         return ReadPlan(objects, found.compacted_through, found.chunks)
@@ -325,10 +326,6 @@ class TopicReader:
             f"segment {segment} ends at offset {offset} in the ledger, and its leader counts {end}: was it pruned "
             "meanwhile, or is ledger_url that of another cluster?"
         )
-
-
-def _place(item: CompactedObject) -> tuple[int, int]:
-    return item.segment, item.first_offset
 
 
 def _backwards(numbers: list[int]) -> Iterator[list[int]]:

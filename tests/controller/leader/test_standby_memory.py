@@ -86,3 +86,29 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
         await asyncio.sleep(3)
         assert not follower.controller.follower.keeps_state
         assert follower.controller.follower.state.chunk == 0, "the state that was read for the listing is released"
+
+
+async def test_a_state_that_was_read_and_does_not_fit_is_released_at_once_although_the_shard_is_idle() -> None:
+    cluster = Cluster()
+    async with led(cluster):
+        await take_snapshot(Ledger(FakeStore(objects=cluster.objects), 0), least_chunks=1, now_ms=0)
+        async with follower_of(cluster, "b", 1).running() as follower:
+            await until(lambda: follower.controller.follower.end.chunk == 2)
+            await asyncio.sleep(3)
+
+            assert not follower.controller.follower.keeps_state
+            assert not follower.controller.follower.state.chunk
+
+
+async def test_a_decision_ends_the_pauses_of_idle_shards() -> None:
+    """A state that has no more use leaves the memory before the next one is read into it."""
+    cluster = Cluster()
+    async with led(cluster), follower_of(cluster, "b", 1 << 30).running() as follower:
+        await until(lambda: follower.controller.follower.state.chunk == 2)
+        await asyncio.sleep(100)
+        for successors, limit_bytes, kept in (({0: ["b"]}, 1, 0), ({0: ["b"]}, 1 << 30, 2)):
+            follower.standby_bytes = limit_bytes
+            follower.standby.assign(successors)
+            await asyncio.sleep(0.5)
+
+            assert kept == follower.controller.follower.state.chunk
