@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from itertools import count, islice
 from types import FrameType
 
 import click
@@ -48,7 +49,9 @@ def _out_of_time(_: int, __: FrameType | None) -> None:
 
 def _find(job: tuple[int, int]) -> tuple[int, tuple[int, str] | None]:
     number, seeds = job
-    return number, first_failure(BUGS[number], range(1, seeds + 1))
+    bug = BUGS[number]
+    suitable = (seed for seed in count(1) if not bug.kind or bug.kind in plan_of(seed).kinds)
+    return number, first_failure(bug, islice(suitable, seeds))
 
 
 @click.command(name="nightly", help=__doc__)

@@ -2,7 +2,7 @@
 
 A bug names a function or method as ``module:name``. Its wrong version gets the right one before the arguments. While it is
 planted, it replaces the right one in its module or class, and wherever the function was imported by its name. Each was
-found within 200 seeds; `tests.simulation.nightly` plays them.
+found within 200 seeds of its kind; `tests.simulation.nightly` plays them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Bug(NamedTuple):
     """``module:name`` of the function, or ``module:Class.name``."""
     wrong: Function
     """The wrong function; its first argument is the right one."""
+    kind: str = ""
+    """The program or operation without which no world can find it, of `Plan.kinds`; empty: none."""
 
     @property
     def owner(self) -> tuple[ModuleType | type, str]:
@@ -298,7 +300,7 @@ BUGS = (
         lambda right, self, batch, now: (right(self, batch, now), batch.records)[1]),
     Bug("A key does not wait for its retry.", "headgate.client.processing.schedule:Schedule.failed",
         lambda right, self, batch: [self._release(key, 0.0) for key in {each.key for each in batch.records}] and right(self, batch)),
-    Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once),
+    Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once, "power_failure"),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
     Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
     Bug("A session of devices ends with its connection.", f"{DEVICES}.topic_session:TopicSession._change", _ending_session),
