@@ -209,7 +209,7 @@ class ParkKey(ReaderRequest, frozen=True, tag="park_key"):
     """STREAM: park the key of a record that this consumer has and has not acknowledged.
 
     ``number``: that of a parked record which is delivered again; 0: the record at ``offset`` of the segment. The reply
-    comes once the key is parked for every later holder. Repeating the request has no further effect.
+    comes once the key is parked for every later holder, or this consumer holds it no more. Repeating it has no effect.
     """
 
     segment: Natural

@@ -1,8 +1,9 @@
 """Decides what a STREAM subscription parks and resumes. Pure.
 
-A key is parked by the consumer that holds it. The first matching rule refuses:
+A key is parked by the consumer that holds it. The first matching rule decides:
 
-1. Only a registered consumer of a STREAM that holds the key at this generation parks it.
+1. Only a registered consumer of a STREAM that holds the key at this generation parks it. The request of one that has
+   lost its segment, perhaps without knowing, comes too late and changes nothing: the next holder gets the record.
 2. The subscription has a dead-letter topic, and at most `MAX_PARKED_KEYS` parked keys.
 3. The record exists. If it is acknowledged, this is a late copy of a request, and changes nothing; so does one for a
    resumed record that was processed, or for a key that is parked already.
@@ -57,7 +58,7 @@ def judge_park(
         return f"{name} is of type {subscription.type}: only a STREAM parks keys"
     held = _held(subscription, request)
     if isinstance(held, str):
-        return held
+        return None
     redelivery = subscription.redelivery
     if not has_key(topic, held, request.key) or (offset >= topic.tails[segment].next_offset and not request.number):
         return f"generation {request.generation} of segment {segment} has no offset {offset} with this key"

@@ -286,7 +286,7 @@ BUGS = (
     # Parked keys
     Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
     Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.consuming.acknowledger:Acknowledger.park", always(None)),
-    Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._is_parked", _overtaking),
+    Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._is_parked", _overtaking, "parkers"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
