@@ -101,7 +101,8 @@ def check_headgate(words: list[str], complete: bool) -> None:
     """Parse the command line, and run nothing."""
     if words[:1] == ["snapshot"] or (words[:1] == ["drain"] and words[1:2] not in ([], ["--help"])):
         # Programs of their own, which parse their options themselves.
-        assert options(words) <= set(re.findall(r"--[\w-]+", help_of(("-m", "headgate"), command_words(words))))
+        command = tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
+        assert options(words) <= set(re.findall(r"--[\w-]+", help_of(("-m", "headgate"), command)))
         return
 
     with pytest.MonkeyPatch.context() as patched:
@@ -138,8 +139,3 @@ def check_script(script: tuple[str, ...], words: list[str]) -> None:
         assert {name for name in names if re.fullmatch("[a-z_]+", name)} <= {
             path.stem for path in (ROOT / "bench").glob("*/*.py")
         }
-
-
-def command_words(words: list[str]) -> tuple[str, ...]:
-    """Return the words before the first option."""
-    return tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))

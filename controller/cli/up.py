@@ -39,7 +39,6 @@ from headgate.process.background import cancel_and_wait
 if TYPE_CHECKING:
     from controller.daemon import Daemon
     from headgate.process.child_process import ChildProcess
-    from metrics.health import Health
 
 READY_WARNING_SECONDS = 60.0
 """A node that is not ready after this long prints the reason, and keeps waiting."""
@@ -324,16 +323,11 @@ class _Node:
         _print_status("the daemon is starting; Spark starts in the background")
         while not (health := daemon.health()).ready:
             if warn_at is not None and loop.time() >= warn_at:
-                _print_status(
-                    f"not ready after {READY_WARNING_SECONDS:.0f} s ({_reasons(health)}); still waiting, see the logs"
-                )
+                reasons = "; ".join(f"{x.component}: {x.reason}" for x in health.components if x.state == "failed")
+                _print_status(f"not ready after {READY_WARNING_SECONDS:.0f} s ({reasons}); still waiting, see the logs")
                 warn_at = None
             await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
         _print_status(_welcome(daemon.http_address, self._folder.path, self._security))
-
-
-def _reasons(health: Health) -> str:
-    return "; ".join(f"{each.component}: {each.reason}" for each in health.components if each.state == "failed")
 
 
 def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:

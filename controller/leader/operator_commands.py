@@ -39,17 +39,14 @@ class OperatorCommands:
         """Token of a command → what executes it, or has executed it. The oldest is first."""
 
     def handlers(self) -> list[Registration]:
-        return [handler(m.TransferShard, self._transfer), handler(m.SetMaintenance, self._set_maintenance)]
+        return [
+            handler(m.TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
+            handler(m.SetMaintenance, lambda request, _: self._defer(request.token, partial(self._maintain, request))),
+        ]
 
     async def close(self) -> None:
         """Drop what waits: clients repeat their requests to the next leader."""
         await cancel_and_wait(*self._tasks.values())
-
-    def _transfer(self, request: m.TransferShard, _: str) -> Outcome:
-        return self._defer(request.token, lambda operations: self._move(operations, request))
-
-    def _set_maintenance(self, request: m.SetMaintenance, _: str) -> Outcome:
-        return self._defer(request.token, lambda operations: self._maintain(operations, request))
 
     def _defer(self, token: str, work: Callable[[Operations], Coroutine[None, None, Answer]]) -> Outcome:
         if self._operations is None:
@@ -65,12 +62,12 @@ class OperatorCommands:
                 self._tasks.popitem(last=False)
         return await asyncio.shield(self._tasks[token])
 
-    async def _move(self, operations: Operations, request: m.TransferShard) -> Answer:
+    async def _move(self, request: m.TransferShard, operations: Operations) -> Answer:
         problem = await operations.transfer(self._shard, request.daemon, request.token)
         if problem is not None:
             return Refusal("invalid", problem)
         return m.Done() if request.daemon == self._instance else None
 
-    async def _maintain(self, operations: Operations, request: m.SetMaintenance) -> Answer:
+    async def _maintain(self, request: m.SetMaintenance, operations: Operations) -> Answer:
         problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
         return m.Done() if problem is None else Refusal("invalid", problem)

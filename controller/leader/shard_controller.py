@@ -7,6 +7,7 @@ reads the ledger, `Term` is this daemon's own term, and `Transfer` gives the sha
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ from metrics import events
 from metrics.label_values import TransferReason
 
 TRANSFER_TIMEOUT_SECONDS = 10.0
-"""Longest wait until a successor has read the ledger, and then until its term has begun."""
+"""Longest wait until a successor has read the ledger."""
+BEGIN_TIMEOUT_SECONDS = 3.0
+"""Longest wait until the term of a successor that was ready has begun: the shard has no leader."""
 FOLLOW_INTERVAL_SECONDS = 0.02
 """How often a daemon that has passed the lock on looks for the next term."""
 PREPARE_INTERVAL_SECONDS = 0.01
@@ -46,17 +49,19 @@ class Transfer:
     successor: str
     reason: TransferReason
     timeout_seconds: float
-    """Longest wait until the successor is ready, and then until its term has begun."""
+    """Longest wait until the successor is ready."""
     post: Callable[[Event], None]
     done: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     stopped_at: float | None = None
     """When the leader stopped accepting requests for a successor that was ready, by the loop's clock; None: not yet."""
+    read_at: float = -math.inf
+    """When the ledger was last read to its end after the lock was passed on."""
     _waits: list[asyncio.TimerHandle | asyncio.Task[None]] = field(default_factory=list)
 
     def wait(self, following: asyncio.Task[None] | None = None) -> None:
         """Limit the wait for the successor. ``following`` looks for its term, and ends with the wait."""
-        loop = asyncio.get_running_loop()
-        self._waits.append(loop.call_later(self.timeout_seconds, self.post, Event.TRANSFER_ABANDONED))
+        loop, seconds = asyncio.get_running_loop(), self.timeout_seconds if following is None else BEGIN_TIMEOUT_SECONDS
+        self._waits.append(loop.call_later(seconds, self.post, Event.TRANSFER_ABANDONED))
         if following is not None:
             self._waits.append(following)
 
@@ -78,7 +83,7 @@ class Transfer:
             return None
         why = {
             Event.TERM_FOLLOWED: f": daemon {leader!r} has begun one",
-            Event.TRANSFER_ABANDONED: f" within {seconds}",
+            Event.TRANSFER_ABANDONED: f" within {BEGIN_TIMEOUT_SECONDS:g} s",
             Event.LOCK_ACQUIRED: ", and has given the lock up",
         }.get(event, f" before this one stopped waiting ({event.value.replace('_', ' ')})")
         return (
@@ -167,7 +172,7 @@ class ShardController:
                     self.transfer.end_wait()
                     self.transfer.stopped_at = asyncio.get_running_loop().time()
                 await self.term.hand_over()
-            case Action.NOMINATE | Action.PASS_ON | Action.FORGET:
+            case Action.NOMINATE | Action.PASS_ON | Action.PASS_OVER | Action.FORGET:
                 self._perform_transfer(action, tasks)
             case Action.PREPARE:
                 self._stop_preparing()
@@ -231,18 +236,25 @@ class ShardController:
         elif action is Action.PASS_ON:
             assert leader is not None, "no term to follow"
             self._context.elections.pass_on(self.shard, fixed=transfer.reason == "operator")
-            following = self._follow_term(TermTail(leader.commit.durable, leader.leader_epoch, self._context.instance))
+            tail = TermTail(leader.commit.durable, leader.leader_epoch, self._context.instance)
+            following = self._follow_term(transfer, tail)
             transfer.wait(tasks.create_task(following, name=f"successor-{self.shard}"))
+        elif action is Action.PASS_OVER:
+            # A daemon that cannot read the ledger must not disturb a successor that leads.
+            if asyncio.get_running_loop().time() - transfer.read_at < BEGIN_TIMEOUT_SECONDS / 3:
+                self._log.warning("transfer.passed_over", successor=transfer.successor)
+                self._context.elections.pass_over(self.shard, transfer.successor)
         else:
             self._context.elections.nominate(self.shard, "")
 
-    async def _follow_term(self, tail: TermTail) -> None:
+    async def _follow_term(self, transfer: Transfer, tail: TermTail) -> None:
         """Report the term that follows the one of ``tail``. The transfer limits the wait."""
         ended = tail.leader_epoch
         while tail.leader_epoch == ended:
             await asyncio.sleep(FOLLOW_INTERVAL_SECONDS)
             with suppress(StoreUnavailableError, LedgerError):  # the follower reports them.
                 await tail.read(self._context.ledger)
+                transfer.read_at = asyncio.get_running_loop().time()
         self.follower.record_progress(1, tail)
         self.post(Event.TERM_FOLLOWED)
 

@@ -114,6 +114,12 @@ class Elections(Protocol):
         stored, and `SeenQueue` shows it while that contender holds the lock.
         """
 
+    def pass_over(self, shard: int, instance: str) -> None:
+        """Make the contender behind ``instance`` the first in the queue, if ``instance`` is that. Does not wait.
+
+        Requires that this daemon contends. Without contact it has no effect.
+        """
+
     def place_next(self, shard: int, instance: str) -> None:
         """Have a contender follow this daemon, which is first, before all others in the queue. Does not wait.
 

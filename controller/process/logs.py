@@ -94,7 +94,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
         rendering = [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=_to_json),
+            structlog.processors.JSONRenderer(serializer=lambda event, **_: msgspec.json.encode(event, enc_hook=repr)),
         ]
     structlog.configure(
         processors=[
@@ -115,10 +115,6 @@ def change_level(name: Literal["debug", "info", "warning", "error"]) -> None:
     """Write only events of level ``name`` or above from now on."""
     _threshold.level = logging.getLevelNamesMapping()[name.upper()]
     _forward_libraries(_threshold.level)
-
-
-def _to_json(event: EventDict, **_: Any) -> bytes:
-    return msgspec.json.encode(event, enc_hook=repr)
 
 
 def _forward_libraries(level: int) -> None:

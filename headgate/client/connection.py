@@ -60,10 +60,6 @@ _REPEATED: Final = ("not_leader", "unavailable", "expired")
 """Verdicts after which a request is sent again."""
 
 
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Client:
     """One connection of one program to one cluster. Use it as an async context manager."""
 
@@ -75,7 +71,7 @@ class Client:
         cluster: str,
         client_id: str,
         user: str | None = None,
-        now_ms: Callable[[], int] = _wall_clock_ms,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         rng: random.Random | None = None,
         config: ClientConfig | None = None,
     ) -> None:

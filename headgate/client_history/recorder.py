@@ -51,7 +51,7 @@ class HistoryRecorder(Interceptor):
             name = f"{self._sender}-{self._sent}"
             self._sent += 1
             about = {"topic": record.topic, "record": name}
-            self._write("send", **about, key=_text(record.key), sender=self._sender)
+            self._write("send", **about, key=record.key.decode("utf-8", "backslashreplace"), sender=self._sender)
             try:
                 delivery = await send(replace(record, headers=(*record.headers, (HEADER, name.encode()))))
             except HeadgateError:
@@ -88,7 +88,3 @@ class HistoryRecorder(Interceptor):
 
     def _write(self, event: str, **fields: Any) -> None:
         os.write(self._file, msgspec.json.encode({"event": event, "at": self._now()} | fields) + b"\n")
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

@@ -66,11 +66,15 @@ class TableRows:
             if fields.unfit and self.first_unfit is None:
                 segment, offset = (found[name][fields.unfit[0]] for name in ("segment", "offset"))
                 self.first_unfit = f"segment {segment}, offset {offset}"
-        return pa.table({field.name: _column(columns[field.name], field.type) for field in self.schema})
+        typed = ((field.name, columns[field.name], field.type) for field in self.schema)
+        return pa.table({name: pa.array(v, kind) if isinstance(v, list) else v.cast(kind) for name, v, kind in typed})
 
     def lacks_columns(self, existing: pa.Schema, table: str) -> bool:
         """Return whether a table lacks some of the columns. Raises HeadgateError: it has others, or of another type."""
-        wanted, has = ({field.name: _type_text(field.type) for field in each} for each in (self.schema, existing))
+        # Tables do not tell small texts and bytes from large ones.
+        wanted, has = (
+            {x.name: str(x.type).replace("large_", "") for x in schema} for schema in (self.schema, existing)
+        )
         if (DAY in has) != self.by_day:
             does, remedy = ("a", "add") if DAY in has else ("no", "leave out")
             raise HeadgateError(
@@ -84,12 +88,3 @@ class TableRows:
                     "--schema, or export to another table"
                 )
         return wanted.keys() != has.keys()
-
-
-def _column(values: Any, kind: pa.DataType) -> Any:
-    return pa.array(values, kind) if isinstance(values, list) else values.cast(kind)
-
-
-def _type_text(kind: pa.DataType) -> str:
-    """Return the name of a type. Tables do not tell small texts and bytes from large ones."""
-    return str(kind).replace("large_", "")

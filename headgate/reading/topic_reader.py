@@ -144,7 +144,8 @@ class TopicReader:
         """
         newest: deque[LedgerRecord] = deque()
         plan = await self._plan()
-        for group in _backwards(plan.chunks):
+        for end in range(len(plan.chunks), 0, -CONCURRENT_CHUNK_READS):
+            group = plan.chunks[max(0, end - CONCURRENT_CHUNK_READS) : end]
             for _, columns in reversed(await self._read_chunks(group)):
                 picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
                 newest.extendleft(reversed(list(self._with_key(StoredRows(columns, picked)))))
@@ -326,8 +327,3 @@ class TopicReader:
             f"segment {segment} ends at offset {offset} in the ledger, and its leader counts {end}: was it pruned "
             "meanwhile, or is ledger_url that of another cluster?"
         )
-
-
-def _backwards(numbers: list[int]) -> Iterator[list[int]]:
-    for end in range(len(numbers), 0, -CONCURRENT_CHUNK_READS):
-        yield numbers[max(0, end - CONCURRENT_CHUNK_READS) : end]

@@ -31,7 +31,9 @@ def batch_end(
     ready = [segment for segment in end if not waiting_for[segment]]
     left = limit
     while ready:
-        costs = {segment: _cost(known[segment]) if in_bytes else 1 for segment in ready}
+        # An average record, rounded up.
+        sizes = {each: max(1, -(-known[each].size_bytes // max(1, known[each].next_offset))) for each in ready}
+        costs = sizes if in_bytes else dict.fromkeys(ready, 1)
         wanted = {segment: known[segment].next_offset - end[segment] for segment in ready}
         taken = wanted if left is None else _shares(wanted, costs, left, at_least_one=left == limit)
         for segment, count in taken.items():
@@ -63,11 +65,6 @@ def readable(positions: Mapping[int, int], segments: Iterable[SegmentInfo]) -> d
             found[segment] = positions.get(segment, 0)
             complete |= {segment} if is_complete(known, positions) else set()
     return found
-
-
-def _cost(segment: SegmentInfo) -> int:
-    """Return the bytes of an average record of a segment, rounded up."""
-    return max(1, -(-segment.size_bytes // max(1, segment.next_offset)))
 
 
 def _shares(wanted: dict[int, int], costs: dict[int, int], left: int, *, at_least_one: bool) -> dict[int, int]:

@@ -102,10 +102,12 @@ class LocalStore:
         return await asyncio.to_thread(self._read, path)
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        return await asyncio.to_thread(self._names, prefix, after)
+        return await asyncio.to_thread(
+            lambda: sorted(item.name for item in self._scan(prefix, after) if item.is_file())
+        )
 
     async def folders(self, prefix: str) -> list[str]:
-        return await asyncio.to_thread(self._folders, prefix)
+        return await asyncio.to_thread(lambda: sorted(item.name for item in self._scan(prefix) if item.is_dir()))
 
     async def paths(self, prefix: str) -> list[str]:
         return await asyncio.to_thread(self._paths, prefix)
@@ -140,12 +142,6 @@ class LocalStore:
             raise ObjectMissingError(f"{file} does not exist") from None
         except OSError as error:
             raise StoreUnavailableError(f"cannot read {file}: {error.strerror or error}") from error
-
-    def _names(self, prefix: str, after: str) -> list[str]:
-        return sorted(item.name for item in self._scan(prefix, after) if item.is_file())
-
-    def _folders(self, prefix: str) -> list[str]:
-        return sorted(item.name for item in self._scan(prefix) if item.is_dir())
 
     def _scan(self, prefix: str, after: str = "") -> list[os.DirEntry[str]]:
         folder = self._root / prefix

@@ -83,6 +83,21 @@ async def hand(source: Candidate, target: Candidate, name: str, *, fixed: bool =
 
 
 @pytest.mark.usefixtures("quick_retries")
+async def test_a_holder_is_passed_over_if_it_is_the_named_one(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    await hand(a, c, "c")
+    a.elections.contend(0)
+    await until(lambda: seen(b, "c", "ab") and seen(a, "c", "ab"))
+
+    a.elections.pass_over(0, "b")
+    await never(lambda: b.first, 0.3)
+    a.elections.pass_over(0, "c")
+
+    await until(lambda: b.first == {0} and c.first == set())
+    await until(lambda: all(seen(each, "b", "ac") for each in (a, b, c)))
+
+
+@pytest.mark.usefixtures("quick_retries")
 async def test_a_transfer_by_an_operator_is_shown_while_its_target_is_first(join: Join) -> None:
     a, b, c = await waiting_line(join)
 

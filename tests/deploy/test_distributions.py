@@ -159,11 +159,6 @@ def client(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def in_client(client: Path, code: str) -> list[str]:
-    """Run ``code`` with the client's Python, outside the repository; return the lines that it prints."""
-    return run(client / "bin" / "python", "-I", "-c", code, cwd=client).splitlines()
-
-
 def test_the_client_is_small(client: Path) -> None:
     files = [path for path in client.rglob("*") if path.is_file() and not path.is_symlink()]
 
@@ -184,7 +179,7 @@ def test_every_public_name_works_in_the_client_and_imports_nothing_of_a_daemon(c
         "print(*names)\nprint(*{name.partition('.')[0] for name in sys.modules})"
     )
 
-    names, modules = in_client(client, code)
+    names, modules = run(client / "bin" / "python", "-I", "-c", code, cwd=client).splitlines()
 
     assert headgate.__all__ == names.split()
     assert set() == set(modules.split()) & {*FORBIDDEN, *PACKAGES["headgate_daemon"]}

@@ -317,6 +317,12 @@ class LeadershipAndFencing:
                     self._other(name).events.append(Event.NOMINATED)
             case Action.PREPARE:
                 daemon.prepares = True
+            case Action.PASS_OVER:
+                sees_no_term = self._ledger[-1].daemon == name
+                if sees_no_term and not daemon.lost_contact and self._queue[0] != name and name in self._queue:
+                    self._other(name).events.append(Event.LOCK_LOST)
+                    self._queue.reverse()
+                    self._report_first(name)
             case Action.FORGET:
                 daemon.nominates = False
             case Action.PASS_ON:

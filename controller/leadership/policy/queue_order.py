@@ -9,10 +9,11 @@ Rules:
    previous holder chose who takes over when it is lost.
 4. The data may also name a successor: the holder asks it to read the ledger. That changes no order.
 5. Data that is not an order is ignored.
+6. The previous holder may pass over the one that it made the first: then the one behind it is first.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,3 +67,8 @@ def queue_nodes(names: Iterable[str]) -> list[str]:
 def in_order(nodes: Iterable[str], order: QueueOrder) -> list[str]:
     """Return ``nodes``, which are ordered by number, in the order of the queue (rules 2 and 3)."""
     return sorted(nodes, key=lambda node: (node != order.first, node != order.next))
+
+
+def passing_over(queue: Sequence[str], instance: str) -> QueueOrder | None:
+    """Return the order without ``instance`` at the front of ``queue`` (rule 6); None: it is not there, or alone."""
+    return QueueOrder(first=queue[1]) if len(queue) > 1 and instance_of(queue[0]) == instance else None

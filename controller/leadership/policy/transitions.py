@@ -12,6 +12,7 @@ An event that a state does not list has no effect.
    the ledger and reaches the broker; then it commits what it has accepted, and passes the lock on to it. If the
    successor is not ready in time, or leaves, the leader continues. The transfer is complete when the successor's term
    is in the ledger. It has failed if that does not happen in time, if another term follows, or if the lock comes back.
+   A successor that is not in time may be frozen while its session lives, so the lock passes to the one behind it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Action(StrEnum):
     """Read the ledger without pauses, and confirm that this daemon is ready."""
     NOMINATE = "nominate"
     """Ask the successor to prepare, and limit the time for it."""
+    PASS_OVER = "pass_over"  # noqa: S105 - a lock
+    """Let the contender behind the successor be the first one."""
     FORGET = "forget"
     """Forget the successor."""
 
@@ -90,7 +93,7 @@ TRANSITIONS: Transitions = {
         Event.LOCK_ACQUIRED: (Role.CATCHING_UP, (Action.CATCH_UP,)),
         Event.NOMINATED: (Role.FOLLOWING, (Action.PREPARE,)),
         Event.TERM_FOLLOWED: (Role.FOLLOWING, (Action.FORGET,)),
-        Event.TRANSFER_ABANDONED: (Role.FOLLOWING, (Action.FORGET,)),
+        Event.TRANSFER_ABANDONED: (Role.FOLLOWING, (Action.PASS_OVER, Action.FORGET)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.WITHDRAW,)),
     },
     Role.CATCHING_UP: {

@@ -30,6 +30,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Self
 
+import msgspec
 import structlog
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState
@@ -48,11 +49,12 @@ from controller.leadership.policy.queue_order import (
     SeenQueue,
     in_order,
     instance_of,
+    passing_over,
     queue_nodes,
     read_order,
 )
 from controller.leadership.policy.transitions import Event
-from controller.leadership.zookeeper.connection import ZooKeeperConnection, ZooKeeperCredentials
+from controller.leadership.zookeeper.connection import FAILURES, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contact import ZooKeeperContact
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
@@ -163,6 +165,10 @@ class ZooKeeperElections:
             self._leave(shard, Grant(order, contender.version, self._session))
         else:
             self._leave(shard, None)
+
+    def pass_over(self, shard: int, instance: str) -> None:
+        if (contender := self._contenders.get(shard)) is not None:
+            self._start(self._pass_over(contender, instance), f"pass-over-{shard}")
 
     def _leave(self, shard: int, grant: Grant | None) -> None:
         contender = self._contenders.pop(shard, None)
@@ -380,6 +386,14 @@ class ZooKeeperElections:
             return queue_nodes(await self._connection.call("get_children", folder))
         except NoNodeError:
             return []
+
+    async def _pass_over(self, contender: Contender, instance: str) -> None:
+        with suppress(*FAILURES):
+            data, stat = await self._connection.call("get", contender.folder)
+            queue = in_order(await self._contenders_in(contender), read_order(data))
+            if (changed := passing_over(queue, instance)) is not None:
+                data = msgspec.json.encode(changed)
+                await self._connection.call("set", contender.folder, data, version=stat.version)
 
     # Leaving queues
 

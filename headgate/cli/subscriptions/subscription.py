@@ -51,10 +51,6 @@ def _backlog(segments: Sequence[SegmentAssignment]) -> str:
     return records_text(total, any(segment.estimated for segment in segments))
 
 
-def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
-    return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
-
-
 def _policy(described: SubscriptionInfo) -> str:
     if described.type != "QUEUE":
         policy = f"; {policy_text(described.policy)}" if described.policy != DeliveryPolicy() else ""
@@ -147,7 +143,7 @@ def _print_subscription(described: SubscriptionInfo) -> None:
         (
             *("segment", "status", "acknowledged", "end", "unacknowledged"),
             *("consumer", "generation", "blocked by"),
-            *_source_heads(described),
+            *("at the source", "checkpoint")[: 2 * any(segment.label for segment in described.segments)],
             *["weight"] * by_load,
         ),
         [

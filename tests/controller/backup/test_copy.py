@@ -41,10 +41,6 @@ async def copied(source: LedgerInMemory, destination: FakeStore) -> CopiedShard:
     return await copy_shard(source.store, destination, 0, nothing)
 
 
-def facts_of(source: LedgerInMemory) -> str:
-    return next(path for path in source.store.objects if path.endswith("facts.parquet"))
-
-
 async def compacted(chunks: int, through: int) -> LedgerInMemory:
     """Return a ledger whose first chunks are in a compacted range."""
     source = LedgerInMemory(chunks)
@@ -153,7 +149,7 @@ async def test_a_compacted_range_beyond_the_copy_is_left_out() -> None:
 
 async def test_a_range_without_its_objects_is_an_error_and_not_copied() -> None:
     source, destination = await compacted(4, 4), FakeStore()
-    del source.store.objects[facts_of(source)]
+    del source.store.objects[next(path for path in source.store.objects if path.endswith("facts.parquet"))]
 
     with pytest.raises(LedgerError, match="a compacted object is missing: an object that manifests/shard=0000"):
         await copied(source, destination)

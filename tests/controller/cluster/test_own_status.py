@@ -17,10 +17,6 @@ from web.api.overview import UnknownNameError
 pytestmark = pytest.mark.looptime
 
 
-def leading(leader):
-    return SimpleNamespace(leader=leader, leadership=SimpleNamespace(role=Role.LEADING), shard=0)
-
-
 async def prepare(leader, client):
     """Make topic ``a`` with a split segment, and topic ``b`` with a queue whose two consumers went away."""
     for topic in ("a", "b"):
@@ -41,7 +37,9 @@ async def test_counts_cover_all_topics():
     async with shard.leader() as leader, shard.client() as client:
         await prepare(leader, client)
         leader.on_presence(m.Presence(client_id=client.address, online=False))
-        (counted,) = shard_statuses([leading(leader)])
+        (counted,) = shard_statuses(
+            [SimpleNamespace(leader=leader, leadership=SimpleNamespace(role=Role.LEADING), shard=0)]
+        )
 
     assert counted.counts.longest_blocked_seconds > 0
     assert replace(counted.counts, longest_blocked_seconds=0) == ShardCounts(

@@ -13,10 +13,6 @@ from tests.support.worlds.producing_clients import serving
 pytestmark = pytest.mark.looptime
 
 
-def announcement(payload: bytes) -> m.LeaderAnnouncement:
-    return msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
-
-
 async def test_a_leader_announces_nothing_after_its_term() -> None:
     """Its successor has announced itself, and the daemon's connection stays open."""
     shard = OneShard()
@@ -28,7 +24,7 @@ async def test_a_leader_announces_nothing_after_its_term() -> None:
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
 
-    assert 2 == announcement(retained).leader_epoch
+    assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
 
 
 async def test_a_client_that_asks_learns_who_leads() -> None:

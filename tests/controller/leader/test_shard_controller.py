@@ -95,12 +95,8 @@ async def test_a_term_chunk_of_an_earlier_process_of_the_same_name_is_not_its_ow
 CHUNK_2 = chunk_path(0, 2)
 
 
-def _flip(data: bytes) -> bytes:
-    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
-    "a flipped bit": _flip,
+    "a flipped bit": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
     "not a chunk": lambda _: b"read me",
     "another chunk": lambda _: ChunkBuilder().encode(shard=0, number=7, leader_epoch=1, at_ms=0),
     "missing": lambda _: None,

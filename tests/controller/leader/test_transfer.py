@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -94,10 +95,11 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
 
 
 async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -> None:
-    async with three(Cluster()) as (a, b, _):
+    async with three(Cluster()) as (a, b, c):
         writes(b, Held(b.store.create))
         with capture_logs() as logs:
-            problem = await a.controller.start_transfer("b", "maintenance", 3.0)
+            problem = await a.controller.start_transfer("b", "maintenance")
+            await until(lambda: c.leads, seconds=0.5)
 
     assert problem == (
         "daemon 'b' was ready, got the lock of shard 0 and began no term within 3 s: "
@@ -106,6 +108,17 @@ async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -
     assert problem in [line["problem"] for line in logs if line["event"] == "transfer.abandoned"]
     labels = {"reason": "maintenance", "outcome": "abandoned"}
     assert 1 == a.registry.get_sample_value("headgate_shard_transfers_total", labels)
+
+
+async def test_a_daemon_that_cannot_read_the_ledger_does_not_pass_its_successor_over() -> None:
+    cluster = Cluster()
+    async with three(cluster) as (a, b, _):
+        a.store.read = partial(refused, data=b"")  # type: ignore[assignment]
+        assert "began no term within 3 s" in str(await a.controller.start_transfer("b", "maintenance"))
+        await asyncio.sleep(3)
+
+        assert b.leads
+        assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
 class Held:

@@ -167,10 +167,6 @@ def backlogs(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:
     return {row[:4]: row[4:6] for row in counted_by_hand(state)}
 
 
-def drained_keys(state: ShardState) -> set[tuple[object, ...]]:
-    return {key for key, (left, sealed) in backlogs(state).items() if sealed and left == 0}
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_segment_that_is_drained_at_a_generation_stays_drained(seed: int, tmp_path: Path):
     """Therefore an old result may be used."""
@@ -181,6 +177,6 @@ def test_a_segment_that_is_drained_at_a_generation_stays_drained(seed: int, tmp_
         ledger.grow(1)
         now = backlogs(ledger.state)
         assert {now[key] for key in before if key in now} <= {(0, True)}
-        before = drained_keys(ledger.state)
+        before = {key for key, (left, sealed) in backlogs(ledger.state).items() if sealed and left == 0}
         checked += len(before)
     assert checked > 10, "too few drained segments to test anything"

@@ -96,10 +96,6 @@ def _size(row):
     )
 
 
-def alive(ledger):
-    return {(topic.topic_id, segment) for topic in ledger.state.topics_by_id.values() for segment in topic.tails}
-
-
 class Payloads(RandomLedger):
     """Random bytes in keys and values, empty ones too."""
 
@@ -118,7 +114,8 @@ async def test_compacted_records_equal_those_of_the_chunks_in_order(spark, tmp_p
     fixture = CompactionFixture(spark, ledger, object_bytes=400)
     written = await fixture.run()
     compacted, last = await fixture.compacted()
-    expected = {key: rows for key, rows in (await raw(ledger, last)).items() if key in alive(ledger)}
+    alive = {(topic.topic_id, segment) for topic in ledger.state.topics_by_id.values() for segment in topic.tails}
+    expected = {key: rows for key, rows in (await raw(ledger, last)).items() if key in alive}
 
     assert (len(written), last) == (6, 20), "five of level 0, and one of level 1"
     assert expected == compacted

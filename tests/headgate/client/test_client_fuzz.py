@@ -85,7 +85,9 @@ async def produce_among(payloads: list[bytes]) -> None:
             ):
                 # A forged identity makes requests that no leader would decode.
                 request_id = msgspec.msgpack.decode(message.payload)["request_id"]
-                payload = waiting.pop().replace(b"\xaarequest_id\x07", b"\xaarequest_id" + number(request_id))
+                payload = waiting.pop().replace(
+                    b"\xaarequest_id\x07", b"\xaarequest_id" + b"\xcf" + request_id.to_bytes(8, "big")
+                )
                 attacker.transport.publish(m.replies_topic(CLUSTER, "anonymous/producer"), payload)
 
         world.broker.spies.append(answer_first)
@@ -95,10 +97,6 @@ async def produce_among(payloads: list[bytes]) -> None:
             outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
             assert all(isinstance(each, RecordMetadata | HeadgateError) for each in outcomes), outcomes
             assert [] == raised
-
-
-def number(request_id: int) -> bytes:
-    return b"\xcf" + request_id.to_bytes(8, "big")
 
 
 @pytest.mark.simulation

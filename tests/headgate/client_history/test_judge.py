@@ -46,10 +46,6 @@ class Written:
         return self
 
 
-def two_senders() -> Written:
-    return Written().send("a", sender="p").send("b", sender="q")
-
-
 VIOLATIONS = {
     "lost": [
         Written().send("a", "b").get("a"),
@@ -73,7 +69,7 @@ VIOLATIONS = {
         Written().send("a", "b", "c").get("a", "c", "a", "c", "b"),
         Written().send("a", outcome=None).send("b").get("b", "a"),
         Written().send("a", "b").get("a", "b").add("seek", subscription="s").get("b", "a"),
-        two_senders().get("b", "a"),
+        Written().send("a", sender="p").send("b", sender="q").get("b", "a"),
         Written().send("x", sender="r", outcome=None).send("a").send("b", sender="q").get("b", "x", "a"),
     ],
     "parked": [

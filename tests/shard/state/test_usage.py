@@ -16,10 +16,6 @@ def random_history(seed: int) -> History:
     return history
 
 
-def counted_producers(history: History) -> Counter[str]:
-    return Counter(producer.user for producer in history.state.producers.values())
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_the_counts_equal_a_count_of_everything(seed: int) -> None:
     state = random_history(seed).state
@@ -36,7 +32,7 @@ def test_the_producers_of_each_user_are_counted_and_ordered_by_use(seed: int) ->
     history = random_history(seed)
     producers = history.state.producers
 
-    assert counted_producers(history) == Counter(
+    assert Counter(producer.user for producer in history.state.producers.values()) == Counter(
         {user: producers.count_of(user) for user in ("u0", "u1") if producers.count_of(user)}
     )
     for user in ("u0", "u1"):

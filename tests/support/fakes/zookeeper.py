@@ -259,6 +259,10 @@ class FakeElections:
         self._grants[shard] = fixed
         self.withdraw(shard)
 
+    def pass_over(self, shard: int, instance: str) -> None:
+        """See `Elections.pass_over`."""
+        self._service.later(self._pass_over, shard, instance)
+
     async def register_instance(self, name: str, data: bytes) -> None:
         """See `Elections.register_instance`."""
         self._registration = (name, data)
@@ -387,6 +391,9 @@ class FakeElections:
             queue.append(session)
             self._service.changed()
         queue = self._service.own_queue(shard)
+        if shard in self._first and queue[0] is not session:
+            self._first.discard(shard)
+            self._on_event(LockEvent(shard, Event.LOCK_LOST))
         if self._in_contact.is_set() and self._holders.get(shard) != (holder := queue[0].owner.instance):
             self._holders[shard] = holder
             self._on_event(HolderChanged(shard, holder))
@@ -409,6 +416,14 @@ class FakeElections:
             self._next.end(shard)
             self._keeps.discard(shard)
             self._be_nominated(shard, session)
+
+    def _pass_over(self, shard: int, instance: str) -> None:
+        if self._in_contact.is_set() and self._service.can_reach(self) and self._service.first(shard) == instance:
+            queue = self._service.service_state.queues[shard]
+            for behind in self._service.own_queue(shard)[1:2]:
+                queue.remove(behind)
+                queue.insert(0, behind)
+            self._service.changed()
 
     def _place_next(self, shard: int, queue: list[Session]) -> None:
         """Move the wanted client, or the one that is nominated meanwhile, behind this one."""

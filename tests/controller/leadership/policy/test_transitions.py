@@ -56,7 +56,8 @@ def test_a_transfer_ends_when_a_term_follows_or_can_no_longer_follow(event: Even
     after, actions = PASSED_ON.on(event)
 
     assert not after.transferring
-    assert actions == Leadership().on(event)[1] or actions == (Action.FORGET,)
+    assert actions == Leadership().on(event)[1] or actions[-1:] == (Action.FORGET,)
+    assert (Action.PASS_OVER in actions) == (event is Event.TRANSFER_ABANDONED)
 
 
 @pytest.mark.parametrize("event", [Event.NOMINATED, Event.CONTACT_LOST, Event.CONTACT_REGAINED, Event.SUCCESSOR_READY])
