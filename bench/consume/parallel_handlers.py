@@ -28,7 +28,7 @@ from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import LookAhead, RetryPolicy
-from headgate.client.processing.runner import Runner, RunOptions
+from headgate.client.processing.runner import TURN_RECORDS, Runner, RunOptions
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
@@ -109,12 +109,13 @@ class _Consumption:
             self.feed.acknowledge_skipped(*key)
             await self.acknowledger.wait_for_capacity()
 
-    async def take(self, count: int) -> AsyncIterator[ConsumedRecord]:
-        """Yield the next ``count`` records."""
-        for _ in range(count):
-            while not (records := self.feed.take(1)):
+    async def take(self, count: int, at_once: int) -> AsyncIterator[list[ConsumedRecord]]:
+        """Yield the next ``count`` records, some at a time, as `headgate.Consumer` does."""
+        while count:
+            while not (records := self.feed.take(at_once)):
                 await self.feed.changed()
-            yield records[0]
+            count -= len(records)
+            yield records
 
 
 @asynccontextmanager
@@ -149,7 +150,7 @@ async def _run(store: LocalStore, chunks: int, records: int, *, waits: bool) -> 
         deliveries: Any = SimpleNamespace(feed=parts.feed, begin=_begin)
         stream = SubscriptionType.STREAM
         runner = Runner(handle, options, deliveries, stream, parts.acknowledge, draw=random.random, log=log)
-        assert (await runner.run(parts.take(records))).handled == records
+        assert (await runner.run(parts.take(records, TURN_RECORDS))).handled == records
 
 
 async def _plain(records: int) -> None:
@@ -167,7 +168,7 @@ async def _loop(store: LocalStore, chunks: int, records: int) -> None:
         pass
 
     async with _consuming(store, chunks) as parts:
-        async for record in parts.take(records):
+        async for (record,) in parts.take(records, 1):
             await handle(record)
             await parts.acknowledge(record)
 

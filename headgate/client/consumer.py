@@ -5,6 +5,7 @@ headgate.client.consuming delivers records and stores acknowledgements.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -25,7 +26,7 @@ from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
 from headgate.client.membership import Membership
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
-from headgate.client.processing.runner import Handler, Runner, RunOptions, RunReport
+from headgate.client.processing.runner import TURN_RECORDS, Handler, Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
 from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.errors import (
@@ -301,7 +302,7 @@ class Consumer:
         self._holdings.handling, feed.positions_follow_handling = runner, self._kind == SubscriptionType.CHECKPOINT
         try:
             with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
-                report = await runner.run(self.until_caught_up() if until_caught_up else self)
+                report = await runner.run((self._until_caught_up if until_caught_up else self._following)(TURN_RECORDS))
         finally:
             self._holdings.handling, feed.positions_follow_handling = None, False
             if runner.report.unhandled:  # they were delivered, so an acknowledgement of a later one would include them
@@ -358,6 +359,15 @@ class Consumer:
                 await self._feed.changed()
             elif begun := await self._hand_over(records):
                 return begun[0]
+
+    async def _following(self, max_records: int) -> AsyncGenerator[list[ConsumedRecord], None]:
+        """Yield what the iteration returns, some records at a time."""
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                if records := self._take(max_records):
+                    yield records
+                else:
+                    await self._feed.changed()
 
     async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
@@ -423,18 +433,22 @@ class Consumer:
 
         Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
         """
+        async for records in self._until_caught_up(1):
+            yield records[0]
+
+    async def _until_caught_up(self, max_records: int) -> AsyncGenerator[list[ConsumedRecord], None]:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
         goal = (await self._membership.heartbeat()).head
         while True:
             try:
-                records = await self.get_many(1, pauses.next_seconds())
+                records = await self.get_many(max_records, pauses.next_seconds())
             except HeadgateError:
                 if self._state is _State.ENDED and self._tasks.failure is None:
                     break  # `stop` was called.
                 raise
             if records:
                 pauses.reset()
-                yield records[0]
+                yield records
             elif self._feed.has_delivered(goal):
                 await self.flush()  # What is parked by then is a dead letter.
                 alive = await self._membership.heartbeat(asks_unread=True)

@@ -127,11 +127,11 @@ class _Shards:
     async def begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         return records
 
-    async def records(self) -> AsyncIterator[ConsumedRecord]:
+    async def records(self) -> AsyncIterator[tuple[ConsumedRecord]]:
         while True:
             record = await self.queue.get()
             if (record.segment, record.generation) in self.holdings:
-                yield record
+                yield (record,)
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
         assert isinstance(record, KinesisRecord), "from the queue"

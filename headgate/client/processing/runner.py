@@ -6,10 +6,10 @@ have handled is acknowledged. A second cancellation cancels the calls at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
@@ -19,6 +19,7 @@ from headgate.client.interceptors import Handle, chained
 from headgate.client.processing.calls import awaitable
 from headgate.client.processing.policies import SINGLE, BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.schedule import Batch, Schedule
+from headgate.client.processing.workers import Workers
 from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
@@ -26,12 +27,8 @@ from headgate.settings.arguments import require_count, require_seconds
 
 Handler = Callable[[ConsumedRecord], object] | Callable[[list[ConsumedRecord]], object]
 """The program's function; with batches it gets a list."""
-TURN_SECONDS: Final = 0.01
-"""After this long without a pause, handlers that never wait let the connection work."""
 TURN_RECORDS: Final = 32
-"""So many records are taken before handlers that have ended continue: half a millisecond."""
-CANCEL_SECONDS: Final = 5.0
-"""For a handler that was cancelled to end."""
+"""Most records to take before handlers that have ended continue."""
 
 
 class Feed(Protocol):
@@ -123,7 +120,7 @@ class Runner:
         self._schedule = Schedule(
             options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._workers = Workers(self._work, self._fail)
         self._batch_timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
@@ -133,8 +130,9 @@ class Runner:
 
     # The run
 
-    async def run(self, records: AsyncIterator[ConsumedRecord]) -> RunReport:
-        intake = self._spawn(self._take(records))
+    async def run(self, records: AsyncIterator[Sequence[ConsumedRecord]]) -> RunReport:
+        """Handle ``records``, which yields at most `TURN_RECORDS` at a time."""
+        intake = self._workers.spawn(self._take(records))
         try:
             await self._stopping.wait()
         finally:
@@ -157,17 +155,16 @@ class Runner:
         while not self._ended:
             await self._next_progress()
 
-    async def _take(self, records: AsyncIterator[ConsumedRecord]) -> None:
+    async def _take(self, records: AsyncIterator[Sequence[ConsumedRecord]]) -> None:
         """Take records as they arrive. After the last one, end the run once all are handled."""
         clock, feed, schedule = asyncio.get_running_loop().time, self._deliveries.feed, self._schedule
-        turn = 0
-        async for record in records:
-            if (full := schedule.add(record, clock(), len(feed.holdings))) is not None:
-                feed.pause(full)
+        async for some in records:
+            now, held = clock(), len(feed.holdings)
+            for record in some:
+                if (full := schedule.add(record, now, held)) is not None:
+                    feed.pause(full)
             self._start()
-            turn = (turn + 1) % TURN_RECORDS
-            if not turn:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         schedule.hurried = True
         self._start()
         self._note_progress()
@@ -190,27 +187,24 @@ class Runner:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
-            for task in self._tasks:
-                task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+            await self._workers.cancel()
 
     # Calls of the handler
 
     def _start(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while (batch := self._schedule.start(clock())) is not None:
-            self._spawn(self._work(batch))
+        if self._schedule.can_start(asyncio.get_running_loop().time()):
+            self._workers.start()
         if self._options.batch is not None and not self._ended:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
             due = self._schedule.starts_at
             self._batch_timer = None if due is None else asyncio.get_running_loop().call_at(due, self._start)
 
-    async def _work(self, batch: Batch | None) -> None:
-        """Call the handler for ``batch``, and then for what may start next."""
+    async def _work(self) -> None:
+        """Call the handler for what may start, until nothing may."""
         clock, schedule, totals = asyncio.get_running_loop().time, self._schedule, self._deliveries.feed.totals
-        turn_ends_at = clock() + TURN_SECONDS
+        batch = schedule.start(clock())
+        self._start()
         while batch is not None and not self._ended:
             try:
                 if begun := await self._deliveries.begin(batch.records):
@@ -228,17 +222,16 @@ class Runner:
                 await self._failed(batch, error)
             else:
                 self.report.handled += len(batch.works)
-                await self._store(schedule.finished(batch, clock()))
-            if clock() > turn_ends_at:
+                await self._store(schedule.finished(batch))
+            if self._workers.should_pause(now := clock()):
                 await asyncio.sleep(0)
-                turn_ends_at = clock() + TURN_SECONDS
-            batch = schedule.start(clock())
+            batch = schedule.start(now)
             if self._options.batch is not None:
                 self._start()
 
     async def _failed(self, batch: Batch, error: BaseException) -> None:
         """Retry after a pause, or perform the last action. The pause keeps only the batch's keys waiting."""
-        schedule, clock, records = self._schedule, asyncio.get_running_loop().time, batch.records
+        schedule, records = self._schedule, batch.records
         schedule.failed(batch)
         self._start()
         outcome = self._options.retry.after(batch.failures, error, self._draw())
@@ -250,19 +243,19 @@ class Runner:
             await asyncio.sleep(outcome)
             records = batch.records
         if not records:  # another consumer may hold them by now
-            await self._store(schedule.give_up(batch, clock()))
+            await self._store(schedule.give_up(batch))
         elif outcome == LastAction.SKIP:
             log.error("run.skipped", records=len(records), attempts=batch.failures)
             self.report.skipped += len(records)
-            await self._store(schedule.give_up(batch, clock()))
+            await self._store(schedule.give_up(batch))
         elif outcome == LastAction.REDELIVER:
             log.error("run.redelivered", records=len(records), attempts=batch.failures)
             for record in records:
                 self._deliveries.fail(record, 0.0, repr(error))
-            schedule.give_up(batch, clock())
+            schedule.give_up(batch)
             await self._store([])
         elif outcome == LastAction.PARK and await self._park(batch, error, log):
-            await self._store(schedule.give_up(batch, clock()))
+            await self._store(schedule.give_up(batch))
         elif isinstance(outcome, LastAction):
             self.report.unhandled += schedule.abandon(batch)
             self._fail(_failure(records, batch.failures, error))
@@ -314,18 +307,7 @@ class Runner:
         self._note_progress()
         return len(records)
 
-    # Tasks
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+    # The end
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error

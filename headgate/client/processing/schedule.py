@@ -1,7 +1,8 @@
 """Decide which records a handler gets next, and what can be acknowledged. Pure.
 
 1. Records of one key are handled one after the other, in the order in which they were added.
-2. At most ``concurrency`` calls of the handler run. A batch that waits for its retry is no call, but its keys wait.
+2. Of the keys that may start, the one whose next record has waited longest is first. At most ``concurrency`` calls of
+   the handler run. A batch that waits for its retry is no call, but its keys wait.
 3. STREAM and CHECKPOINT: the low-water mark of a holding, (segment, generation), is its first record that is not
    handled. Everything below can be acknowledged. QUEUE: each record can be, once it is handled.
 4. A segment gets no further records while it uses its share of the look-ahead.
@@ -13,9 +14,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
-from itertools import chain
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from headgate.client.decisions.held_segments import HeldKey
@@ -40,10 +42,23 @@ class _Holding:
 
 
 @dataclass(slots=True, eq=False)
+class _Key:
+    waiting: deque[Work] = field(default_factory=deque)
+    """Its records that were not begun, in order."""
+    busy: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Work:
+    number: int
+    """Rises with each record that is added."""
+    added_at: float
     record: ConsumedRecord
     holding: _Holding
+    key: _Key
     size_bytes: int
+    passes: bool
+    """Whether it counts for the low-water mark. One that was parked and is resumed does not."""
     begun: bool = False
     done: bool = False
 
@@ -74,11 +89,11 @@ class Schedule:
         self._held = 1
         """Segments that have a share of the look-ahead."""
         self._holdings: dict[HeldKey, _Holding] = {}
-        self._waiting: dict[bytes, deque[Work]] = {}
-        """Key → its records that were not begun. It is there while one of them is, or the key is busy."""
-        self._busy: set[bytes] = set()
-        self._ready: OrderedDict[bytes, float] = OrderedDict()
-        """Keys that have records and are not busy, and since when, in this order."""
+        self._numbers = count()
+        self._keys: dict[bytes, _Key] = {}
+        """Those with records that were not begun, or that are busy."""
+        self._ready: list[tuple[int, _Key]] = []
+        """A heap: (number of its next record, a key that has records and is not busy)."""
         self._ready_records = 0
         self._retries: deque[Batch] = deque()
         self._resumed: list[HeldKey] = []
@@ -92,33 +107,33 @@ class Schedule:
 
     def add(self, record: ConsumedRecord, now: float, held: int) -> HeldKey | None:
         """Add a record. Return its holding if that gets no further records; ``held`` segments have a share."""
-        holding_key, key = (record.segment, record.generation), record.key
+        holding_key, key_bytes, headers = (record.segment, record.generation), record.key, record.headers
         holding = self._holdings.get(holding_key)
         if holding is None:
             holding = self._holdings[holding_key] = _Holding(holding_key)
-        work = Work(record, holding, len(key) + len(record.value) + sum(map(len, chain.from_iterable(record.headers))))
+        key = self._keys.get(key_bytes)
+        if key is None:
+            key = self._keys[key_bytes] = _Key()
+        size_bytes = len(key_bytes) + len(record.value)
+        if headers:
+            size_bytes += sum(map(len, chain.from_iterable(headers)))
+        passes = self._cumulative and not record.parked_number
+        work = Work(next(self._numbers), now, record, holding, key, size_bytes, passes)
         holding.ahead_records += 1
-        holding.unhandled_bytes += work.size_bytes
-        if self._passes(work):
+        holding.unhandled_bytes += size_bytes
+        if work.passes:
             holding.unpassed.append(work)
         self.unfinished += 1
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = deque((work,))
-            self._ready[key] = now
+        if not key.busy:
             self._ready_records += 1
-        else:
-            waiting.append(work)
-            self._ready_records += key not in self._busy
+            if not key.waiting:
+                heappush(self._ready, (work.number, key))
+        key.waiting.append(work)
         self._held = held
         if holding.paused or not self._uses(holding, 1):
             return None
         holding.paused = True
         return holding_key
-
-    def _passes(self, work: Work) -> bool:
-        """Return whether a record counts for the low-water mark. One that was parked and is resumed does not."""
-        return self._cumulative and not work.record.parked_number
 
     def _uses(self, holding: _Holding, part: float) -> bool:
         """Return whether a holding uses ``part`` of its share, or more."""
@@ -132,26 +147,29 @@ class Schedule:
 
     # Calls of the handler
 
-    def start(self, now: float) -> Batch | None:
+    def can_start(self, now: float) -> bool:
         if self._running >= self._concurrency or not (self._ready or self._retries):
+            return False
+        is_full = self._ready_records >= self._batch.max_records
+        return is_full or self.hurried or bool(self._retries) or now >= self._due_at
+
+    def start(self, now: float) -> Batch | None:
+        if not self.can_start(now):
             return None
+        self._running += 1
         if self._retries:
-            self._running += 1
             return self._retries.popleft()
         limit = self._batch.max_records
-        if self._ready_records < limit and not self.hurried and now < self._due_at:
-            return None
         works: list[Work] = []
         while self._ready and len(works) < limit:
-            key, _ = self._ready.popitem(last=False)
-            self._busy.add(key)
-            waiting = self._waiting[key]
+            key = heappop(self._ready)[1]
+            key.busy = True
+            waiting = key.waiting
             self._ready_records -= len(waiting)
             while waiting and len(works) < limit:
                 works.append(work := waiting.popleft())
                 work.begun = True
                 work.holding.last_begun = max(work.holding.last_begun, work.record.offset)
-        self._running += 1
         return Batch(works)
 
     @property
@@ -161,32 +179,32 @@ class Schedule:
 
     @property
     def _due_at(self) -> float:
-        return next(iter(self._ready.values())) + self._batch.max_wait_seconds
+        return self._ready[0][1].waiting[0].added_at + self._batch.max_wait_seconds
 
     def failed(self, batch: Batch) -> None:
         """End a call. `retry`, `give_up` or `abandon` its batch later."""
         self._running -= 1
         batch.failures += 1
 
-    def finished(self, batch: Batch, now: float) -> list[ConsumedRecord]:
+    def finished(self, batch: Batch) -> list[ConsumedRecord]:
         """End a call; return the records to acknowledge, those of one holding in order."""
         self._running -= 1
-        return self.give_up(batch, now)
+        return self.give_up(batch)
 
-    def give_up(self, batch: Batch, now: float) -> list[ConsumedRecord]:
+    def give_up(self, batch: Batch) -> list[ConsumedRecord]:
         """Count a batch that failed as handled; return what `finished` returns."""
         acknowledged: list[ConsumedRecord] = []
         for work in batch.works:
             if (passed := self._finish(work)) is not None:
                 acknowledged.append(passed)
-            self._release(work.record.key, now)
+            self._release(work)
         return acknowledged
 
     def join_later(self, batch: Batch) -> None:
         """Add every later record of its keys to a batch that failed."""
-        for key in dict.fromkeys(work.record.key for work in batch.works):
-            batch.works += self._waiting[key]
-            self._waiting[key].clear()
+        for key in dict.fromkeys(work.key for work in batch.works):
+            batch.works += key.waiting
+            key.waiting.clear()
 
     def retry(self, batch: Batch) -> None:
         self._retries.append(batch)
@@ -195,14 +213,14 @@ class Schedule:
         """Leave a batch that failed unhandled, and so every later record of its keys. Return their number."""
         before = self.unfinished
         for work in batch.works:
-            later = self._waiting[work.record.key]
+            later = work.key.waiting
             self.unfinished -= 1 + len(later)
             later.clear()
         return before - self.unfinished
 
     def _finish(self, work: Work) -> ConsumedRecord | None:
         """Return the last record that can be acknowledged now, if there is one."""
-        holding, passed = work.holding, None if self._passes(work) else work
+        holding, passed = work.holding, None if work.passes else work
         work.done = True
         self.unfinished -= 1
         holding.unhandled_bytes -= work.size_bytes
@@ -215,15 +233,16 @@ class Schedule:
             self._resumed.append(holding.key)
         return None if passed is None or holding.ended else passed.record
 
-    def _release(self, key: bytes, now: float) -> None:
+    def _release(self, work: Work) -> None:
         """Let the next records of a key start. The last records of its batch end in the same call."""
-        if key in self._busy:
-            self._busy.remove(key)
-            if waiting := self._waiting[key]:
-                self._ready[key] = now
-                self._ready_records += len(waiting)
+        key = work.key
+        if key.busy:
+            key.busy = False
+            if key.waiting:
+                heappush(self._ready, (key.waiting[0].number, key))
+                self._ready_records += len(key.waiting)
             else:
-                del self._waiting[key]
+                del self._keys[work.record.key]
 
     # Segments
 
@@ -245,13 +264,17 @@ class Schedule:
     def _take_back(self, holding: _Holding, last_kept: int) -> list[ConsumedRecord]:
         """Remove what was not begun and is behind the offset ``last_kept``."""
         going: list[Work] = []
-        for key, waiting in list(self._waiting.items()):
-            kept = deque(work for work in waiting if work.holding is not holding or work.record.offset <= last_kept)
-            going += [work for work in waiting if work.holding is holding and work.record.offset > last_kept]
-            self._waiting[key] = kept
-            if not kept and key not in self._busy:
-                del self._waiting[key], self._ready[key]
-        self._ready_records = sum(len(self._waiting[key]) for key in self._ready)
+        for key_bytes, key in list(self._keys.items()):
+            going += [work for work in key.waiting if work.holding is holding and work.record.offset > last_kept]
+            key.waiting = deque(
+                work for work in key.waiting if work.holding is not holding or work.record.offset <= last_kept
+            )
+            if not key.waiting and not key.busy:
+                del self._keys[key_bytes]
+        ready = [key for key in self._keys.values() if not key.busy]
+        self._ready = [(key.waiting[0].number, key) for key in ready]
+        heapify(self._ready)
+        self._ready_records = sum(len(key.waiting) for key in ready)
         holding.unpassed = deque(work for work in holding.unpassed if work.begun or work.record.offset <= last_kept)
         holding.ahead_records -= len(going)
         holding.unhandled_bytes -= sum(work.size_bytes for work in going)

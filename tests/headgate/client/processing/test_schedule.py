@@ -75,7 +75,7 @@ class RandomRuns(RuleBasedStateMachine):
     @rule(data=st.data())
     def succeed(self, data) -> None:
         batch = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        self.count(self.schedule.finished(batch, 0.0), batch)
+        self.count(self.schedule.finished(batch), batch)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -92,7 +92,7 @@ class RandomRuns(RuleBasedStateMachine):
         alive = [each for work in batch.works if (each := work.record) and self.is_held(each)]
         assert alive == batch.records, "nothing of a former holding is handled again"
         if skips or not alive:
-            self.count(self.schedule.give_up(batch, 0.0), batch)
+            self.count(self.schedule.give_up(batch), batch)
         else:
             self.schedule.retry(batch)
             self.start()
@@ -172,7 +172,7 @@ class RandomRuns(RuleBasedStateMachine):
             self.start()
             for batch in list(self.running):
                 self.running.remove(batch)
-                self.count(self.schedule.finished(batch, 0.0), batch)
+                self.count(self.schedule.finished(batch), batch)
         assert 0 == self.schedule.unfinished
         assert not any(self.schedule.unfinished_of(held) for held in self.revoked)
 
@@ -186,10 +186,10 @@ def test_one_stuck_key_holds_no_other_work_up_to_the_look_ahead():
     stuck = runs.start(0.0)
     for offset in range(1, 999):
         assert runs.add(record(offset, b"other"), 0.0, 1) is None
-        assert [] == runs.finished(runs.start(0.0), 0.0)
+        assert [] == runs.finished(runs.start(0.0))
     assert (0, 1) == runs.add(record(999, b"other"), 0.0, 1)
 
-    assert [998] == [each.offset for each in runs.finished(stuck, 0.0)]
+    assert [998] == [each.offset for each in runs.finished(stuck)]
     assert [(0, 1)] == runs.take_resumed()
 
 
@@ -214,8 +214,8 @@ def test_a_batch_waits_for_records_of_keys_that_are_free_and_no_longer_than_it_m
     for offset, key in ((2, b"0"), (3, b"1"), (4, b"new")):
         runs.add(record(offset, key), 6.0, 1)
     assert (None, 11.0) == (runs.start(6.0), runs.starts_at)
-    runs.finished(first, 7.0)
-    assert [4, 2, 3] == [each.offset for each in runs.start(7.0).records]
+    runs.finished(first)
+    assert [2, 3, 4] == [each.offset for each in runs.start(7.0).records]
     assert runs.starts_at is None
 
     runs.add(record(5, b"late"), 8.0, 1)
@@ -231,7 +231,7 @@ def test_a_batch_that_is_abandoned_leaves_its_keys_and_the_low_water_mark_where_
     runs.failed(bad)
 
     assert 2 == runs.abandon(bad)
-    assert [] == runs.finished(good, 0.0)
+    assert [] == runs.finished(good)
     assert (None, 0) == (runs.start(0.0), runs.unfinished)
 
 
