@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from headgate.client.processing.runner import RunReport as RunReport
     from headgate.client.producer import Producer as Producer
     from headgate.client.producing.producer_settings import ProducerSettings as ProducerSettings
-    from headgate.client.producing.record_batch import Delivery as Delivery, RecordMetadata as RecordMetadata
+    from headgate.client.producing.record_batch import (
+        Deliveries as Deliveries,
+        Delivery as Delivery,
+        RecordMetadata as RecordMetadata,
+    )
     from headgate.client.source_listing import (
         ExternalLayout as ExternalLayout,
         read_layout as read_layout,

@@ -28,7 +28,7 @@ import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -37,8 +37,6 @@ from headgate.client import admin, consumer, producer
 from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.processing.stop_signal import stopped_by_sigterm
-from headgate.client.producing.record_batch import Delivery as AsyncDelivery
-from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.identifiers import SegmentId
 from headgate.settings.arguments import require_seconds
@@ -47,6 +45,7 @@ __all__ = ["Admin", "Consumer", "Delivery", "EventLoopThread", "Producer"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _SHARED: Final[ContextVar[EventLoopThread | None]] = ContextVar("shared", default=None)
 """The thread of the object that is being created; None: one of its own."""
@@ -240,10 +239,17 @@ def _until_sigterm(
     return call
 
 
-class Delivery:
-    """The outcome of one record that was sent."""
+class _Outcome(Protocol[T_co]):
+    """An outcome in the loop: of one record, or of many."""
 
-    def __init__(self, delivery: AsyncDelivery, loop: EventLoopThread) -> None:
+    def done(self) -> bool: ...
+    def __await__(self) -> Generator[object, None, T_co]: ...
+
+
+class Delivery(Generic[T]):
+    """The outcome of a record that was sent, or of many."""
+
+    def __init__(self, delivery: _Outcome[T], loop: EventLoopThread) -> None:
         self._delivery = delivery
         self._loop = loop
 
@@ -252,8 +258,8 @@ class Delivery:
         self._loop.require_own_process()
         return self._delivery.done()
 
-    def result(self, timeout_seconds: float | None = None) -> RecordMetadata:
-        """Wait until the record is durable.
+    def result(self, timeout_seconds: float | None = None) -> T:
+        """Wait until it is durable; return what awaiting the `headgate.Delivery` returns.
 
         Raises:
             TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for
@@ -264,7 +270,7 @@ class Delivery:
         if timeout_seconds is not None:
             require_seconds("timeout_seconds", timeout_seconds, at_least=0.0)
 
-        async def outcome() -> RecordMetadata:
+        async def outcome() -> T:
             async with asyncio.timeout(timeout_seconds):
                 return await self._delivery
 
@@ -272,12 +278,12 @@ class Delivery:
 
 
 def _delivering(
-    send: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, AsyncDelivery]],
-) -> Callable[Concatenate[_Facade[ClientT], P], Delivery]:
+    send: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, _Outcome[T]]],
+) -> Callable[Concatenate[_Facade[ClientT], P], Delivery[T]]:
     """Return ``send`` as a method that does not wait for the outcome of the record."""
 
     @functools.wraps(send)
-    def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> Delivery:
+    def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> Delivery[T]:
         return Delivery(self._run(send(self._client, *args, **kwargs)), self._loop)
 
     return call
@@ -290,6 +296,7 @@ class Producer(_Facade[producer.Producer]):
     def __init__(self) -> None: ...
 
     send = _delivering(producer.Producer.send)
+    send_many = _delivering(producer.Producer.send_many)
     send_and_wait = _blocking(producer.Producer.send_and_wait)
     open = _blocking(producer.Producer.open)
     flush = _blocking(producer.Producer.flush)

@@ -7,7 +7,8 @@ their files before they acknowledge, the others do not, so those gain where othe
 
 * The value: records per second of one producer, ours divided by those of the best peer of each round, of 100 bytes
   (``peers_100``) and of 1000 bytes; the lesser counts.
-* ``peers_read``: records of 100 bytes per second of a new consumer, ours divided by those of Redis.
+* ``peers_read``: records of 100 bytes per second of a new consumer that reads all of them, ours divided by those of
+  Redis. All sides send and receive in lists, where their clients do.
 * ``peers_ack``: the median time until a single record is acknowledged, ours divided by that of Redis, and
   ``peers_ack_tail``: our 99th percentile divided by our median.
 * ``peers_e2e`` and ``peers_e2e_tail``: the same for the time until a consumer has the record.
@@ -65,10 +66,10 @@ async def _measure(effort: Effort) -> Measurement:
             effort.progress(f"{name} is left out: {reason}")
         count = effort.pick(20_000, 1_000)
 
-        async def speeds(work: Callable[[Peer], Awaitable[object]]) -> dict[str, list[float]]:
+        async def speeds(work: Callable[[Peer], Awaitable[object]], records: int = count) -> dict[str, list[float]]:
             sides = {name: partial(work, peer) for name, peer in peers.items()}
             rounds = await run_alternating_async(sides, effort.pick(7, 2), effort.progress)
-            return {name: [count / seconds for seconds in found] for name, found in rounds.seconds.items()}
+            return {name: [records / seconds for seconds in found] for name, found in rounds.seconds.items()}
 
         async def stretches(work: Callable[[Peer], Awaitable[float]]) -> dict[str, list[list[float]]]:
             found: dict[str, list[list[float]]] = {name: [] for name in peers}
@@ -80,11 +81,12 @@ async def _measure(effort: Effort) -> Measurement:
             await run_alternating_async(sides, effort.pick(11, 2), effort.progress)
             return {name: rounds[1:] for name, rounds in found.items()}
 
+        stored = count * (effort.pick(7, 2) + 1)  # warm-up included
         small, large = ([random.Random(size).randbytes(size) for _ in range(count)] for size in (100, 1000))
         sent = {
             "peers_100": await speeds(lambda peer: peer.send(SMALL, small)),
             "peers_1000": await speeds(lambda peer: peer.send(LARGE, large)),
-            "peers_read": await speeds(lambda peer: read(peer, SMALL, count)),
+            "peers_read": await speeds(lambda peer: read(peer, SMALL, stored), stored),
         }
         acknowledged = await stretches(lambda peer: acknowledgement(peer, small[0]))
         numbers = {peer: await follow(peer, stack) for peer in peers.values()}

@@ -14,7 +14,7 @@ from headgate import Admin, Consumer, Producer
 
 
 class PEER:
-    """Sends with one producer; receives with `get_many`, new records by an ordered subscription."""
+    """Sends batches with one producer; receives with `get_many`, new records by an ordered subscription."""
 
     async def start(self, stack: AsyncExitStack, _folder: Path, streams: Sequence[str]) -> None:
         self._config = (await stack.enter_async_context(BenchCluster())).client_config()
@@ -25,10 +25,8 @@ class PEER:
                 await admin.create_topic(stream, segments=SEGMENTS)
 
     async def send(self, stream: str, values: Sequence[bytes]) -> None:
-        keyed = zip(itertools.cycle([key.encode() for key in KEYS[: len(values)]]), values, strict=False)
-        deliveries = [await self._producer.send(stream, key, value) for key, value in keyed]
-        for delivery in deliveries:
-            await delivery
+        keys = list(itertools.islice(itertools.cycle(map(str.encode, KEYS)), len(values)))
+        await (await self._producer.send_many(stream, keys, values))
 
     async def receive(self, stream: str, on_records: Callable[[int], None], *, new: bool) -> None:
         name = next(self._names)

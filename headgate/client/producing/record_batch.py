@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -60,6 +60,17 @@ class BatchContent:
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
         """Return whether one more record fits; the first one always does."""
         return not self.records or (self.size_bytes + size_bytes <= limit_bytes and self._parts < MAX_PARTS)
+
+    def places(self, limit_bytes: int) -> tuple[int, int]:
+        """Return how many bytes and how many records without headers more fit."""
+        return limit_bytes - self.size_bytes, MAX_PARTS - self._parts
+
+    def extend(self, records: list[m.Record], size_bytes: int) -> None:
+        """Add records without headers."""
+        self.records += records
+        self._headers += [()] * len(records)
+        self._parts += len(records)
+        self.size_bytes += size_bytes
 
     def add(self, record: m.Record, headers: Headers, size_bytes: int) -> None:
         self.records.append(record)
@@ -171,6 +182,18 @@ class RecordBatch:
     ) -> Delivery:
         """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
         self.content.add(record, headers, size_bytes)
+        if position is not None:
+            self.source_position, self.topic_id = position
+        return Delivery(self, self._join_group(deadline) - 1)
+
+    def extend(self, records: list[m.Record], size_bytes: int, deadline: float) -> tuple[RecordBatch, int, int]:
+        """Append records without headers; return what `Deliveries` has of them."""
+        first = len(self.content)
+        self.content.extend(records, size_bytes)
+        return self, first, self._join_group(deadline)
+
+    def _join_group(self, deadline: float) -> int:
+        """Give the newest records their deadline; return the index after them."""
         end = len(self.content.records)
         if self.deadlines and deadline < self._group_deadline + DEADLINE_RESOLUTION_SECONDS:
             self.deadlines[-1] = max(self.deadlines[-1], deadline)
@@ -179,9 +202,7 @@ class RecordBatch:
             self._group_deadline = deadline
             self.deadlines.append(deadline)
             self._group_ends.append(end)
-        if position is not None:
-            self.source_position, self.topic_id = position
-        return Delivery(self, end - 1)
+        return end
 
     def request(
         self,
@@ -349,3 +370,40 @@ class Delivery:
         if error is not None:
             raise error
         return self._batch.stored(self._index)
+
+    @property
+    def part(self) -> tuple[RecordBatch, int, int]:
+        """What `Deliveries` has of it."""
+        return self._batch, self._index, self._index + 1
+
+
+class Deliveries:
+    """The outcomes of records that were sent together, in their order.
+
+    Await it: it returns once all are durable, and raises what the `Delivery` of the first one raises that is not. An
+    iteration yields the `Delivery` of each.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: list[tuple[RecordBatch, int, int]]) -> None:
+        """``parts``: (batch, first index, end index) of consecutive records."""
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(end - first for _, first, end in self._parts)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return (Delivery(batch, index) for batch, first, end in self._parts for index in range(first, end))
+
+    def done(self) -> bool:
+        """Return whether all outcomes are known."""
+        return all(batch.has_outcome(end - 1) for batch, _, end in self._parts)
+
+    def __await__(self) -> Generator[object, None, None]:
+        for batch, first, end in self._parts:
+            if not batch.has_outcome(end - 1):
+                yield from batch.wait(end - 1)
+            # Of a batch, the first records expire first, and the others share their outcome.
+            if (error := batch.error(first)) is not None:
+                raise error

@@ -5,6 +5,7 @@ lingered, contains an expired record, or precedes a source position of another t
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from headgate.client.connection import Client
 from headgate.client.decisions.batch_growth import BatchGrowth
 from headgate.client.decisions.session_batches import NamedProgram, Outcome
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.client.producing.record_batch import Delivery, RecordBatch
+from headgate.client.producing.record_batch import BatchContent, Delivery, RecordBatch
 from headgate.client.producing.shard_session import ShardSession
 from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
 from headgate.protocol import messages as m
@@ -99,6 +100,38 @@ class ShardBatches:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
         deadline = started_at + self._settings.delivery_timeout_seconds
+        opened = self._accepting(topic, size_bytes, deadline)
+        delivery = opened.batch.add(record, size_bytes, position, deadline, headers)
+        self._seal_if_full(opened)
+        return delivery
+
+    def capacity(self, topic: str, ends: list[int], first: int) -> int:
+        """Return how many records from number ``first`` on can be added at once, at least one.
+
+        ``ends``: the bytes of all records up to and including each.
+        """
+        before_bytes = ends[first - 1] if first else 0
+        opened, content, full_bytes = self._open.get(topic), BatchContent(reserved_headers=False), 0
+        if opened is not None and self._fits(opened, ends[first] - before_bytes):
+            content, full_bytes = opened.batch.content, opened.full_bytes
+        limit_bytes = full_bytes or self._growth.full_bytes()
+        free_bytes, free_records = content.places(
+            limit_bytes if self.session.ready_for_batch else self._growth.most_bytes
+        )
+        return max(1, min(bisect_right(ends, before_bytes + free_bytes, first) - first, free_records))
+
+    def extend(
+        self, topic: str, records: list[m.Record], size_bytes: int, started_at: float
+    ) -> tuple[RecordBatch, int, int]:
+        """Add records without headers, not more than `capacity`."""
+        deadline = started_at + self._settings.delivery_timeout_seconds
+        opened = self._accepting(topic, size_bytes, deadline)
+        part = opened.batch.extend(records, size_bytes, deadline)
+        self._seal_if_full(opened)
+        return part
+
+    def _accepting(self, topic: str, size_bytes: int, deadline: float) -> _OpenBatch:
+        """Return the open batch of ``topic``, or a new one if ``size_bytes`` more do not fit."""
         opened = self._open.get(topic)
         if opened is not None and not (self._fits(opened, size_bytes) and opened.batch.accepts_deadline(deadline)):
             self._seal(topic)
@@ -106,11 +139,12 @@ class ShardBatches:
         if opened is None:
             opened = self._open_batch(topic)
             self._watch_deadline(deadline)
-        delivery = opened.batch.add(record, size_bytes, position, deadline, headers)
+        return opened
+
+    def _seal_if_full(self, opened: _OpenBatch) -> None:
         if opened.batch.content.size_bytes >= opened.full_bytes and not self._fits(opened, 1):
             self._filled = True
-            self._seal(topic)
-        return delivery
+            self._seal(opened.batch.topic)
 
     def _fits(self, opened: _OpenBatch, size_bytes: int) -> bool:
         content = opened.batch.content

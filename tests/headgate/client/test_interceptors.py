@@ -42,8 +42,10 @@ async def test_the_first_interceptor_is_the_outermost_and_what_they_change_is_se
             await producer.send_and_wait("orders", b"key", b"1", headers={"own": b"1"})
             with pytest.raises(RequestRejectedError, match="65 headers"):
                 await producer.send("orders", b"key", b"2", headers=[(str(n), b"") for n in range(63)])
+            await (await producer.send_many("orders", [b"key"], [b"3"]))
         async with reader(world) as consumer:
             assert (("own", b"1"), ("a", b""), ("b", b"")) == (await anext(consumer)).headers
+            assert (("a", b""), ("b", b"")) == (await anext(consumer)).headers
     assert [("a", (("own", b"1"),)), ("b", (("own", b"1"), ("a", b"")))] == seen[:2]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.client.producer import Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.client.producing.record_batch import RECORD_OVERHEAD_BYTES
+from headgate.client.producing.record_batch import MAX_PARTS, RECORD_OVERHEAD_BYTES
 from headgate.errors import (
     ConfigError,
     DeliveryFailedError,
@@ -70,6 +70,62 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
             found[row["key"]] = (row["segment"], row["offset"])
     assert [found[key] for key in keys] == [(place.segment, place.offset) for place in places]
     assert 4 == len({place.segment for place in places})
+
+
+@pytest.mark.parametrize("count", [0, 1, 5000])
+async def test_many_records_are_stored_like_as_many_single_ones_in_few_batches(cluster, count: int):
+    keys, values = [b"%d" % (n % 7) for n in range(count)], [b"%d" % n for n in range(count)]
+    async with cluster.leader() as leader, Producer(cluster.client()) as producer:
+        first = await producer.send("orders", b"k", b"first")
+        many = await producer.send_many("orders", keys, values, timestamps_ms=list(range(count)))
+        last = await producer.send("orders", b"k", b"last")
+        await many
+        places = [await each for each in many]
+        assert many.done()
+        assert count == len(many)
+        assert list(range(count + 2)) == [each.offset for each in (await first, *places, await last)]
+        batches = leader.seen(m.ProduceBatch)
+    assert [b"first", *values, b"last"] == cluster.stored
+    records = [record for batch in batches for record in batch.records]
+    assert [*zip(keys, range(count), strict=True)] == [(each.key, each.timestamp_ms) for each in records[1:-1]]
+    assert all(len(each.records) <= MAX_PARTS for each in batches)
+    assert len(batches) <= 1 + count // 500
+    assert 0 == producer.metrics().buffered_bytes
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "times", "error"),
+    [
+        ([b"k"], [], None, "lists of different lengths: 1, 0"),
+        ([b"k"], [b""], [], "lists of different lengths: 1, 1, 0"),
+        ([b"k", b""], [b"", b""], None, "the key is empty"),
+        ([b"k", "k"], [b"", b""], None, "must be bytes, not str"),
+        ([b"k", b"k"], [b"", bytes(2**20)], None, "above the limit of"),
+        ([b"k", b"k"], [b"", b""], [0, -1], "timestamp_ms=-1 is no integer"),
+        ([b"k", b"k"], [b"", b""], [0, 1.5], "timestamp_ms=1.5 is no integer"),
+    ],
+)
+async def test_of_many_records_with_an_invalid_one_none_is_sent(cluster, keys, values, times, error: str):
+    async with cluster.leader() as leader, Producer(cluster.client()) as producer:
+        with pytest.raises((ConfigError, RequestRejectedError, TypeError), match=error):
+            await producer.send_many("orders", keys, values, timestamps_ms=times)
+        await producer.flush()
+        assert [] == leader.seen(m.ProduceBatch)
+
+
+async def test_many_records_wait_for_space_and_raise_for_the_first_one_that_is_not_stored(cluster):
+    settings = ProducerSettings(buffer_bytes=50_000, guaranteed_bytes=50_000, delivery_timeout_seconds=20)
+    many = [b"k"] * 3000, [b"%d" % n for n in range(3000)]
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
+        await (await producer.send_many("orders", *many))
+        assert many[1] == cluster.stored
+        leader.script.append("invalid")
+        refused = await producer.send_many("orders", [b"k"] * 3, [b"a", b"b", b"c"])
+        with pytest.raises(RequestRejectedError, match="scripted invalid"):
+            await refused
+    async with Producer(cluster.client("without-leader"), settings=settings) as producer:
+        with pytest.raises(DeliveryFailedError, match="no buffer space"):
+            await producer.send_many("orders", *many)
 
 
 async def test_records_of_one_loop_turn_share_a_batch(cluster):
