@@ -282,8 +282,6 @@ class Daemon:
             log.warning("settings.needs_restart", setting=setting)
         for leader in self._active_leaders():
             leader.timers.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
-            if "ingest.pipelining" in reload.applied:
-                leader.announcer.switch_pipelining(self.settings.ingest.pipelining)
             leader.devices.sessions.set_enabled(self.settings.ingest.mqtt_devices)
 
     def _http_server(self) -> HttpServer:

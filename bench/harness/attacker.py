@@ -144,7 +144,7 @@ class Hostile:
     def _lies(self) -> dict[str, Act]:
         """Return messages in the name of others."""
         cluster = self._cluster
-        leader = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", pipelining=True, window=128)
+        leader = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", window=128)
         gone = m.Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
         deletes = m.DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
         forged = m.ProduceBatch(

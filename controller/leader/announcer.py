@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
@@ -45,7 +44,6 @@ class Announcer:
             shard=state.shard,
             leader_epoch=state.leader_epoch,
             instance=context.instance,
-            pipelining=context.ingest.pipelining,
             window=WINDOW,
         )
         self._publish = publish
@@ -64,15 +62,10 @@ class Announcer:
             self._own.add(m.encode(self._announcement))
             self._publish(self._announcement)
 
-    def switch_pipelining(self, on: bool) -> None:
-        """Let producers keep several batches in flight, or one at a time, and announce it."""
-        self._announcement = msgspec.structs.replace(self._announcement, pipelining=on)
-        self.announce()
-
     def describe(self, request: m.DescribeLeader, _: str) -> Outcome:
         """Reply to a client that asks who leads; after a barrier if it has heard of a later term."""
         leader = self._announcement
-        body = m.LeaderReply(instance=leader.instance, pipelining=leader.pipelining, window=leader.window)
+        body = m.LeaderReply(instance=leader.instance, window=leader.window)
         if request.heard_epoch <= leader.leader_epoch:
             return AfterChunk(self._commit.durable, body)
         return AfterBarrier(body)

@@ -19,7 +19,6 @@ from controller.settings.sections import (
 )
 
 AT_RUN_TIME = (
-    "ingest.pipelining",
     "ingest.mqtt_devices",
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),

@@ -247,9 +247,6 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
 class IngestSettings(Section, frozen=True, kw_only=True):
     """``[ingest]``: how batches are ingested."""
 
-    pipelining: bool = True
-    """Let producers keep several batches in flight. False: one at a time, a safeguard against
-    faulty clients. SIGHUP applies a change at once."""
     queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=MAX_CHUNK_BYTES // 2)] = 64 * 1024 * 1024
     """Bytes of accepted batches per shard that may wait for the store; above it, batches are
     rejected as "unavailable". Default: 64 MiB."""

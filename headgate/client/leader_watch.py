@@ -79,14 +79,9 @@ class LeaderWatch:
 
     def _on_reply(self, question: Question, reply: m.Reply) -> None:
         match reply.body:
-            case m.LeaderReply(instance=instance, pipelining=pipelining, window=window):
-                leader = m.LeaderAnnouncement(
-                    shard=self._shard,
-                    leader_epoch=reply.leader_epoch,
-                    instance=instance,
-                    pipelining=pipelining,
-                    window=window,
-                )
+            case m.LeaderReply(instance=instance, window=window):
+                epoch = reply.leader_epoch
+                leader = m.LeaderAnnouncement(shard=self._shard, leader_epoch=epoch, instance=instance, window=window)
                 if self._belief.answered(question, leader):
                     self._notify(leader)
                 self._set_timer()

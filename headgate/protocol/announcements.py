@@ -21,13 +21,12 @@ class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     """Retained per shard: the current leader, and what it supports. Clients do not believe it; they ask.
 
     ``window``: finished batches that the leader remembers per producer, hence the most that a
-    producer may have in flight. ``pipelining`` False: producers send one batch at a time.
+    producer may have in flight.
     """
 
     shard: int
     leader_epoch: Epoch
     instance: str
-    pipelining: bool
     window: int
 
 

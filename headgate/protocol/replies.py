@@ -137,7 +137,6 @@ class LeaderReply(ReplyBody, frozen=True, tag="leader"):
     """Reply to `DescribeLeader`: what the leader of the envelope's epoch supports; see `LeaderAnnouncement`."""
 
     instance: str
-    pipelining: bool
     window: int
 
 

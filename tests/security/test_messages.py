@@ -20,7 +20,7 @@ CLUSTER = "test"
 REFUSED = "Not authorized"
 LEADER = m.leader_topic(CLUSTER, 0)
 PUBLICATION = f"headgate/{CLUSTER}/publish/{TOPIC}/key"
-FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", pipelining=True, window=128)
+FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", window=128)
 FALSE_HEAD = m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
 FALSE_CLUSTER = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///tmp/mine")
 FALSE_PUSH = m.ConsumerFenced(

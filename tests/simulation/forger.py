@@ -62,7 +62,7 @@ class Forger:
             [
                 m.encode(msgspec.structs.replace(newest, leader_epoch=LATEST_EPOCH)),
                 m.encode(msgspec.structs.replace(newest, leader_epoch=newest.leader_epoch + 1, instance="forged")),
-                m.encode(msgspec.structs.replace(newest, window=1, pipelining=False)),
+                m.encode(msgspec.structs.replace(newest, window=1)),
                 m.encode(self._rng.choice(self._genuine)),
                 b"",
                 b"not msgpack",

@@ -87,7 +87,7 @@ async def test_the_broker_and_the_daemon_refuse_what_a_role_may_not_do(cluster: 
         await until(lambda: rival.connected)
         for topic_filter in (f"headgate/{name}/clients/+/+/replies", f"headgate/{name}/shards/+/requests/+/+"):
             await rival.subscribe(topic_filter, lambda topic, _: overheard.append(topic))
-        takeover = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="rival", pipelining=True, window=128)
+        takeover = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="rival", window=128)
         gone = m.Presence(client_id="consumer-1", online=False)
         attacks = {
             m.requests_topic(name, 0, "operator/admin"): m.encode(forged),

@@ -25,7 +25,7 @@ PROMPT_SECONDS = 5.0
 
 
 def forgeries() -> list[bytes]:
-    genuine = {"shard": 0, "leader_epoch": 1, "instance": "x", "pipelining": True, "window": 128}
+    genuine = {"shard": 0, "leader_epoch": 1, "instance": "x", "window": 128}
     epochs = (2, 2**31 - 1, 10**15, 2**62)
     return [msgspec.msgpack.encode(genuine | {"leader_epoch": epoch}) for epoch in epochs] + [b"", b"garbage"]
 

@@ -153,9 +153,9 @@ export class Producer {
 
   // The leader: any program can forge an announcement, so it is only a reason to ask
 
-  #onLeader({ shard, leader_epoch, pipelining, window }) {
+  #onLeader({ shard, leader_epoch, window }) {
     if (shard !== this.#shard || !(leader_epoch <= MAX_EPOCH)) return;
-    if (leader_epoch !== this.#epoch || (pipelining ? window : 1) !== this.#window) this.#whoLeads(leader_epoch);
+    if (leader_epoch !== this.#epoch || window !== this.#window) this.#whoLeads(leader_epoch);
   }
 
   /** Ask at once, unless the last question is recent, and again until there is a reply. */
@@ -168,11 +168,11 @@ export class Producer {
     if (this.#questions.size > 16) this.#questions.delete(this.#questions.keys().next().value);
   }
 
-  #believe({ leader_epoch, body: { pipelining, window } }, believedThen) {
+  #believe({ leader_epoch, body: { window } }, believedThen) {
     if (leader_epoch < this.#epoch && believedThen !== this.#epoch) return; // it proved itself, but not against this belief
     clearTimeout(this.#questionTimer);
     this.#questionTimer = null;
-    this.#window = pipelining ? window : 1;
+    this.#window = window;
     if (leader_epoch === this.#epoch) return;
     this.#epoch = leader_epoch;
     this.#replay(0); // another leader: no reason to wait

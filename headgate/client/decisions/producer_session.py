@@ -190,12 +190,12 @@ class ProducerSession:
             self._on(Event.CONNECTION_LOST)
         return self._advance(now)
 
-    def follow_leader(self, leader_epoch: int, pipelining: bool, window: int, now: float) -> list[Command]:
+    def follow_leader(self, leader_epoch: int, window: int, now: float) -> list[Command]:
         """Send to the leader of ``leader_epoch`` from now on; rules 1 and 4."""
         leader = self._leader
         changed = leader_epoch != leader.epoch
         leader.epoch = leader_epoch
-        leader.window = max(1, min(self._max_in_flight, window)) if pipelining else 1
+        leader.window = max(1, min(self._max_in_flight, window))
         if changed:
             self._on(Event.LEADER_CHANGED)
         elif self.phase is Phase.OPENING or not self._batches.all_answered(self._attempt.number):

@@ -153,7 +153,7 @@ class ShardSession:
 
     def _on_leader(self, leader: m.LeaderAnnouncement) -> None:
         self._perform(
-            self._session.follow_leader(leader.leader_epoch, leader.pipelining, leader.window, self._loop.time()),
+            self._session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()),
         )
 
     def _on_connection(self, connected: bool) -> None:

@@ -112,12 +112,12 @@ def test_sighup_makes_run_read_its_settings_again(invoke: Invoke, recorder: Node
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)
     recorder.signal = signal.SIGHUP
-    recorder.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelining = false\n") and None
+    recorder.before_signal = lambda: file.write_text(LEDGER + "[ingest]\nmqtt_devices = false\n") and None
 
     result = invoke("run", "--config", str(file))
 
     assert result.exit_code == 0, result.stderr
     (read,) = recorder.reloaded
     (running,) = recorder.settings
-    assert (running.ingest.pipelining, read.ingest.pipelining) == (True, False)
+    assert (running.ingest.mqtt_devices, read.ingest.mqtt_devices) == (True, False)
     assert read.instance == running.instance

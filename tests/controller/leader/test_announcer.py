@@ -20,7 +20,7 @@ async def test_a_leader_announces_nothing_after_its_term() -> None:
         task.cancel()
         await asyncio.wait([task])
         async with shard.leader("b"):
-            old.announcer.switch_pipelining(False)
+            old.announcer.announce()
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
 
@@ -35,7 +35,7 @@ async def test_a_client_that_asks_learns_who_leads() -> None:
         reply = await client.call(m.DescribeLeader, leader_epoch=None, heard_epoch=1)
         shard.store.thaw()
 
-    assert m.LeaderReply(instance="a", pipelining=True, window=WINDOW) == reply
+    assert m.LeaderReply(instance="a", window=WINDOW) == reply
     assert 0.1 > asyncio.get_running_loop().time() - began, "a term of its own epoch needs no chunk"
 
 
@@ -66,8 +66,7 @@ async def test_a_deposed_leader_never_denies_the_term_of_its_successor() -> None
 
 
 FOREIGN = [
-    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", pipelining=True, window=1))
-    for epoch in (0, 1, 2**31 - 1)
+    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", window=1)) for epoch in (0, 1, 2**31 - 1)
 ]
 
 

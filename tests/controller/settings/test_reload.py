@@ -9,12 +9,12 @@ from controller.settings.sections import IngestSettings, LedgerSettings, LogSett
 RUNNING = Settings(ledger=LedgerSettings(url="file:///ledger"))
 
 
-def test_pipelining_devices_and_log_level_apply_at_once() -> None:
-    read = RUNNING.replace(ingest=IngestSettings(pipelining=False, mqtt_devices=False), log=LogSettings(level="debug"))
+def test_devices_and_log_level_apply_at_once() -> None:
+    read = RUNNING.replace(ingest=IngestSettings(mqtt_devices=False), log=LogSettings(level="debug"))
     outcome = reloaded(RUNNING, read)
 
     assert read == outcome.settings
-    assert (("ingest.pipelining", "ingest.mqtt_devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
+    assert (("ingest.mqtt_devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
 
 
 def test_all_of_scaling_and_retention_applies_at_once() -> None:
@@ -30,12 +30,12 @@ def test_other_changes_need_a_restart_at_every_reload() -> None:
     """Also if another setting of the same section applies at once."""
     read = RUNNING.replace(
         ledger=LedgerSettings(url="file:///elsewhere"),
-        ingest=IngestSettings(pipelining=False, max_producers=7),
+        ingest=IngestSettings(mqtt_devices=False, max_producers=7),
         log=LogSettings(format="json"),
     )
     outcome = reloaded(RUNNING, read)
 
-    assert RUNNING.replace(ingest=IngestSettings(pipelining=False)) == outcome.settings
+    assert RUNNING.replace(ingest=IngestSettings(mqtt_devices=False)) == outcome.settings
     assert ("ledger.url", "ingest.max_producers", "log.format") == outcome.needs_restart
     assert ((), outcome.needs_restart) == (
         reloaded(outcome.settings, read).applied,

@@ -41,9 +41,7 @@ class DescribingLeader:
         self.transport.on_connection(lambda up: connected.set() if up else None)
         if not self.transport.connected:
             await connected.wait()
-        announced = m.LeaderAnnouncement(
-            shard=self.shard, leader_epoch=1, instance=self.instance, pipelining=True, window=64
-        )
+        announced = m.LeaderAnnouncement(shard=self.shard, leader_epoch=1, instance=self.instance, window=64)
         self.transport.publish(m.leader_topic(CLUSTER, self.shard), m.encode(announced), retain=True)
         return self
 
@@ -53,7 +51,7 @@ class DescribingLeader:
     def _on_request(self, topic, payload):
         request = m.decode_request(payload)
         if isinstance(request.body, m.DescribeLeader):
-            body = m.LeaderReply(instance=self.instance, pipelining=True, window=64)
+            body = m.LeaderReply(instance=self.instance, window=64)
         else:
             self.asked.append((asyncio.get_running_loop().time(), request.body))
             if self.silent:

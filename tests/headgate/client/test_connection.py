@@ -91,7 +91,7 @@ async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(c
 
 def forge(leader: ScriptedLeader, **changes: object) -> None:
     """Replace the retained announcement of ``leader``, as a program without any right to it."""
-    forged = {"shard": 0, "leader_epoch": 2**31 - 1, "instance": "x", "pipelining": True, "window": 1, **changes}
+    forged = {"shard": 0, "leader_epoch": 2**31 - 1, "instance": "x", "window": 1, **changes}
     leader.transport.publish(m.leader_topic(CLUSTER, 0), msgspec.msgpack.encode(forged), retain=True)
 
 

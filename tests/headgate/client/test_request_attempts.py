@@ -113,4 +113,4 @@ async def test_from_the_second_wait_in_vain_on_each_doubles_the_next_one_up_to_a
 
 
 def leader(epoch: int) -> m.LeaderAnnouncement:
-    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", pipelining=True, window=1)
+    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", window=1)

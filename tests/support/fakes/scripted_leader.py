@@ -63,14 +63,13 @@ class ScriptedLeader:
         shard: int,
         epoch: int,
         *,
-        pipelining: bool = True,
         window: int = 64,
         grants: Iterable[m.Grant] = (),
     ) -> None:
         self.cluster = cluster
         self.shard = shard
         self.epoch = epoch
-        self.pipelining, self.window = pipelining, window
+        self.window = window
         self.script: deque[str] = deque()
         self.requests: list[m.Request] = []
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
@@ -102,7 +101,6 @@ class ScriptedLeader:
             shard=self.shard,
             leader_epoch=self.epoch,
             instance=f"node-{self.epoch}",
-            pipelining=self.pipelining,
             window=self.window,
         )
         self._retain(m.leader_topic(CLUSTER, self.shard), message)
@@ -165,7 +163,7 @@ class ScriptedLeader:
     def _describe(self, request: m.Request, body: m.DescribeLeader) -> None:
         deposed = self.epoch < self.cluster.newest_epoch
         if self.answers and not (deposed and self.epoch < body.heard_epoch):
-            described = m.LeaderReply(instance=f"node-{self.epoch}", pipelining=self.pipelining, window=self.window)
+            described = m.LeaderReply(instance=f"node-{self.epoch}", window=self.window)
             self.reply(request, described)
 
     def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:

@@ -84,8 +84,8 @@ class Dialogue:
     def unresolved(self) -> int:
         return len(self.offered - self.outcomes.keys())
 
-    def leader(self, epoch: int = 1, *, pipelining: bool = True, window: int = 64) -> list[str]:
-        return self._record(self.session.follow_leader(epoch, pipelining, window, self.now))
+    def leader(self, epoch: int = 1, *, window: int = 64) -> list[str]:
+        return self._record(self.session.follow_leader(epoch, window, self.now))
 
     def connect(self, connected: bool = True) -> list[str]:
         return self._record(self.session.connection_changed(connected, self.now))

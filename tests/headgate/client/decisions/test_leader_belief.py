@@ -13,7 +13,7 @@ FORGED = 2**31 - 1
 
 
 def leader(epoch: int, *, window: int = 64) -> m.LeaderAnnouncement:
-    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance=f"node-{epoch}", pipelining=True, window=window)
+    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance=f"node-{epoch}", window=window)
 
 
 def believing(epoch: int, now: float = 0.0) -> LeaderBelief:

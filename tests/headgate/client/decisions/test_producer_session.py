@@ -40,16 +40,6 @@ def test_the_window_is_the_smaller_of_the_configured_and_the_announced(own, anno
     assert expected == len(talk.offer(*"abcdefgh"))
 
 
-def test_a_leader_without_pipelining_gets_one_batch_at_a_time():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader(pipelining=False)
-    talk.offer("a", "b", "c")
-    assert ["a@0"] == talk.identify()
-    assert ["b@1"] == talk.commit("a")
-    assert ["c@2"] == talk.commit("b")
-
-
 @pytest.mark.parametrize("reconnected", [False, True])
 def test_after_a_long_silence_the_identity_is_opened_before_a_batch_is_sent(reconnected):
     """The leader may have forgotten the producer: what was never sent can have any identity."""
