@@ -205,6 +205,12 @@ def test_the_drain_service_counts_for_the_daemon_if_it_is_installed(started: Mac
     assert "degraded" not in get(started, "/readyz")
 
 
+def test_a_further_daemon_on_the_machine_takes_shards_over(started: Machine) -> None:
+    started.shell("sed 's/^port = 9464/port = 9465/' /etc/headgate/headgate.toml >/etc/headgate/second.toml")
+    started.run("systemctl", "enable", "--now", "headgate@second")  # returns when it has joined
+    started.until("journalctl", "--no-pager", "--unit=headgate@second", "--output=cat", shows="term.started")
+
+
 def test_an_upgrade_restarts_a_daemon_that_runs_and_keeps_settings(started: Machine, packages: list[Path]) -> None:
     before = started.run("systemctl", "show", "--property=MainPID", "--value", "headgate")
     rights = started.run("cat", "/etc/headgate/access.toml")
@@ -230,5 +236,5 @@ def test_removal_keeps_data_and_settings_and_purge_says_where_data_is(started: M
 
     assert "Data stays in /var/lib/headgate" in started.run("dpkg", "--purge", *names)
     assert not started.exists("/etc/headgate")
-    assert not started.exists("/etc/systemd/system/multi-user.target.wants/headgate.service")
+    assert "" == started.shell("find /etc/systemd/system/multi-user.target.wants -name 'headgate*'")
     assert chunks <= set(started.run("find", "/var/lib/headgate/ledger", "-name", "*.parquet").split())

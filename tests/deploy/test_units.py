@@ -20,6 +20,7 @@ from web.listener import CLOSE_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
+FURTHER = "headgate@.service"
 EXPORT = "headgate-export@.service"
 TIMER = "headgate-backlog-once.timer"
 HIGHEST_EXPOSURE = 1.5
@@ -45,7 +46,7 @@ def directives(unit):
 @pytest.fixture
 def installed(tmp_path):
     """Copy the units with another program, because headgate is not installed in /opt."""
-    for unit in (*UNITS, EXPORT):
+    for unit in (*UNITS, FURTHER, EXPORT):
         text = (DEPLOY / unit).read_text()
         text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+", "/bin/true", text)
         assert count, "the unit does not start headgate"
@@ -63,13 +64,13 @@ def analyze(folder, *arguments):
 @needs_systemd_analyze
 def test_systemd_accepts_the_units_without_warnings(installed):
     """systemd only warns about a misspelled directive, and ignores it."""
-    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, EXPORT, TIMER)))
+    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, FURTHER, EXPORT, TIMER)))
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize("unit", [*UNITS, EXPORT])
+@pytest.mark.parametrize("unit", [*UNITS, FURTHER, EXPORT])
 def test_the_units_are_hardened(installed, unit):
     """systemd's exposure score, from 0 (best) to 10."""
     result = analyze(installed, "security", "--offline=yes", "--no-pager", f"./{unit}")
@@ -77,6 +78,12 @@ def test_the_units_are_hardened(installed, unit):
 
     assert score, result.stdout + result.stderr
     assert float(score[1]) <= HIGHEST_EXPOSURE
+
+
+def test_a_further_daemon_runs_as_the_first_one_with_settings_of_its_own():
+    daemon, further = directives(UNITS[0]), directives(FURTHER)
+    own = {name: [each.replace("headgate.toml", "%i.toml") for each in values] for name, values in daemon.items()}
+    assert own | {"Description": ["headgate daemon %i"]} == further
 
 
 def test_time_limits_exceed_the_times_of_the_program():

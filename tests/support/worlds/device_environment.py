@@ -9,12 +9,10 @@ from typing import Any
 from controller.context.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
-from headgate.ledger.ledger import Ledger
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
-from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.record_rows import record_rows
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
@@ -64,12 +62,6 @@ class Devices:
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.shard.registry.get_sample_value(f"headgate_{name}", labels)
-
-    def isolate_store(self) -> None:
-        """Cut the running leader off from the store. Later leaders reach it."""
-        isolated, self.shard.store = self.shard.store, FakeStore(objects=self.shard.store.objects)
-        isolated.freeze()
-        self.shard.ledger = Ledger(self.shard.store, 0)
 
     async def records(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

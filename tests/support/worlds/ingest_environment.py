@@ -70,7 +70,6 @@ class IngestCluster(Cluster):
 
 
 def fault_transport_of(client: Client) -> FaultInjectingTransport:
-    """Return the transport of ``client``."""
     assert isinstance(client.transport, FaultInjectingTransport)
     return client.transport
 
