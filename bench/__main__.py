@@ -8,8 +8,6 @@ standard error. Exit code 0: measured; 1: it could not be measured (one line say
 crashed, or missed the goal with ``--strict``; 2: unknown name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import groupby

@@ -3,8 +3,6 @@
 Exit code 0 if every invariant held, 1 with one line that names the first violation, 2 for bad input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -5,8 +5,6 @@ direction. A library in each daemon makes its disk and its clock fail (chaos.fau
 ends on its own is noticed; daemons are then started again, as systemd does it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack

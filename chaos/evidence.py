@@ -1,7 +1,5 @@
 """Read what a run left: the files of producers and consumers, and the ledger. No daemon is asked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ faults apply to it, and counts how often each of them had an effect. So a fault 
 daemon only.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

@@ -16,8 +16,6 @@ demo.checks contains rules 1 to 5 as far as a demonstration needs them. A progra
 violation, too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

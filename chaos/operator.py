@@ -4,8 +4,6 @@ A command that fails during a fault is recorded and not repeated here: the clien
 Only the end of a drain is repeated, because a forgotten one would keep a daemon without shards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

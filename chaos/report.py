@@ -1,7 +1,5 @@
 """The report of a run, as a document for programs and as a page for people. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@ It decides nothing about what clients saw: chaos.judge does. What it notes itsel
 long, such as a topic that accepts nothing after a fault.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

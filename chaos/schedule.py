@@ -5,8 +5,6 @@
 3. The same kinds, times and chance give the same schedule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -3,8 +3,6 @@
 All times are nanoseconds of the machine's monotonic clock, which all processes share and which no fault steps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Exit code 0: every guarantee held. 1: one was broken, or a step failed. 3: none 
 delivered yet when nothing changed any more. The folder of the run is kept with ``--keep``, and unless the code is 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

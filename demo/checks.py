@@ -5,8 +5,6 @@ of violations. Nothing that a daemon reports is used. The counter of each key ri
 reordering are visible without knowledge of segments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 It starts and stops processes. demo.scenario decides when.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Self
 

@@ -5,8 +5,6 @@ Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``. 
 the acknowledgement, so every acknowledged record is in the file even if this process is killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

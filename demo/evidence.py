@@ -3,8 +3,6 @@
 No daemon is asked, so the checks do not depend on what daemons report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

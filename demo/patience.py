@@ -4,8 +4,6 @@
 2. It gives up after a time without any change. What is missing then is *not delivered yet*, which is no violation.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 STALLED_SECONDS: Final = 300.0

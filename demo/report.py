@@ -1,7 +1,5 @@
 """Report of a run: summary and violated guarantees, built only from demo.evidence."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Runs on a `DemoCluster` and records its steps in a `Run`. Commands use the public client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

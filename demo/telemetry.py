@@ -5,8 +5,6 @@ has a counter per key, so that a receiver can detect missing, duplicate and reor
 ``python -m demo.telemetry`` is `trials.producer` with these samples.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

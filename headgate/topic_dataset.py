@@ -4,8 +4,6 @@ The leader is asked once, for the segments of the topic and their ends. After th
 object, as far as the reader asks for more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from arro3.core import RecordBatch, RecordBatchReader, Schema

@@ -11,8 +11,6 @@ Rules:
 4. An observer neither blocks nor raises for a value.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Final, Protocol
 
 import msgspec

@@ -1,7 +1,5 @@
 """`python -m monitoring` writes the dashboard to deploy/grafana."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from monitoring.dashboard import dashboard_json

@@ -4,8 +4,6 @@ Variables choose the data source, the cluster, topics and subscriptions. Annotat
 merges, and the starts of leader terms. The output is the same in each run.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from typing import Final

@@ -1,7 +1,5 @@
 """The rows that are folded: details for finding a cause."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from grafana_foundation_sdk.models import units

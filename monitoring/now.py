@@ -1,7 +1,5 @@
 """The rows that are open: the state of the cluster, its subscriptions, and ingestion."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from grafana_foundation_sdk.models import units

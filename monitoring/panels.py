@@ -6,8 +6,6 @@
    values or 0. A counter is the sum.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

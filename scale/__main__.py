@@ -3,8 +3,6 @@
 Exit code 0 if every stage was measured, 1 with one line that says where it stopped, 2 for bad input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

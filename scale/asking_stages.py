@@ -1,7 +1,5 @@
 """The stages that ask a large cluster: pages, lists, metrics, and what lies in the object store."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The stages that build the cluster up: daemons, topics, consumers, producers; and what it costs at rest."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

@@ -3,8 +3,6 @@
 During each, records are sent to every shard. A record's wait is what clients notice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Final

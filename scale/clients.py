@@ -10,8 +10,6 @@ chunk of a shard to each connection with consumers of the shard:
 * ``open``: open this process's producer identities.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

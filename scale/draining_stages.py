@@ -6,8 +6,6 @@ records are sent to its children. Then all consumers acknowledge at the same mom
 the first round Spark has never counted most of the shards; in the second one it adds what is new.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Final

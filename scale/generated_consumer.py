@@ -5,8 +5,6 @@ Ten thousand programs do not fit on one machine. Many of these share a few conne
 daemons.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A stage adds values as it measures them, so a trial that is stopped reports what it has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final

@@ -8,8 +8,6 @@ Rules:
 4. Heartbeats are so far apart that all consumers together send at most `MAX_HEARTBEATS_PER_SECOND`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """One trial: what its stages share, and their order."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

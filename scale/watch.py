@@ -4,8 +4,6 @@ One connection sees the leaders. One ordinary producer sends a record to a topic
 shard has no leader its record waits, and the longest wait is the gap that clients notice.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping

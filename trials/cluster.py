@@ -8,8 +8,6 @@ daemon comes back on its port. Everything is on loopback and in one folder. Proc
 inside its own process, and its ports stay the same across runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

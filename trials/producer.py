@@ -6,8 +6,6 @@ so a latency includes what an outage delays. One line for each record:
 ``sent_ns<TAB>done_ns<TAB>outcome<TAB>key<TAB>counter``. The counter of a key rises by one with each record.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal

@@ -4,8 +4,6 @@ They speak to each other without TLS. The limits suit one machine: a follower th
 A member serves once it is connected to a majority, so all members are started at the same time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -11,8 +11,6 @@ second and logs each failure (python/cpython#151615), while ZooKeeper and the st
    handshakes are ended first, because their clients have proved nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

@@ -3,8 +3,6 @@
 Pages are rendered in a worker thread from the documents of the API.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable

@@ -7,8 +7,6 @@ million rows (seven in eight are acknowledgements, by four subscriptions in sixt
 new part has twenty chunks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

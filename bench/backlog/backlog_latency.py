@@ -9,8 +9,6 @@ The floor is 1, because a run is a Spark job itself. The rest is passing the tas
 fixed price that a run over one chunk pays too), and reading and counting the chunks there. Listing hardly counts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

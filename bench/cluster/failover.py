@@ -13,8 +13,6 @@ contender's gap behind its own. With SIGTERM both delete their nodes themselves,
 The value is our gap over that of a contender whose node was deleted at the moment when ours was, for SIGKILL.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -10,8 +10,6 @@ It takes ten minutes; ``--seconds 3600`` is the hour after which the promise cou
 played once at least, so a much shorter attack is denser, and its value means little.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import asdict

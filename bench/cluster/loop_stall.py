@@ -18,8 +18,6 @@ The promise is that no valid message stalls the loop for more than 20 ms on a pr
 less on the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import ssl

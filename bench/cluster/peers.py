@@ -14,8 +14,6 @@ their files before they acknowledge, the others do not, so those gain where othe
 * ``peers_e2e`` and ``peers_e2e_tail``: the same for the time until a consumer has the record.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import random

@@ -14,8 +14,6 @@ The leader's digests of batches cannot be switched off, so they are measured alo
 reduced by the share of time that they take.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

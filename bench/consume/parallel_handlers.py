@@ -9,8 +9,6 @@ The part `allowed_over_overhead` is 5 µs over what a record costs more than in 
 acknowledges. Both handlers do nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

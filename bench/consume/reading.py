@@ -6,8 +6,6 @@ other side reads the same objects one after the other, and decodes their records
 of a history that was stored record by record. Of other processes' load, only what it does to the caches counts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

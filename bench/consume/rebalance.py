@@ -11,8 +11,6 @@ protocol over ours. The parts contain the time until all consumers hold a balanc
 longest unread time of a single segment.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -4,8 +4,6 @@ The results are stored after each benchmark. One that fails is stored with its e
 benchmark can be measured again: the results of the others stay, if they are of this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -10,8 +10,6 @@ messages at and above the limits; floods of connections and subscriptions. When 
 again. Its rate is bounded, because only the broker and quotas can stop more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

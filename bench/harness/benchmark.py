@@ -15,8 +15,6 @@ Rules:
    side.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import math

@@ -4,8 +4,6 @@
 to `BACK_TOPIC`. It prints ``ready`` once it is subscribed, and ends with its standard input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -5,8 +5,6 @@ the lock it appends a line with the time to FILE every two milliseconds, in plac
 ledger, no clients, no fencing. SIGTERM releases the lock. Times are nanoseconds of the machine's monotonic clock.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

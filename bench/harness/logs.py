@@ -1,7 +1,5 @@
 """Sends logs of the measured code to standard error, warnings and above; standard output is for results."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

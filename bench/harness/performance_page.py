@@ -4,8 +4,6 @@ A result is what a benchmark prints as JSON, with ``doc`` and ``seconds`` added,
 be measured.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Literal

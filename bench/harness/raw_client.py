@@ -3,8 +3,6 @@
 It speaks MQTT 5, in which a broker says that it refuses a message. It never reconnects.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable

@@ -8,8 +8,6 @@ stored and answered with 500. The program prints its URL. For each line that it 
 the last one as JSON, and it ends at the end of its input. Nothing is deleted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

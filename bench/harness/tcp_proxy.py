@@ -6,8 +6,6 @@
 ``heal``:      new connections work; connections that lost data are reset.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import ExitStack, suppress

@@ -4,8 +4,6 @@ Keys repeat and values are half random, so that they compress partly. A seed mak
 same.
 """
 
-from __future__ import annotations
-
 import random
 
 from controller.chunk_writer.builder import ChunkBuilder

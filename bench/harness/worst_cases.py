@@ -3,8 +3,6 @@
 Lengths of lists follow the limits of the fields in `headgate.protocol.messages`, so a raised limit is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -6,8 +6,6 @@ writes the same chunk durably with bare system calls, and encodes the same reply
 and both wait for the same disk, so other load slows both. ``client_us`` is the processor time of the producer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import AsyncExitStack

@@ -7,8 +7,6 @@ flight and with 16. The value is the greater of the two ratios of medians; the r
 percentiles have their own goal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from contextlib import AsyncExitStack

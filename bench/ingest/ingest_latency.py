@@ -7,8 +7,6 @@ record by record. The value is the greater of the ratios of medians and of 99th 
 parts contain both halves, and `alone`: a message to the broker and straight back to its sender.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

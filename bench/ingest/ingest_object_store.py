@@ -10,8 +10,6 @@ send records of 1 KB, half of them compressible, as fast as they can: ``seconds_
 their requests cost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

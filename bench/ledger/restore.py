@@ -12,8 +12,6 @@ The state has producers with the last two batches each, and topics of the most s
 commit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

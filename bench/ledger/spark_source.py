@@ -5,8 +5,6 @@ source verifies each checksum, reads with arro3 in Python workers and passes Arr
 columns that it does not need, verifies nothing, and does not leave the JVM. The cluster is not asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

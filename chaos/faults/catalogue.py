@@ -1,7 +1,5 @@
 """All faults, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from chaos.faults import machine, network, processes, servers

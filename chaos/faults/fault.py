@@ -4,8 +4,6 @@ A fault changes processes and connections; it decides nothing. ``end`` restores 
 ended on its own meanwhile.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Faults of disk and clock, performed by a library inside the daemons (chaos.fault_shim), and a damaged chunk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, SHARDS

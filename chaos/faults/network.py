@@ -3,8 +3,6 @@
 Nothing is reset, so both sides only notice silence. When the connection heals, it is reset, because data is missing.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Final
 

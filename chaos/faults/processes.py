@@ -1,7 +1,5 @@
 """Faults of daemons, consumers and Spark: killed, frozen, restarted."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Faults of the servers that headgate needs: the broker and ZooKeeper."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Build the site into build/docs: ``PYTHONPATH=.:docs python -m sitebuild``. A warning fails it: exit code 1."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

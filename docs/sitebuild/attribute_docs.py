@@ -1,7 +1,5 @@
 """Read the strings below the attributes of a class, which document them. Python keeps them in the source only."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """The reference of exit codes, from the enumeration that the command line uses."""
 
-from __future__ import annotations
-
 from headgate.cli.exit_codes import ExitCode
 from sitebuild.attribute_docs import attribute_docs
 from sitebuild.settings_reference import UndocumentedError

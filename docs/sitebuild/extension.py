@@ -4,8 +4,6 @@ A block ``{generated} NAME`` becomes the reference of that name. It is Markdown,
 in the search index, and it is made when the site is built, so it cannot differ from the code.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

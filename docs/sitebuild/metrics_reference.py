@@ -1,7 +1,5 @@
 """The reference of metrics, from the registry that a daemon exports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Metric

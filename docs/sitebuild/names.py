@@ -1,7 +1,5 @@
 """Names that references may use although no page of this site documents them: those of Python and of libraries."""
 
-from __future__ import annotations
-
 import builtins
 import collections.abc
 import sys

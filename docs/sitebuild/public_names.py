@@ -1,7 +1,5 @@
 """What users can import, and whether a page of the site and a text document it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Container
 from importlib import import_module

@@ -3,8 +3,6 @@
 An entry says type, limits, unit, default and meaning, and what a reload does with a change.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Turn Mermaid's state diagrams into tables: code hosts draw them with a script that this site does not load."""
 
-from __future__ import annotations
-
 import re
 
 DIAGRAM = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -5,8 +5,6 @@ after its request arrived. A backlog request says how far the leader has written
 counted before; a drain check always does. A shard that could not be counted fails only the requests that named it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import operator

@@ -1,7 +1,5 @@
 """`headgate migrate`: take over the positions of another system."""
 
-from __future__ import annotations
-
 import click
 
 from headgate.cli.context import CommandContext, command

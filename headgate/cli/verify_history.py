@@ -1,7 +1,5 @@
 """`headgate verify-history`: judge what programs have recorded."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

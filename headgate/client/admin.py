@@ -4,8 +4,6 @@ A command is repeated until the leader of its topic's shard replies. A change ca
 in every attempt, so it is made once, and a deadline, so it is not made after this has failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@
    then and is not stored is given up, which `Acknowledger.flush` reports.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

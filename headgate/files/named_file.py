@@ -1,7 +1,5 @@
 """Find and read a small file that a setting names. Every error names the setting and the file, never the contents."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterable
 from pathlib import Path

@@ -8,8 +8,6 @@
 * A CA file may contain outdated certificates beside valid ones, as after a change of the CA.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 import time

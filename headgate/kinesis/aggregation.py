@@ -7,8 +7,6 @@ A packed record whose hash is outside its shard is dropped: the library's messag
 and the library sends that record again, to the right shard (KCL, ``AggregatorUtil``).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Final, NamedTuple

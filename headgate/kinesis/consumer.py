@@ -13,8 +13,6 @@
 5. A stream that is deleted and created again is another source: it is refused, and needs another topic.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -5,8 +5,6 @@ time of the stream. A checkpoint is a sequence number with a sub-sequence number
 into one from 0, and is 0 for others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ A consumer takes each shard as headgate grants it, parents first, stores its che
 nothing. So every rule of external topics holds, and a run that was interrupted can be repeated.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

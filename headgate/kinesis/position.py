@@ -4,8 +4,6 @@ A checkpoint is ``SEQUENCE``: everything up to that record is handled; or ``SEQU
 Kinesis Producer Library packed, everything up to that place. KCL keeps the same two numbers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import datetime

@@ -6,8 +6,6 @@
 3. An empty page is no end: only a page without a next iterator is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Errors that pass raise `KinesisUnavailableError`; the reader tries again. All others raise HeadgateError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ unit. Fractions of a millisecond are dropped. A time outside `PLAUSIBLE_MS` is a
 years away without a notice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The data source `headgate` of Spark: `spark.dataSource.register(HeadgateDataSource)`."""
 
-from __future__ import annotations
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 

@@ -1,7 +1,5 @@
 """The options of the source and the sink, checked before anything starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeVar
 

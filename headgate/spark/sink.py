@@ -6,8 +6,6 @@
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Read a topic in Spark: the driver plans tasks, and executors read them from the store as Arrow batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

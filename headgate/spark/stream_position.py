@@ -1,7 +1,5 @@
 """Where a query is in a topic: the offset of Spark's checkpoints. It is JSON, which people can read there. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Self
 

@@ -3,8 +3,6 @@
 The driver asks the cluster once for each batch. Tasks need the ledger only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final

@@ -4,8 +4,6 @@ Messages may be lost, duplicated or delayed. A transport reconnects and subscrib
 automatically, and reports both: a client that waits for a reply must then repeat its request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, Self

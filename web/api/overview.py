@@ -6,8 +6,6 @@
 3. A total is unknown if a part of it is; a total rate sums the known rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol

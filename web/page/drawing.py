@@ -9,8 +9,6 @@ Only the newest `MAX_DRAWN_SEGMENTS` are drawn. Each drawing exists in two width
 sheet shows one.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence

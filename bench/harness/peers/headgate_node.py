@@ -1,7 +1,5 @@
 """headgate: a daemon with one shard, mosquitto, ZooKeeper, and a ledger in a folder."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

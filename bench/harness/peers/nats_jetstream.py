@@ -1,7 +1,5 @@
 """NATS JetStream in files. The server answers before the operating system has written them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """What the comparison needs of a server and its client."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack

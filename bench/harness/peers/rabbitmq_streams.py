@@ -1,7 +1,5 @@
 """RabbitMQ streams. The server answers before the operating system has written their files."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

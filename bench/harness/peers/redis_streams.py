@@ -1,7 +1,5 @@
 """Redis streams. The server syncs its file before it answers; the client parses with hiredis."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack

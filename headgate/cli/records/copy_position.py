@@ -3,8 +3,6 @@
 The leader keeps it for the target's id, so it names only the source: see headgate.reading.topic_position.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Final

@@ -16,8 +16,6 @@ Rules:
 7. A line above the size limit is never kept in memory as a whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

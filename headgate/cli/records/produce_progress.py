@@ -1,7 +1,5 @@
 """Progress and summary of commands that write or copy records."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ It knows what a registration says, and checks what the user asked for. It keeps 
 membership, and does not decide when to ask.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterable, Mapping
