@@ -153,6 +153,7 @@ class FaultInjector:
         """Set the leader's clock wrong for a moment."""
         leader = self._leader(rng)
         leader.clock_ahead_ms = rng.choice([-1, 1, 8]) * DAY_MS
+        self._world.checker.rules.clock_set_at = asyncio.get_running_loop().time()
         self._world.log(leader.name, f"its clock is {leader.clock_ahead_ms // DAY_MS:+} days ahead")
         self._later(rng.uniform(0.1, 5), lambda: self._set_clock(leader))
 

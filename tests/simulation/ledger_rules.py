@@ -30,6 +30,7 @@ from headgate.model.bucket_ranges import BucketRange, slice_of
 from headgate.model.external_topic import parse_hashes
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, SegmentState
+from shard.state.ledger_time import MAX_STEP_MS
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
@@ -43,6 +44,7 @@ _MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
 
 LEAST_WEIGHT = 4096 // 256
 """4 KiB/s in the unit of weights: streams with less weigh as much as one with this load."""
+CLOCK_WRONG_SECONDS = 10.0
 RELEASE_SECONDS = 10.0
 """How much later than its time limit, or than the end of a freeze, a revocation ends at most: a clock may be a tenth slow."""
 
@@ -63,6 +65,8 @@ class LedgerRules:
     """Whether every consumer runs and answers."""
     thawed_at: float = -math.inf
     """When a daemon last continued after a freeze, in which it ended no revocation."""
+    clock_set_at: float = -math.inf
+    """When the clock of a leader was last set wrong, for some seconds: ages are too high by a step then."""
     deletions: int = 0
     """Number of chunks whose deletion was checked."""
     holdings: HoldingRules = field(default_factory=HoldingRules)
@@ -237,6 +241,7 @@ class LedgerRules:
             lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
             # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
             age_ms = max(state.at_ms - (sealed_at_ms or 0), lived_ms)
+            age_ms += MAX_STEP_MS * (_now_seconds() - self.clock_set_at < CLOCK_WRONG_SECONDS)
             if self.max_age_ms is None or age_ms < self.max_age_ms:
                 raise InvariantViolationError(
                     f"{topic.name}: segment {segment} was pruned {age_ms:.0f} ms after it was sealed"

@@ -21,6 +21,7 @@ SCARCE = AccessRules(
 
 def rules_of(plan: Plan, *, quotas: bool) -> AccessRules:
     """Return the rules of a world; ``quotas``: with quotas, even if its plan has none."""
-    if quotas or "quotas" in plan.programs:
+    # One of the large records would spend them for many minutes.
+    if quotas or plan.kinds & {"quotas", "large_records"} == {"quotas"}:
         return SCARCE
     return RESTRICTED if "rule_breaker" in plan.programs else OPEN
