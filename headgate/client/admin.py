@@ -28,7 +28,7 @@ from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.settings.arguments import require_choice, require_seconds
 from headgate.settings.config import ClientConfig
-from headgate.storage.object_store import Store, open_store
+from headgate.storage.object_store import open_store
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo
 from headgate.views.explanations import Explanation, Plan
@@ -498,10 +498,8 @@ class Admin:
                 "give no timestamp"
             )
         await self._client.ledger_id()
-        return await positions_at(Ledger(self._store(), self._shard(topic)), described, timestamp_ms)
-
-    def _store(self) -> Store:
-        return self._client.store if self._ledger_url is None else open_store(self._ledger_url)
+        store = self._client.store if self._ledger_url is None else open_store(self._ledger_url)
+        return await positions_at(Ledger(store, self._shard(topic)), described, timestamp_ms)
 
     async def _list(self, shards: Iterable[int], request: ListRequestT, kind: type[PageT]) -> list[PageT]:
         """Return all pages of all ``shards``."""

@@ -30,7 +30,9 @@ def select_offsets(
     selected: dict[int, OffsetBounds] = {}
     for segment, (first, stop) in sorted((dict.fromkeys(ends, (0, None)) if offsets is None else offsets).items()):
         if segment not in ends:
-            raise _out_of_range(f"{_absence(topic, segment)}; its segments, and their offsets, are {_listed(ends)}")
+            shown = [f"{each} (0 to {end})" for each, end in sorted(ends.items())[:MAX_SEGMENTS_SHOWN]]
+            listed = ", ".join(shown + ["…"] * (len(ends) > len(shown))) or "none"
+            raise _out_of_range(f"{_absence(topic, segment)}; its segments, and their offsets, are {listed}")
         end = ends[segment] if stop is None else stop
         if not 0 <= first <= end <= ends[segment]:
             found = f"segment {segment} of topic {topic.topic!r} ends at offset {ends[segment]}"
@@ -44,11 +46,6 @@ def _absence(topic: TopicInfo, segment: int) -> str:
     if segment < newest:
         return f"segment {segment} of topic {topic.topic!r} was pruned, and its records were deleted"
     return f"topic {topic.topic!r} has no segment {segment}"
-
-
-def _listed(ends: Mapping[int, int]) -> str:
-    shown = [f"{segment} (0 to {end})" for segment, end in sorted(ends.items())[:MAX_SEGMENTS_SHOWN]]
-    return ", ".join(shown + ["…"] * (len(ends) > len(shown))) or "none"
 
 
 def _out_of_range(text: str) -> PositionOutOfRangeError:

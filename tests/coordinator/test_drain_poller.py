@@ -24,10 +24,6 @@ class NoJitter(random.Random):
         return 1.0
 
 
-async def claims_about(segments: Awaitable[frozenset[int]]) -> dict[int, DrainClaim]:
-    return dict.fromkeys(await segments, DrainClaim(5))
-
-
 class PollerHarness:
     """A poller whose calls are recorded."""
 
@@ -47,9 +43,9 @@ class PollerHarness:
             name="orders/billing",
         )
 
-    def check(self, segments: frozenset[int]) -> Awaitable[dict[int, DrainClaim]]:
+    async def check(self, segments: frozenset[int]) -> dict[int, DrainClaim]:
         self.checked_at.append(asyncio.get_running_loop().time())
-        return claims_about(self.result(segments))
+        return dict.fromkeys(await self.result(segments), DrainClaim(5))
 
     async def nothing(self, segments: frozenset[int]) -> frozenset[int]:
         return NOTHING

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from headgate.cli.completion import complete_daemon
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
-
-if TYPE_CHECKING:
-    from headgate import ClusterInfo
 
 
 @click.group()
@@ -30,18 +25,14 @@ def list_(context: CommandContext) -> None:
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True))
     if context.printed_as_json(found.daemons):
         return
+    led = {
+        name.daemon: [str(each.shard) for each in found.shards if each.daemon == name.daemon] for name in found.daemons
+    }
     print_table(
         ("daemon", "state", "spread", "version", "shards"),
-        [
-            (each.daemon, each.state, each.spread, each.version, _shards_of(each.daemon, found))
-            for each in found.daemons
-        ],
+        [(x.daemon, x.state, x.spread, x.version, ", ".join(led[x.daemon]) or "-") for x in found.daemons],
         drop=("version",),
     )
-
-
-def _shards_of(name: str, found: ClusterInfo) -> str:
-    return ", ".join(str(each.shard) for each in found.shards if each.daemon == name) or "-"
 
 
 @command("headgate daemon drain headgate-b", "headgate daemon drain headgate-b --off", group=daemon, name="drain")

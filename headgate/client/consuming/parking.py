@@ -54,7 +54,7 @@ class Parking:
         state = None if holding is None else holding.parked.get(record.key)
         if holding is None or (not record.parked_number and record.offset < holding.acknowledged):
             self._acknowledger.count_late()
-        elif record.parked_number and (state is None or not state.delivers(record.parked_number)):
+        elif record.parked_number and (state is None or not state.is_delivered(record.parked_number)):
             pass  # Its key was parked again with an earlier record.
         elif state is not None and not record.parked_number:
             self.divert(holding, record)
@@ -97,7 +97,7 @@ class Parking:
         """Acknowledge a record that was resumed, and those of its key before it."""
         holding = self._feed.holdings.get((record.segment, record.generation))
         state = None if holding is None else holding.parked.get(record.key)
-        if holding is None or state is None or not state.delivers(record.parked_number):
+        if holding is None or state is None or not state.is_delivered(record.parked_number):
             self._acknowledger.count_late()
         else:
             state.acknowledged = record.parked_number
@@ -173,6 +173,7 @@ class Parking:
                 if state.is_resuming and not holding.stopped:
                     self._pass(named, state, number - 1, newest)
                     state.queued = number
+                    state.expected.append(number)
                     await self._feed.enqueue(holding, [self._consumed(holding, found[number], number)])
         if state.is_resuming and not holding.stopped:
             self._pass(named, state, end, newest)

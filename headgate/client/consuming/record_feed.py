@@ -58,14 +58,24 @@ class ParkedKey:
     """While it is being resumed: number of the last record that was queued; the others likewise."""
     delivered: int = 0
     acknowledged: int = 0
+    expected: deque[int] = field(default_factory=deque)
+    """Numbers of those that were queued and not taken. The queue may have others, of a resumption that has ended."""
 
-    def delivers(self, number: int) -> bool:
-        """Return whether a resumed record is one to be delivered, or acknowledged."""
-        return self.is_resuming and number > self.acknowledged
+    def is_delivered(self, number: int) -> bool:
+        """Return whether a resumed record was delivered by the present resumption, and is not acknowledged."""
+        return self.is_resuming and self.acknowledged < number <= self.delivered
+
+    def takes(self, number: int) -> bool:
+        """Return whether a resumed record is the next one, which is taken from the queue."""
+        if not self.expected or self.expected[0] != number:
+            return False
+        self.delivered = self.expected.popleft()
+        return True
 
     def end_resumption(self) -> None:
         """Deliver no more of its records; wake what waits for it."""
         self.is_resuming = False
+        self.expected.clear()
         if self.held is not None:
             self.held.set()
             self.held = None
@@ -383,9 +393,8 @@ class RecordFeed:
             return []
         if number:
             parked = holding.parked.get(last.key)
-            if parked is None or not parked.delivers(number):
+            if parked is None or not parked.takes(number):
                 return []
-            parked.delivered = number
         else:
             holding.taken_end = end = last.offset + 1
             if holding.parked and last.key in holding.parked:

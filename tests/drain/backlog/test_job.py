@@ -131,16 +131,8 @@ async def test_a_run_that_is_killed_before_publishing_leaves_nothing(spark, ledg
     assert left(await job_of(spark, ledger)[0].run([0])) == [4]
 
 
-def not_parquet(ledger):
-    ledger.path(3).write_bytes(b"no chunk")
-
-
 def foreign(ledger):
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema([("fact", pa.string())])), ledger.path(3))
-
-
-def misplaced(ledger):
-    shutil.copy(ledger.path(2), ledger.path(3))
 
 
 def missing(ledger):
@@ -156,9 +148,12 @@ def shorter_than_the_result(ledger):
     ("damage", "reason"),
     [
         (lambda ledger: truncate(ledger.path(3)), "000000000003.parquet is damaged: .* no checksum"),
-        (not_parquet, "000000000003.parquet is damaged: .* no checksum"),
+        (lambda ledger: ledger.path(3).write_bytes(b"no chunk"), "000000000003.parquet is damaged: .* no checksum"),
         (foreign, "000000000003.parquet .* headgate did not write"),
-        (misplaced, "000000000003.parquet states that it is chunk 2 of shard 0"),
+        (
+            lambda ledger: shutil.copy(ledger.path(2), ledger.path(3)),
+            "000000000003.parquet states that it is chunk 2 of shard 0",
+        ),
         (missing, "000000000003.parquet is missing, and 000000000004.parquet exists: a gap"),
         (shorter_than_the_result, "000000000002.parquet is counted but missing"),
         (lambda ledger: corrupt(ledger.path(3)), "000000000003.parquet is damaged: .* checksum"),

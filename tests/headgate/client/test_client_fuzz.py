@@ -85,9 +85,8 @@ async def produce_among(payloads: list[bytes]) -> None:
             ):
                 # A forged identity makes requests that no leader would decode.
                 request_id = msgspec.msgpack.decode(message.payload)["request_id"]
-                payload = waiting.pop().replace(
-                    b"\xaarequest_id\x07", b"\xaarequest_id" + b"\xcf" + request_id.to_bytes(8, "big")
-                )
+                forged = b"\xaarequest_id\xcf" + request_id.to_bytes(8, "big")
+                payload = waiting.pop().replace(b"\xaarequest_id\x07", forged)
                 attacker.transport.publish(m.replies_topic(CLUSTER, "anonymous/producer"), payload)
 
         world.broker.spies.append(answer_first)

@@ -16,10 +16,6 @@ from tests.support.worlds.one_shard import OneShard, now_ms
 pytestmark = pytest.mark.looptime
 
 
-def reader(world: OneShard, **options) -> Consumer:
-    return Consumer(client(world, "client-c"), **{"topic": "orders", "subscription": "audit", "name": "c", **options})
-
-
 async def test_it_starts_at_a_point_in_time():
     world = OneShard()
     async with world.leader(), Admin(client(world, "admin")) as admin:
@@ -42,7 +38,7 @@ async def test_its_type_is_that_of_its_consumers():
         await create(world, segments=1)
         await admin.create_subscription("orders", "audit", type="queue")
         with pytest.raises(RequestRejectedError, match="is of type QUEUE; register as QUEUE"):
-            async with reader(world):
+            async with Consumer(client(world, "client-c"), topic="orders", subscription="audit", name="c"):
                 pass
         with pytest.raises(RequestRejectedError, match="exists"):
             await admin.create_subscription("orders", "audit", type="queue")

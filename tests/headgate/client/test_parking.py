@@ -179,6 +179,24 @@ async def test_a_resumed_record_that_fails_again_stays_at_its_place():
         assert ([3, 13, 23, 33, 43, 3], []) == (program.values(), await parked(admin))
 
 
+async def test_what_an_ended_resumption_has_queued_is_not_delivered_by_the_next_one() -> None:
+    """It would be delivered before the record that failed again, and acknowledge it."""
+    async with stream(records=60) as (world, admin):
+        program = Program()
+        async with reader(world, "c") as consumer:
+            await program.read(consumer, 20)
+            for _ in range(2):
+                await admin.resume_key("orders", "billing", POISON)
+                await asyncio.sleep(10)
+                await program.read(consumer, 0.001)
+            program.spared = 99
+            await admin.resume_key("orders", "billing", POISON)
+            await asyncio.sleep(10)
+            await program.read(consumer, 20)
+
+    assert [3, 13, 23, 33, 43, 53] == program.values()
+
+
 async def test_a_dropped_key_continues_with_what_comes_afterwards():
     program = Program()
     async with stream() as (world, admin), reader(world) as consumer:

@@ -122,17 +122,9 @@ def write(text: str | bytes) -> Callable[[Path, Path], None]:
     return damage
 
 
-def remove(path: Path, _: Path) -> None:
-    path.unlink()
-
-
 def make_folder(path: Path, _: Path) -> None:
     path.unlink()
     path.mkdir()
-
-
-def cut(path: Path, _: Path) -> None:
-    path.write_text(path.read_text().replace("MII", "MIJ"))
 
 
 def copy_other(path: Path, other: Path) -> None:
@@ -140,7 +132,7 @@ def copy_other(path: Path, other: Path) -> None:
 
 
 ANY_FILE = [
-    pytest.param(remove, "cannot read {path}: No such file or directory", id="missing"),
+    pytest.param(lambda path, _: path.unlink(), "cannot read {path}: No such file or directory", id="missing"),
     pytest.param(make_folder, "{path} is not a file; name a file", id="folder"),
     pytest.param(write(""), "{path} is empty", id="empty"),
     pytest.param(write("x" * (4 * 1024 * 1024 + 1)), "{path} has more than 4194304 bytes", id="huge"),
@@ -150,7 +142,11 @@ CERTIFICATES = [
     pytest.param(write("hello"), "{path} contains no certificate in PEM format", id="text"),
     pytest.param(write(b"\x30\x82\xff\x00"), "{path} contains no certificate in PEM format", id="binary"),
     pytest.param(copy_other, "{path} contains no certificate in PEM format", id="key"),
-    pytest.param(cut, "{path}: certificate 1 is damaged; copy it again", id="damaged"),
+    pytest.param(
+        lambda path, _: path.write_text(path.read_text().replace("MII", "MIJ")),
+        "{path}: certificate 1 is damaged; copy it again",
+        id="damaged",
+    ),
 ]
 
 

@@ -26,7 +26,7 @@ from shard.access.quotas import MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from shard.requests import verdicts
 from shard.requests.topic_commands import MAX_SEGMENTS
-from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_batch, judge_deadline, judge_term
+from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadline, judge_term
 from shard.state.dedup_window import WINDOW
 from shard.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from shard.subscriptions.refusal import Refusal
@@ -333,10 +333,6 @@ def _batch(**changes: object) -> m.ProduceBatch:
     return m.ProduceBatch(**{**fields, **changes})
 
 
-def _judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
-    return judge_batch(batch, state, durable, user=ANONYMOUS, rules=ALL_BUT_FORBIDDEN)
-
-
 def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
@@ -351,7 +347,8 @@ def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_
     decoded = read_request(m.encode(request), f"{ANONYMOUS}/c")
     if isinstance(decoded, Malformed):
         return Refusal("invalid", decoded.reason)
-    return judge_term(request, EPOCH) or judge_deadline(request, 1000) or _judge_batch(body, _state(finished), durable)
+    judged = judge_term(request, EPOCH) or judge_deadline(request, 1000)
+    return judged or judge_batch(body, _state(finished), durable, user=ANONYMOUS, rules=ALL_BUT_FORBIDDEN)
 
 
 FORBIDDEN = "forbidden"
