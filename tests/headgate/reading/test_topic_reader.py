@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.ledger.chunk import RecordColumns
+from headgate.ledger.paths import chunk_path
 from headgate.reading.head import Head
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
@@ -257,6 +260,15 @@ async def test_a_gap_between_offsets_is_an_error():
     known = await written((0,), (0,))
     with pytest.raises(LedgerError, match="continues at offset 1, expected 0: records are missing"):
         await places(reader(known, first_chunk=2).stored())
+
+
+@pytest.mark.parametrize(("topics", "offsets"), [([1, 1], [0, 2]), ([1, 9], [0, 1])], ids=["gap", "other topic"])
+async def test_a_chunk_with_records_that_do_not_count_is_not_taken_for_whole(topics: list[int], offsets: list[int]):
+    known, builder, path = await written((0, 0, 0)), ChunkBuilder(), chunk_path(0, 1)
+    builder.records.extend(RecordColumns(topics, [0, 0], offsets, [0, 0], [b"k"] * 2, [b""] * 2, [(), ()]))
+    known.ledger.store.objects[path] = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1)
+    with pytest.raises(LedgerError, match=r"continues at offset 2, expected 1|ends at offset 1 in the ledger"):
+        await places(reader(known, {0: 0}).stored())
 
 
 @pytest.mark.parametrize("follows", [False, True])
