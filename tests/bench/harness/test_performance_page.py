@@ -1,7 +1,5 @@
 """docs/performance.md: measured in one run, labelled if it was a quick one, and made from the stored results."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each record is in the table once, whatever ends the runs, and what cannot be continued is refused."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Which columns a record gets, and what is said of records that do not fit."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of the tables that `headgate export` writes, on the libraries that write them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

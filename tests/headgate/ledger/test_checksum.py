@@ -1,7 +1,5 @@
 """Seals: their places, what they detect, and that other readers do not notice them."""
 
-from __future__ import annotations
-
 import io
 import json
 import zlib

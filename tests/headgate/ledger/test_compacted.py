@@ -1,7 +1,5 @@
 """Manifests: which ranges are read, which are rejected, and deletion of the records of removed segments."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The facts of each entry: the columns that Spark and consumers read instead of the entry."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.ledger.facts import facts_of

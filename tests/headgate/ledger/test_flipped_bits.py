@@ -4,8 +4,6 @@ The bits of small objects are flipped one by one, those of larger ones in steps 
 position and each part.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every reader stops at an object of another version with one line that names it and says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 

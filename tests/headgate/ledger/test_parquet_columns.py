@@ -1,7 +1,5 @@
 """Columns read with arro3 equal the values that pyarrow wrote, in each encoding that writers use."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of objects are recognized only as headgate writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.ledger import paths

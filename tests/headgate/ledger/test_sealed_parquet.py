@@ -1,7 +1,5 @@
 """The order of checks: checksum, then format, then the rest, and each complaint begins with the path."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

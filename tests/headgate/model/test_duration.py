@@ -1,7 +1,5 @@
 """Durations as people read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model.time_text import duration

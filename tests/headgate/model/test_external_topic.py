@@ -1,7 +1,5 @@
 """Segments of external topics on the ring."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

@@ -1,7 +1,5 @@
 """Times that a person or a program has written."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

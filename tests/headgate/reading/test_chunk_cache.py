@@ -1,7 +1,5 @@
 """The cache of decoded chunks: each is loaded once, and those that exist ahead of their turn."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 

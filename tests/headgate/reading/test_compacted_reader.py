@@ -1,7 +1,5 @@
 """Readers begin in compacted objects and continue in chunks, while chunks and ranges are deleted."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Which records of a segment a reader delivers: by grant, acknowledged range and key bucket."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The head of a shard that readers wait for."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What a consumer knows of a history, judged by a leader."""
 
-from __future__ import annotations
-
 import random
 from itertools import count
 

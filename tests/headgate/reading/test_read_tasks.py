@@ -1,7 +1,5 @@
 """Tasks of a range of offsets: together they have each record once, whatever is compacted after they were made."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

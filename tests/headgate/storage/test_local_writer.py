@@ -1,7 +1,5 @@
 """Writing objects to a folder. test_object_store.py and the contract suite test the folder as a store."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """A folder as a store, where it differs from a bucket. tests/contract/test_store_contract.py tests both."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
