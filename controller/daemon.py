@@ -225,7 +225,6 @@ class Daemon:
 
     @property
     def drain_state(self) -> tuple[DrainState, str]:
-        """State of the drain service, and its reason."""
         return self._drain.state
 
     def _leader_of(self, shard: int) -> str | None:

@@ -15,8 +15,6 @@ from shard.subscriptions.two_witnesses import DrainClaim
 
 
 class LedgerPort(Protocol):
-    """The shard's ledger."""
-
     @property
     def durable(self) -> int:
         """Number of the newest durable chunk."""

@@ -138,7 +138,6 @@ class ExternalBacklogQuery(msgspec.Struct, frozen=True):
 
     @property
     def topic_key(self) -> tuple[int, int]:
-        """(shard, topic id)."""
         return self.shard, self.topic_id
 
 
@@ -212,8 +211,6 @@ class CountResponse(Response, frozen=True, kw_only=True):
 
 
 class DrainedResponse(CountResponse, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
-    """The drained segments of the query."""
-
     drained: dict[int, int] = {}
     """Segment → the end to which it was counted."""
     from_tables: bool = False
@@ -221,13 +218,10 @@ class DrainedResponse(CountResponse, frozen=True, kw_only=True, tag="drained", o
 
 
 class BacklogResponse(CountResponse, frozen=True, kw_only=True, tag="backlog"):
-    """The backlogs of the shard."""
-
     rows: list[Backlog] = []
     as_of_ms: int = 0
     """The time that the rows hold for."""
     external: list[ExternalBacklogResponse] = []
-    """The external topics in the request."""
 
 
 class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):

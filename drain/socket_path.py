@@ -8,7 +8,6 @@ from typing import Final
 from headgate.errors import ConfigError
 
 SOCKET_PATH_BYTES: Final = 107
-"""Longest path of a socket on Linux."""
 
 
 def socket_path(text: str) -> Path:

@@ -75,7 +75,6 @@ class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     subscriptions: dict[int, str]
-    """Subscription id → its name."""
     labels: dict[int, str]
     """Segment → its name at the source."""
     opaque: bool = False

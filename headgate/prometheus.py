@@ -25,7 +25,6 @@ class ClientCollector(Collector):
         self._clients = clients
 
     def collect(self) -> Iterator[Metric]:
-        """Return the values of all clients."""
         values = [(name, client.metrics()) for name, client in list(self._clients.items())]
         for kind, name, metric in described():
             create = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

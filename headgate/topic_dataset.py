@@ -48,7 +48,6 @@ class Dataset:
         self.topic = topic
         """The topic as the leader described it."""
         self.ledger_id = ledger_id
-        """The id of its ledger."""
         self.offsets = dict(offsets)
         """Segment → the first offset, and the one before which it ends."""
 

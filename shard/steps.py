@@ -28,7 +28,6 @@ class TakeSteps(Protocol):
 
 
 def complete(steps: Steps[ResultT]) -> ResultT:
-    """Take all steps at once, and return the result."""
     while True:
         try:
             next(steps)

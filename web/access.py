@@ -43,7 +43,6 @@ class HttpAccess:
     tls: ssl.SSLContext | None = None
     """Certificate and, if clients must present certificates, their authorities. None: no TLS."""
     tokens: Tokens | None = None
-    """None: no token is needed."""
     open_metrics: bool = False
 
     def denial(self, authorization: str | None) -> HttpDenial | None:

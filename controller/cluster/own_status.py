@@ -167,7 +167,6 @@ def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> S
 
 
 async def topic_document(instance: str, leader: ShardLeader, name: str) -> TopicDocument:
-    """Return one topic. Raises UnknownNameError."""
     topic = _find(leader, name)
     summary, own = await _topic_summary(instance, leader, topic)
     return TopicDocument(

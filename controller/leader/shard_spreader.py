@@ -70,8 +70,6 @@ class Decided:
 
 
 class ShardSpreader:
-    """One per daemon."""
-
     def __init__(
         self,
         *,

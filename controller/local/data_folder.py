@@ -74,7 +74,6 @@ class DataFolder:
             raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to discard the last ports") from None
 
     def save_state(self, state: NodeState) -> None:
-        """Save ``state`` for the next start."""
         self.write("up.json", msgspec.json.encode(state).decode())
 
     def write(self, name: str, text: str) -> Path:

@@ -41,7 +41,6 @@ async def read_any_connect(
 
 
 async def serve(config: dict[str, Any]) -> None:
-    """Serve until SIGTERM."""
     ConnectPayload.from_stream = read_any_connect
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -41,7 +41,6 @@ from shard.subscriptions.refusal import Refusal
 DELETE_TIMEOUT_SECONDS = 60.0
 """Longest wait for one deletion."""
 DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
-"""After a deletion that failed."""
 
 log = structlog.get_logger(__name__)
 

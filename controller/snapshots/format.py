@@ -75,7 +75,6 @@ class _Core(msgspec.Struct, kw_only=True):
 
 
 _OF_STATE: Final = tuple(name for name in _Core.__struct_fields__ if hasattr(ShardState(0), name))
-"""The fields that are attributes of the state as they are."""
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -196,7 +195,6 @@ def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
 
 
 FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch]))
-"""The fields of a snapshot of this version."""
 
 
 def _encode_hook(value: Any) -> Any:

@@ -32,7 +32,6 @@ from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
 
 OnUnusableSnapshot = Callable[[int], None]
-"""Called with the shard of an unusable snapshot."""
 
 log = structlog.get_logger(__name__)
 

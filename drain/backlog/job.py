@@ -61,7 +61,6 @@ class RunOutcome:
     chunks: int = 0
     """Number of new chunks that were counted."""
     ledger: CountedLedger = field(default_factory=CountedLedger)
-    """What was counted."""
 
     async def collect(self, shards: Iterable[int], work: Callable[[int], Awaitable[FoundT]]) -> dict[int, FoundT]:
         """Return what ``work`` returns for each shard; a shard whose work raises HeadgateError is added to failures."""

@@ -79,7 +79,6 @@ class MergedRow:
     present: bool = False
     """A fact or the previous result says that it exists."""
     from_previous: bool = False
-    """It was in the previous result."""
 
 
 def merged_rows(aggregates: pa.Table) -> Mapping[int, list[MergedRow]]:

@@ -101,7 +101,6 @@ async def newest_of_ledger(store: Store, shard: int, ledger: CountedLedger) -> R
 
 
 async def delete_results(store: Store, shard: int) -> None:
-    """Delete all results of ``shard``; raises StoreError."""
     for watermark in await watermarks(store, shard):
         await store.delete(result_path(shard, watermark))
 

@@ -73,7 +73,6 @@ _FACTS_AND_RECORDS: Final = _RECORDS.append(pa.field("fact", pa.string()))
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
     chunks: int = CHUNKS
-    """Chunks in one range of level 0."""
     delay_seconds: float = 300.0
     """Minimum age of the youngest chunk: consumers at the tail have read it then."""
     delete_after_seconds: float = 6 * 3600.0
@@ -247,7 +246,6 @@ class _Written:
     objects: list[CompactedObject]
     """Sorted by topic, segment and offset."""
     facts: pa.Table
-    """The aggregated facts of the range."""
 
 
 def _run_name(chunks: ChunkRange, now_ms: int) -> str:

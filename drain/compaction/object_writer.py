@@ -25,7 +25,6 @@ from headgate.ledger.checksum import checksum
 KEYS: Final = ("topic_id", "segment", "part")
 """What is the same in all records of an object, and in its path."""
 RECORD_COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value", "headers")
-"""The columns of a compacted object."""
 _WRITTEN: Final = (
     "topic_id long, segment long, part long, path string, first_offset long, end_offset long, size_bytes long, "
     "first_at_ms long, last_at_ms long, checksum long"

@@ -140,7 +140,6 @@ class PublishedRanges:
 
 
 def run_folder(manifest: Manifest) -> str:
-    """Return the folder of the run that wrote the manifest."""
     return manifest.facts.rsplit("/", 1)[0]
 
 

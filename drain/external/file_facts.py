@@ -35,7 +35,6 @@ Each file has a row without a label, with its fault, or with the mapped columns 
 
 
 def read_facts(number: int, file: DataFile, columns: Columns) -> Iterator[pa.Table]:
-    """Yield the facts (`FACTS`) of ``file``, whose number is ``number``."""
     facts_of = {"entries": _entries, "ranges": _ranges, "positions": _positions}[columns.facts]
     optional = {name: column for name, column in columns.mapped if name in OPTIONAL}
     row: dict[str, Any] = {"file": number}
@@ -78,7 +77,6 @@ def _positions(rows: pa.Table) -> pa.Table:
 
 
 def facts_frame(session: SparkSession, files: Sequence[DataFile], columns: Columns, first: int) -> DataFrame:
-    """Return the facts of ``files``, which are numbered from ``first`` on."""
     return _in_tasks(session, files, lambda at, file: read_facts(first + at, file, columns), FACTS)
 
 

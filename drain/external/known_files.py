@@ -25,7 +25,6 @@ from drain.external.file_reader import GONE, DataFile
 from headgate.errors import HeadgateError
 
 SHOWN: Final = 10
-"""Names in an error."""
 
 
 class TableError(HeadgateError):
@@ -74,7 +73,6 @@ class KnownFiles:
         return self._facts.filter(pc.is_valid(self._facts["label"]))
 
     def files(self) -> dict[int, DataFile]:
-        """Return number in the facts → file."""
         return {number: file for file, number in self._numbers.items()}
 
     def check(self, ends: Mapping[str, int | None]) -> None:
@@ -157,14 +155,12 @@ class Span(NamedTuple):
     """None: there are several parts, and their distinct entries have to be counted."""
 
     def after(self, order: str) -> Range | None:
-        """Return the range after ``order``; None if it is empty."""
         if order >= self.whole.high:
             return None
         return self.whole if order < self.whole.low else self.whole._replace(after=order)
 
 
 def spans(known: KnownFiles) -> dict[str, list[Span]]:
-    """Return label → the spans of that segment."""
     found: dict[str, list[Span]] = {}
     files = known.files()
     rows_by_order = known.facts.sort_by([("label", "ascending"), ("low", "ascending")]).to_pylist()

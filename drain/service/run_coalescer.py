@@ -55,7 +55,6 @@ class _Topic:
 
     @cached_property
     def backlogs(self) -> tuple[Backlog, ...]:
-        """The backlog of all subscriptions."""
         return outstanding(self.rows)
 
     @cached_property
@@ -115,7 +114,6 @@ class RunCoalescer(BackgroundService):
         self._growing: set[int] = set()
         """Shards that had grown when they were counted last, and are counted ahead."""
         self._topics: dict[int, Mapping[int, _Topic]] = {}
-        """Shard → the topics of its result."""
         self._count_history: dict[int, History] = {}
         self.runs = 0
 

@@ -53,7 +53,6 @@ class ClassicCalls:
         self._context.setLocalProperty("spark.scheduler.pool", run.rpartition("-")[0])
 
     def cancel(self, run: str) -> None:
-        """Cancel the run with that name, if it is running."""
         self._context.cancelJobGroup(run)
 
     def ping(self) -> None:

@@ -48,7 +48,6 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) ->
 
 
 def java_major_version(output: str) -> int | None:
-    """Return the major version in the output of ``java -version``, or None."""
     found = _VERSION.search(output)
     return None if found is None else int(found.group(1))
 

@@ -39,8 +39,6 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class CommandContext:
-    """One invocation of the command line."""
-
     config: Path | None = None
     debug: bool = False
     as_json: bool = False

@@ -502,7 +502,6 @@ class Admin:
         return await positions_at(Ledger(store, self._shard(topic)), described, timestamp_ms)
 
     async def _list(self, shards: Iterable[int], request: ListRequestT, kind: type[PageT]) -> list[PageT]:
-        """Return all pages of all ``shards``."""
         found = await asyncio.gather(*(self._list_shard(shard, request, kind) for shard in shards))
         return [page for pages in found for page in pages]
 

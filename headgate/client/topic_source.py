@@ -60,7 +60,6 @@ class TopicSource:
         return number, (await self.ledger.header(number)).term_id
 
     async def look(self) -> Snapshot:
-        """Return the topic as it is now."""
         chunk, term_id = await self.newest()
         return Snapshot(await self.describe(), self.ledger_id, chunk, term_id)
 

@@ -33,7 +33,6 @@ class MigratedShard(msgspec.Struct, frozen=True):
 
 
 async def scan(table: str, client: Any = None) -> list[dict[str, Any]]:
-    """Return all rows of a table of DynamoDB."""
     source = client or new_client("dynamodb")
 
     def pages() -> list[dict[str, Any]]:

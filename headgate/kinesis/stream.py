@@ -40,8 +40,6 @@ class ShardGoneError(HeadgateError):
 
 
 class Page(NamedTuple):
-    """One answer of GetRecords."""
-
     records: Sequence[tuple[str, str, bytes, int]]
     """(sequence number, partition key, data, arrival in milliseconds since 1970)."""
     iterator: str | None

@@ -19,7 +19,6 @@ from headgate.reading.topic_position import TopicPosition
 
 class ExportTable(Protocol):
     name: str
-    """In messages."""
     position: TopicPosition | None
     """What the table has; None: nothing."""
 

@@ -38,7 +38,6 @@ def check(data: bytes, expected: int) -> None:
 
 
 def seal(data: bytes | memoryview, at: int = 0) -> bytes:
-    """Return ``data`` with a seal at position ``at``."""
     view = memoryview(data)
     return sealed([view[:at]], view[at:])
 

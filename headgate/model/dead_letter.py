@@ -57,5 +57,4 @@ def origin_of(headers: Headers) -> Origin | None:
 
 
 def without_origin(headers: Headers) -> Headers:
-    """Return the headers of the record itself."""
     return tuple(header for header in headers if not header[0].startswith(ORIGIN_PREFIX))

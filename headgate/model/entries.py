@@ -529,7 +529,6 @@ _DECODER: msgspec.msgpack.Decoder[AnyEntry] = msgspec.msgpack.Decoder(AnyEntry)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return the msgpack form of ``entry``."""
     return _ENCODER.encode(entry)
 
 

@@ -29,8 +29,6 @@ SCHEMA: Final = Schema([Field(name, kind) for name, (_, kind) in COLUMNS.items()
 
 
 class LedgerRecord(NamedTuple):
-    """One stored record."""
-
     segment: int
     offset: int
     timestamp_ms: int
@@ -73,7 +71,6 @@ class StoredRows(NamedTuple):
     """Records of one object, in the order in which they were stored."""
 
     columns: Columns
-    """All records of the object."""
     picked: Sequence[int]
     """The rows of ``columns`` that count, rising; a range if they follow each other."""
     segment: int | None = None

@@ -37,11 +37,9 @@ class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int = 0
     """A chunk that existed then; 0: none is known."""
     term_id: int = 0
-    """The term that wrote it."""
 
 
 def beginning(topic: TopicInfo, ledger_id: str) -> TopicPosition:
-    """Return the position before all records of ``topic``."""
     return TopicPosition(topic=topic.topic, topic_id=topic.topic_id, ledger_id=ledger_id)
 
 
@@ -53,7 +51,6 @@ class Snapshot(NamedTuple):
     chunk: int
     """The newest chunk before that moment. Records that the ends do not count are not in it."""
     term_id: int
-    """The term that wrote it."""
 
     @property
     def ends(self) -> dict[int, int]:

@@ -100,9 +100,7 @@ class Attempt:
     client: aiomqtt.Client
     writer: PacketWriter
     sockets: TlsSockets | None = None
-    """None without TLS."""
     accepted: bool = False
-    """By the broker."""
     connected: bool = False
     """All filters are subscribed."""
 

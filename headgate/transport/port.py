@@ -23,7 +23,6 @@ class BrokerProperties:
     answer_seconds: float = 0.0
     """From the beginning of the connection to the answer; 0: not measured."""
     maximum_packet_bytes: int | None = None
-    """None: no limit."""
     maximum_qos: int = 2
     retains: bool = True
     wildcards: bool = True

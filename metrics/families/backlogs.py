@@ -49,7 +49,6 @@ class BacklogMetrics:
         self._topics = frozenset(topics)
         self._max_subscriptions = max_subscriptions
         self._known: dict[int, dict[SubscriptionKey, BacklogInfo]] = {}
-        """Shard → its newest known backlogs."""
         self._exported: frozenset[SubscriptionKey] = frozenset()
         self._shard_gauges = {
             name: metrics.removable_gauge(name, text, "shard") for name, text in _SHARD_GAUGES.items()

@@ -12,7 +12,6 @@ from shard.subscriptions.refusal import Refusal, refuse
 
 
 def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal | None:
-    """Return the refusal of the request ``body`` of ``user``; None if the rules allow it."""
     act = required(body)
     if act is None:
         return None

@@ -39,8 +39,6 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """A set of actions."""
-
     DEVICE = "device"
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -55,7 +53,6 @@ ACTIONS: Final[Mapping[Role, frozenset[Action]]] = {
     Role.OBSERVER: frozenset({Action.DESCRIBE}),
     Role.ADMINISTRATOR: frozenset(Action),
 }
-"""Role → what it may do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,6 @@ def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str]
 
 
 def _coarsest_division(segment: int, ranges: Iterable[BucketRange]) -> list[SegmentSlice]:
-    """Return the coarsest division of ``segment`` that keeps each of ``ranges``."""
     found: list[SegmentSlice] = []
     pending = [(range(KEY_BUCKETS), list(ranges))]
     while pending:

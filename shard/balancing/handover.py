@@ -32,7 +32,6 @@ class HandoverState:
     """Slice → owner, for all grantable segments. No two slices overlap."""
     holdings: Mapping[SegmentSlice, Holding]
     consumers: Container[str]
-    """Names of the registered consumers."""
     retired: AbstractSet[int] = frozenset()
     """Segments that no consumer needs to read again."""
     confirmed: AbstractSet[SegmentSlice] = frozenset()

@@ -41,9 +41,7 @@ MIN_SAMPLES = 3
 @dataclass(frozen=True, slots=True)
 class LoadSample:
     records: int
-    """Total records stored."""
     size_bytes: int
-    """Total bytes stored."""
     backlog: int
     """Unacknowledged records; 0 if the type acknowledges nothing."""
 
@@ -59,8 +57,6 @@ class LoadSample:
 
 @dataclass(slots=True)
 class _SegmentLoad:
-    """The smoothed load of one segment."""
-
     cost: int
     load: int | None
     """In bytes per second; None before the second sample."""

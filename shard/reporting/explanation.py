@@ -54,7 +54,6 @@ class ExplanationContext:
     revoke_timeout_seconds: float
     grace_seconds: float
     held: Mapping[int, Sequence[SegmentHolder]]
-    """Segment → its holders."""
     has_drain_checker: bool = True
     """Whether a drain check is configured."""
     next_poll_seconds: float | None = None
@@ -84,7 +83,6 @@ def explain(
     segments: Sequence[int],
     consumers: Sequence[str],
 ) -> Steps[m.Explanation]:
-    """Explain the existing ``segments`` and ``consumers``."""
     yield len(subscription.holdings)
     explainer = _Explainer(subscription, topic, gate, explanation_context)
     explained_segments: list[m.SegmentReasons] = []

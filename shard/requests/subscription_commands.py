@@ -232,7 +232,6 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
 
 
 def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
-    """Return one page of the parked keys."""
     _, subscription = find_subscription(request.topic, request.subscription, state)
     page: Page[m.ParkedKeyInfo] = Page()
     parked = subscription.redelivery.parked

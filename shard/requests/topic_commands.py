@@ -154,8 +154,6 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
 
 
 def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
-    """List the topics of the shard, by name."""
-
     def answer(state: ShardState) -> m.AnyReplyBody:
         topics, following = cut_page(
             ((name,), describe(topic, state.shard))

@@ -19,8 +19,6 @@ from headgate.model.hashing import segment_hash
 
 
 class ParkedKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One parked key."""
-
     number: int
     """Rises with each key that is parked: the order of the list."""
     since_ms: int
@@ -38,8 +36,6 @@ class ParkedKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(slots=True)
 class ParkedKeys:
-    """The parked keys of one subscription."""
-
     keys: dict[bytes, ParkedKey] = field(default_factory=dict)
     """In the order of their numbers."""
     resuming: dict[bytes, None] = field(default_factory=dict)
@@ -49,7 +45,6 @@ class ParkedKeys:
     """The keys, sorted by their hashes."""
 
     def __post_init__(self) -> None:
-        """Index the keys."""
         self._by_hash = sorted((segment_hash(key), key) for key in self.keys)
 
     def within(self, first_hash: int, last_hash: int) -> list[bytes]:
@@ -69,13 +64,11 @@ class ParkedKeys:
         insort(self._by_hash, (segment_hash(entry.key), entry.key))
 
     def add_record(self, key: bytes) -> ParkedKey:
-        """Count one more record of a parked key, and return it."""
         known = self.keys[key]
         self.keys[key] = replace(known, last=known.last + 1)
         return self.keys[key]
 
     def resume(self, entry: e.KeyResumed) -> None:
-        """Begin to resume a key."""
         if (known := self.keys.get(entry.key)) is not None:
             resumed = known.last if entry.dropped else known.resumed
             self.keys[entry.key] = replace(known, resumed=resumed)
@@ -86,7 +79,6 @@ class ParkedKeys:
         self.keys[key] = replace(self.keys[key], resumed=number)
 
     def unpark(self, key: bytes) -> None:
-        """End the parking of a key."""
         del self.keys[key]
         self.resuming.pop(key, None)
         del self._by_hash[bisect_left(self._by_hash, (segment_hash(key), key))]

@@ -225,7 +225,6 @@ class Producers(Mapping[int, ProducerState]):
             self._tokens[token] = producer.producer_id
 
     def remove(self, producer_id: int) -> ProducerState | None:
-        """Remove a producer with its name and its tokens, and return it."""
         producer = self.get(producer_id)
         if producer is None:
             return None

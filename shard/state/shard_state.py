@@ -34,7 +34,6 @@ class Tombstone:
     """A pruned segment whose data is still to be deleted."""
 
     chunk: int
-    """The chunk that pruned it."""
     at_ms: int
 
 

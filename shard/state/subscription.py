@@ -217,7 +217,6 @@ class Subscription:
         return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, OffsetRanges()))
 
     def unacknowledged_records(self, segment_slice: SegmentSlice, end_offset: int) -> RecordCount:
-        """Return the backlog of ``segment_slice``, whose records end at ``end_offset``."""
         segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
         progress = self.progress_by_bucket.get(segment)
         if progress is None and segment not in self.acknowledged_ranges:
@@ -233,12 +232,10 @@ class Subscription:
         return sorted(segment_slice for segment_slice, holding in self.holdings.items() if holding.consumer == consumer)
 
     def held_in(self, segments: AbstractSet[int]) -> list[SegmentSlice]:
-        """Return the slices of ``segments`` that are held, in no order."""
         whole: AbstractSet[SegmentSlice] = self.holdings.keys() & segments
         return [*whole, *(held for held in self._held_ranges if held.segment in segments)]
 
     def held_at(self, segment: int, generation: int) -> SegmentSlice | None:
-        """Return the slice of ``segment`` that is held at ``generation``; None if there is none."""
         segment_slice = self._slices_by_generation.get(generation)
         return None if segment_slice is None or segment_of(segment_slice) != segment else segment_slice
 
@@ -452,7 +449,6 @@ class Subscription:
 
 
 def _without(values: Mapping[int, ValueT], segments: Collection[int]) -> dict[int, ValueT]:
-    """Return a copy of ``values`` without ``segments``."""
     kept = dict(values)
     for segment in segments:
         kept.pop(segment, None)

@@ -21,7 +21,6 @@ class Terms:
     start_chunks: list[int] = field(default_factory=list)
     """The first chunk of every term, ascending; members permanently."""
     ids: list[int] = field(default_factory=list)
-    """The id of each of them."""
     started_at_ms: int = 0
     """Ledger time of the newest term's first chunk."""
 

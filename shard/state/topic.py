@@ -61,7 +61,6 @@ class Topic:
     tails: dict[int, SegmentTail]
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     first_segments: int = 1
-    """Number of segments at creation."""
     policy: e.TopicPolicy = e.NO_POLICY
     """Overrides of the cluster's settings."""
     external: ExternalTopic | None = None

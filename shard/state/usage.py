@@ -25,19 +25,16 @@ class Usage(dict[tuple[str, Owned], int]):
             self.pop((user, owned), None)
 
     def add_topic(self, topic: Topic, times: Literal[1, -1] = 1) -> None:
-        """Add a topic with everything in it, or remove it."""
         self.add(topic.user, "topics", times)
         self.add(topic.user, "segments", times * len(topic.layout.segments))
         for subscription in topic.subscriptions.values():
             self.add_subscription(subscription, times)
 
     def add_subscription(self, subscription: Subscription, times: Literal[1, -1] = 1) -> None:
-        """Add a subscription with its consumers, or remove it."""
         self.add(subscription.user, "subscriptions", times)
         for consumer in subscription.consumers.values():
             self.add_consumer(consumer, times)
 
     def add_consumer(self, consumer: RegisteredConsumer | None, times: Literal[1, -1] = 1) -> None:
-        """Add a consumer if there is one, or remove it."""
         if consumer is not None:
             self.add(user_of(consumer.client_id), "consumers", times)

@@ -62,7 +62,6 @@ def remaining_at_source(topic: TopicView, segment: int, position: int) -> str:
 
 
 def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:
-    """Return the additional grant fields of ``segment`` if its topic is external."""
     label = topic.layout.segments[segment].label
     if topic.external is None or label is None:
         return None

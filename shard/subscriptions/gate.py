@@ -36,7 +36,6 @@ class Gate:
     blocked: Mapping[int, tuple[int, ...]]
     """Segment → the nearest undrained ancestors that block it, nearest first, at most `MAX_NAMED_BLOCKERS`."""
     retired: frozenset[int]
-    """Sealed and drained."""
 
 
 def is_gated(subscription_type: SubscriptionType | None, order: Order) -> bool:

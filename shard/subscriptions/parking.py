@@ -37,7 +37,6 @@ MAX_RESUMING_KEYS: Final = 100
 
 
 def has_key(topic: TopicView, held: SegmentSlice, key: bytes) -> bool:
-    """Return whether ``held`` has the records of ``key``."""
     segment = topic.layout.segments[segment_of(held)]
     return segment.first_hash <= segment_hash(key) <= segment.last_hash and key_bucket(key, KEY_BUCKETS) in buckets_of(
         held

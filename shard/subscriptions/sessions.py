@@ -45,8 +45,6 @@ def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: s
 
 @dataclass(frozen=True, slots=True)
 class ExpiredConsumers:
-    """Sorted names."""
-
     disconnected: tuple[str, ...]
     """Connected until now, without a heartbeat for too long."""
     evicted: tuple[str, ...]

@@ -37,7 +37,6 @@ class Overview:
 
 
 def merged(cluster: str, daemon: str, as_of_ms: int, shards: int, parts: Sequence[DaemonPart]) -> Overview:
-    """Return the overview of ``parts``, asked by ``daemon``."""
     leaders = _leaders(parts)
     topics: list[TopicSummary] = []
     subscriptions: list[SubscriptionSummary] = []

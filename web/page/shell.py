@@ -24,7 +24,6 @@ class Page:
     crumbs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(text, path) of the pages above it, and of itself."""
     heading: str = ""
-    """Default: the title."""
     live: bool = field(default=True)
     """Whether a stream of events replaces the parts."""
 

@@ -21,7 +21,6 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     settled: bool = False
     """It has been live for long enough to get shards by the spread."""
     leaving: bool = False
-    """It is stopping."""
     loads: dict[int, Annotated[int, Meta(ge=0)]] = {}
     """Shard → load in bytes per second, for the shards that it leads (`controller.leadership.policy.shard_load`)."""
     readiness: Readiness = "ready"

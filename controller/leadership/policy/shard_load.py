@@ -65,7 +65,6 @@ class ShardLoads:
 
     def __init__(self) -> None:
         self.reported: Loads = {}
-        """What this daemon reports."""
         self._known: dict[int, int] = {}
         """What was reported last for each shard, by any daemon."""
         self._measured: dict[int, _Measured] = {}

@@ -44,7 +44,6 @@ class LiveDaemon:
     """It has been live for long enough to attract shards."""
     in_maintenance: bool = False
     leaving: bool = False
-    """It is stopping."""
     readiness: Readiness = "ready"
 
     @property

@@ -56,7 +56,6 @@ class History:
     led_since: Mapping[int, float]
     """Shard → start of the term, for the shards that it leads."""
     started_at: float
-    """When this daemon started."""
     without_topics: frozenset[int] = frozenset()
     """Shards that it leads and no client uses."""
     in_flight: frozenset[int] = frozenset()

@@ -79,7 +79,6 @@ class Action(StrEnum):
     PASS_OVER = "pass_over"  # noqa: S105 - a lock
     """Let the contender behind the successor be the first one."""
     FORGET = "forget"
-    """Forget the successor."""
 
 
 _STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)

@@ -39,7 +39,6 @@ class RefusedError(HeadgateError):
 
 
 FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError, RefusedError)
-"""The exceptions of a failed call."""
 
 
 @dataclass(frozen=True, slots=True)

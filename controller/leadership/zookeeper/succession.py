@@ -28,7 +28,6 @@ class Contender:
     prefix: str
     """Of its queue node."""
     wakeup: asyncio.Event
-    """Triggers a reconciliation."""
     watcher: Callable[[object], None]
     task: asyncio.Task[None] | None = None
     session: int = -1

@@ -46,7 +46,6 @@ def encode_copy(position: TopicPosition) -> bytes:
 
 
 def decode_copy(stored: bytes) -> TopicPosition | None:
-    """Return the position of a copy; None if ``stored`` is something else."""
     try:
         found = _DECODER.decode(stored)
     except msgspec.DecodeError:
@@ -65,8 +64,6 @@ def decode_copy(stored: bytes) -> TopicPosition | None:
 
 
 class CopyProgress:
-    """The positions of one run."""
-
     def __init__(self, now: Snapshot, starts: Mapping[int, int]) -> None:
         """Copy what is stored now, from ``starts`` on. Raises HeadgateError if the copy could not be resumed later."""
         self.starts = starts

@@ -53,7 +53,6 @@ class LineParser:
 class _Beginning:
     offset: int = 0
     number: int = 0
-    """Lines before it."""
     hasher: blake2b | None = None
     """Of the bytes before it; None: the producer has no name."""
 

@@ -17,7 +17,6 @@ class OutcomeCounts:
     unknown: int = 0
     """Failed records that may have been stored."""
     skipped: int = 0
-    """Invalid lines."""
     blank: int = 0
     """Blank lines of a source of JSON, which are no records."""
     byte_order_marks: int = 0

@@ -94,7 +94,6 @@ class OpenLetters:
     letters: list[dict[str, Any]]
 
     def is_own(self, origin: Origin | None) -> bool:
-        """Apply rule 3."""
         own = self.ledger_id, self.source.topic, self.source.topic_id, self.described.subscription_id
         return origin is not None and origin.owner == own
 

@@ -21,7 +21,6 @@ def format_bytes(size: int) -> str:
 
 
 def rate_text(per_second: float | None) -> str:
-    """Return ``0.3`` or ``1 234``."""
     if per_second is None:
         return UNKNOWN
     return f"{per_second:.1f}" if per_second < _EXACT_BELOW else f"{per_second:,.0f}".replace(",", " ")

@@ -227,7 +227,6 @@ class ConsumerRequests:
         return (await self._ask(body, m.DeliveriesBegun))[0]
 
     def origin(self, letter: m.DeadLetter) -> Origin:
-        """Return where ``letter`` is from."""
         assert self.topic_id is not None, "only a member gets dead letters"
         return Origin(
             ledger=self.ledger_id,

@@ -31,7 +31,6 @@ from headgate.storage.object_store import Store
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
 RUN_RECORDS: Final = 250
-"""Most records of one run."""
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
@@ -45,8 +44,6 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 @dataclass(slots=True, eq=False)
 class ParkedKey:
-    """A parked key of a held segment."""
-
     queued_end: int
     """The offset after the last record that was queued before the key was parked."""
     is_resuming: bool = False

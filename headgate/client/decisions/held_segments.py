@@ -62,7 +62,6 @@ class HeldSegments:
         """(leader epoch, revocation) before the first list; None: there was one."""
         self._granted_since_registration: set[HeldKey] = set()
         self._by_segment: dict[int, dict[int, SegmentSlice]] = {}
-        """Segment → generation → the slice that is held."""
         self._released_slices: dict[int, dict[SegmentSlice, int]] = {}
         """Segment → slice that was held → highest generation released."""
         self._fenced: deque[HeldKey] = deque(maxlen=MAX_FENCED_REMEMBERED)

@@ -183,7 +183,6 @@ class SessionBatch:
     life_seconds: float
     """From its offer to its last deadline."""
     source: str | None = None
-    """See `Sendable`."""
     sequence: int = 0
     attempt: int = 0
     """The attempt in which it was last sent."""

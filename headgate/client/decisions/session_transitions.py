@@ -15,8 +15,6 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What the session is doing."""
-
     WAITING = "waiting"
     """For a leader, a connection, or a batch."""
     BACKING_OFF = "backing_off"
@@ -32,8 +30,6 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What has happened."""
-
     READY_TO_OPEN = "ready_to_open"
     """There is work and a reachable leader, but no identity that can number it."""
     READY_TO_SEND = "ready_to_send"
