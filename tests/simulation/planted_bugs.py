@@ -136,9 +136,15 @@ def granting(may_grant: Callable[[Any, Any, str], bool]) -> Function:
     return plan
 
 
-async def _overtaking(right: Function, self: Any, holding: Any, key: bytes) -> bool:
-    state = holding.parked.get(key)
-    return not (state is not None and state.is_resuming) and await right(self, holding, key)
+def _overtaking(right: Function, self: Any, holding: Any, records: Any) -> Any:
+    resuming = (
+        {} if records[-1].parked_number else {key: each for key, each in holding.parked.items() if each.is_resuming}
+    )
+    for key in resuming:
+        del holding.parked[key]
+    taken = right(self, holding, records)
+    holding.parked |= resuming
+    return taken
 
 
 def _gate_of_parents(right: Function, layout: Layout, drained: Any, *rest: Any) -> Any:
@@ -286,7 +292,7 @@ BUGS = (
     # Parked keys
     Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
     Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.consuming.acknowledger:Acknowledger.park", always(None)),
-    Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._is_parked", _overtaking, "parkers"),
+    Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
