@@ -4,6 +4,7 @@
 2. ``$job`` is the cluster. Panels of subscriptions also follow ``$topic`` and ``$subscription``.
 3. A gauge of a shard is the highest of all daemons, because those that do not lead it export old
    values or 0. A counter is the sum.
+4. A panel of one metric has the text of that metric.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ class Query:
     expression: str
     legend: str = ""
     """Name of a series, with the values of labels: `shard {{shard}}`."""
+    metric: str = ""
+    """Its text describes the panel. Empty: several, or one that is not shown as it is."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,10 @@ class Panel:
     """A graph over time, or one number (``stat``)."""
 
     title: str
-    description: str
     unit: str
     queries: tuple[Query, ...]
+    text: str = ""
+    """Empty: that of the metric."""
     kind: Literal["graph", "stat"] = "graph"
     red_from: float | None = None
     """A ``stat`` is red from this value on; None: it is never red."""
@@ -50,22 +54,22 @@ def _legend(by: str, prefix: str = "") -> str:
 def rate(metric: str, by: str = "", prefix: str = "") -> Query:
     """Return the increase of a counter per second."""
     of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (rate(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix))
+    return Query(f"sum{of} (rate(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix), metric)
 
 
 def increase(metric: str, by: str = "", prefix: str = "") -> Query:
     """Return the increase of a counter per step."""
     of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (increase(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix))
+    return Query(f"sum{of} (increase(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix), metric)
 
 
 def highest(metric: str, by: str = "shard", prefix: str = "") -> Query:
-    return Query(f"max by ({by}) (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix))
+    return Query(f"max by ({by}) (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix), metric)
 
 
 def summed(metric: str, by: str = "", prefix: str = "") -> Query:
     of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix))
+    return Query(f"sum{of} (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix), metric)
 
 
 def quantiles(metric: str, *, by: str = "") -> tuple[Query, ...]:
@@ -76,6 +80,7 @@ def quantiles(metric: str, *, by: str = "") -> tuple[Query, ...]:
             f"histogram_quantile({quantile}, sum by ({labels}) "
             f"(rate(headgate_{metric}_bucket{{{CLUSTER}}}[$__rate_interval])))",
             _legend(by, f"{name} "),
+            metric,
         )
         for quantile, name in ((0.5, "p50"), (0.99, "p99"))
     )
@@ -88,14 +93,14 @@ def behind(metric: str) -> Query:
 
 
 def subscription(metric: str) -> Query:
-    return Query(
-        f"max by (topic, subscription) (headgate_subscription_{metric}{{{SUBSCRIPTION}}})", "{{topic}} {{subscription}}"
-    )
+    name = f"subscription_{metric}"
+    expression = f"max by (topic, subscription) (headgate_{name}{{{SUBSCRIPTION}}})"
+    return Query(expression, "{{topic}} {{subscription}}", name)
 
 
-def graph(title: str, description: str, unit: str, *queries: Query) -> Panel:
-    return Panel(title, description, unit, queries)
+def graph(title: str, unit: str, *queries: Query, text: str = "") -> Panel:
+    return Panel(title, unit, queries, text)
 
 
-def stat(title: str, description: str, query: Query, red_from: float | None = None) -> Panel:
-    return Panel(title, description, units.NoUnit, (query,), "stat", red_from)
+def stat(title: str, query: Query, red_from: float | None = None, *, text: str = "") -> Panel:
+    return Panel(title, units.NoUnit, (query,), text, "stat", red_from)
