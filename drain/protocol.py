@@ -236,6 +236,8 @@ AnyResponse = Pong | DrainedResponse | BacklogResponse | FailureResponse
 _ENCODER = msgspec.json.Encoder()
 _REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 _RESPONSES: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
+decode_request, decode_response = _REQUESTS.decode, _RESPONSES.decode
+"""Return what a line contains; raises msgspec.DecodeError."""
 
 
 def fit_into_line(
@@ -269,13 +271,3 @@ def encode_reply(response: AnyResponse, limit_bytes: int = MAX_LINE_BYTES) -> by
     if isinstance(response, BacklogResponse):
         reason = f"{len(response.rows)} backlogs are too many to report: {reason}"
     return encode_line(FailureResponse(id=response.id, error=reason))
-
-
-def decode_request(line: bytes) -> AnyRequest:
-    """Return the request in ``line``; raises msgspec.DecodeError."""
-    return _REQUESTS.decode(line)
-
-
-def decode_response(line: bytes) -> AnyResponse:
-    """Return the reply in ``line``; raises msgspec.DecodeError."""
-    return _RESPONSES.decode(line)

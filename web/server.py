@@ -89,11 +89,8 @@ class HttpServer:
         self._denials = HttpDenials(observer)
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
-        self._address = ""
-
-    @property
-    def address(self) -> str:
-        return self._address
+        self.address = ""
+        """``host:port``, once it listens."""
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._authorize])
@@ -118,7 +115,7 @@ class HttpServer:
         assert runner.server is not None, "set up"
         self._listener = HttpListener(runner.server, self._observer, self._denials, tls=lambda: self.access.tls)
         try:
-            self._address = await self._listener.open(self._host, self._port)
+            self.address = await self._listener.open(self._host, self._port)
         except OSError as error:
             await runner.cleanup()
             raise HeadgateError(

@@ -127,7 +127,7 @@ async def _consuming(store: LocalStore, chunks: int) -> AsyncIterator[_Consumpti
         feed.head.advance(chunks + 1)
         for segment in range(SEGMENTS):
             grant = m.Grant(segment=segment, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=1)
-            consumption.acknowledger.begin((segment, 1), feed.begin(grant).acknowledged)
+            consumption.acknowledger.unstored.begin((segment, 1), feed.begin(grant).acknowledged)
         yield consumption
         await consumption.acknowledger.flush(10)
         sending.cancel()

@@ -56,7 +56,7 @@ async def _topic_summary(
     stored = topic.external is None
     records, size_bytes, rate = await leader.driver.complete(_amounts(topic, leader.context.now_ms()))
     for subscription in list(topic.subscriptions.values()):
-        coordinator = leader.subscription_registry.find(subscription.subscription_id)
+        coordinator = leader.subscription_registry.coordinators.get(subscription.subscription_id)
         if coordinator is not None:
             own.append(
                 await leader.driver.complete(
@@ -184,7 +184,7 @@ async def subscription_document(
     """Return one subscription of topic ``name``. Raises UnknownNameError."""
     topic = _find(leader, name)
     found = topic.subscriptions.get(subscription)
-    coordinator = None if found is None else leader.subscription_registry.find(found.subscription_id)
+    coordinator = None if found is None else leader.subscription_registry.coordinators.get(found.subscription_id)
     if found is None or coordinator is None:
         raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
     counted = (await _counted(leader, topic)).get((name, subscription))
@@ -236,7 +236,7 @@ def _draining(coordinator: SubscriptionCoordinator, backlog: BacklogInfo) -> tup
 def _counts(leader: ShardLeader) -> ShardCounts:
     layouts = [topic.layout for topic in leader.state.topics.values()]
     subscriptions = leader.state.subscriptions.values()
-    coordinators = leader.subscription_registry.coordinators
+    coordinators = leader.subscription_registry.coordinators.values()
     active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
     deliveries = sum((c.deliveries.counts() for c in coordinators), Counter())
     return ShardCounts(

@@ -108,11 +108,6 @@ class ShardLeader:
     def leader_epoch(self) -> int:
         return self.state.leader_epoch
 
-    @property
-    def began_at(self) -> float:
-        """Begin of the term's clock."""
-        return self.timers.began_at
-
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
             *producer_commands.commands(
@@ -213,7 +208,7 @@ class ShardLeader:
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return
-        term_age_ms = int((asyncio.get_running_loop().time() - self.began_at) * 1000)
+        term_age_ms = int((asyncio.get_running_loop().time() - self.timers.began_at) * 1000)
         refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
         refusal = refusal or judge_history(request.body, self.state)
         if refusal is not None:

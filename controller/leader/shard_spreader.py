@@ -240,7 +240,7 @@ class ShardSpreader:
         if not moves:
             return
         history = History(
-            led_since={each.shard: now if each.leader is None else each.leader.began_at for each in led},
+            led_since={each.shard: now if each.leader is None else each.leader.timers.began_at for each in led},
             started_at=self._started_at,
             without_topics=frozenset(
                 each.shard for each in led if each.leader is not None and not each.leader.state.topics

@@ -103,7 +103,7 @@ class SubscriptionRegistry:
         self._push = push
         source = context.drained_source
         self._drain_check = None if source is None else partial(drained_as_counted, state, commit, source)
-        self._coordinators: dict[int, SubscriptionCoordinator] = {}
+        self.coordinators: dict[int, SubscriptionCoordinator] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def restore(self) -> Steps[None]:
@@ -114,42 +114,35 @@ class SubscriptionRegistry:
 
     async def close(self) -> None:
         """Stop all polling; return once no task runs."""
-        for coordinator in self._coordinators.values():
+        for coordinator in self.coordinators.values():
             await coordinator.close()
-        self._coordinators.clear()
+        self.coordinators.clear()
         await asyncio.gather(*self._closing)
-
-    @property
-    def coordinators(self) -> Iterable[SubscriptionCoordinator]:
-        return self._coordinators.values()
-
-    def find(self, subscription_id: int) -> SubscriptionCoordinator | None:
-        return self._coordinators.get(subscription_id)
 
     def oldest_unhandled_ms(self, subscription_id: int) -> Mapping[int, int | None]:
         """See `Membership.oldest_unhandled_ms`. Empty while the subscription has no coordinator."""
-        coordinator = self._coordinators.get(subscription_id)
+        coordinator = self.coordinators.get(subscription_id)
         return {} if coordinator is None else coordinator.members.oldest_unhandled_ms()
 
     def tick(self) -> Steps[None]:
-        for subscription_id, coordinator in list(self._coordinators.items()):
+        for subscription_id, coordinator in list(self.coordinators.items()):
             yield coordinator.size
             self._if_current(subscription_id, coordinator, coordinator.tick)
 
     def _if_current(self, subscription_id: int, coordinator: SubscriptionCoordinator, work: Callable[[], None]) -> None:
-        if self._coordinators.get(subscription_id) is coordinator:
+        if self.coordinators.get(subscription_id) is coordinator:
             work()
 
     def drain_checker_ready(self) -> None:
         """Poll again in all subscriptions: the drain checker has become available."""
-        for coordinator in self._coordinators.values():
+        for coordinator in self.coordinators.values():
             coordinator.drain.wake()
 
     def on_presence(self, presence: m.Presence) -> None:
         self._driver.begin(self._present(presence, asyncio.get_running_loop().time()))
 
     def _present(self, presence: m.Presence, at: float) -> Steps[None]:
-        for subscription_id, coordinator in list(self._coordinators.items()):
+        for subscription_id, coordinator in list(self.coordinators.items()):
             yield coordinator.consumers * PRESENCE_COST
             if presence.online:
                 forward = partial(coordinator.members.client_connected, presence.client_id)
@@ -163,7 +156,7 @@ class SubscriptionRegistry:
             if isinstance(entry, e.SegmentsPruned):
                 pruned = set(entry.segments)
                 for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
-                    self._coordinators[subscription.subscription_id].reconciler.release_pruned(pruned)
+                    self.coordinators[subscription.subscription_id].reconciler.release_pruned(pruned)
 
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Forward the effects of a command's ``entries``, which are already applied."""
@@ -176,29 +169,29 @@ class SubscriptionRegistry:
                 for subscription in topic.subscriptions.values():
                     self._layout_changed(subscription.subscription_id)
             elif isinstance(entry, e.SubscriptionSeek):
-                self._coordinators[entry.subscription_id].positions_changed()
+                self.coordinators[entry.subscription_id].positions_changed()
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._order_changed(entry.subscription_id)
             elif isinstance(entry, e.SubscriptionCreated):
                 self._add_coordinator(self._state.subscriptions[entry.subscription_id])
                 # Segments that end where it starts are drained in the same chunk, before the reply is built.
-                self._coordinators[entry.subscription_id].tick()
+                self.coordinators[entry.subscription_id].tick()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
-                for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
-                    deleted = self._coordinators.pop(subscription_id)
+                for subscription_id in sorted(self.coordinators.keys() - self._state.subscriptions.keys()):
+                    deleted = self.coordinators.pop(subscription_id)
                     deleted.members.subscription_deleted()
                     self._close_later(deleted)
 
     def _layout_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new layout: what it remembers at once, its assignment when there is time."""
-        coordinator = self._coordinators[subscription_id]
+        coordinator = self.coordinators[subscription_id]
         coordinator.reconciler.layout_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "layout changed"))
         self._driver.do(coordinator.size, adapt)
 
     def _order_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new order: its gate at once, its assignment after the reply is built."""
-        coordinator = self._coordinators[subscription_id]
+        coordinator = self.coordinators[subscription_id]
         coordinator.order_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "order changed"))
         self._driver.do_later(coordinator.size, adapt)
@@ -273,7 +266,7 @@ class SubscriptionRegistry:
             self._commit.propose(new_subscription(request, topic, self._state.next_id, m.user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
-        return self._coordinators[known.subscription_id].register(request, client_id)
+        return self.coordinators[known.subscription_id].register(request, client_id)
 
     def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
@@ -291,12 +284,12 @@ class SubscriptionRegistry:
     def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
         if request.topic is not None:
             find_topic(request.topic, self._state)
-        yield len(self._coordinators)
+        yield len(self.coordinators)
         page: Page[m.SubscriptionInfo] = Page()
         for names, subscription_id in self._listed(request):
             if page.is_full:
                 break
-            coordinator = self._coordinators.get(subscription_id)
+            coordinator = self.coordinators.get(subscription_id)
             if coordinator is not None:  # Else it was deleted in an earlier turn.
                 description = yield from coordinator.describe()
                 page.add(names, description)
@@ -314,7 +307,7 @@ class SubscriptionRegistry:
 
     def _find(self, request: m.SubscriptionRequest) -> SubscriptionCoordinator:
         _, subscription = find_subscription(request.topic, request.subscription, self._state)
-        return self._coordinators[subscription.subscription_id]
+        return self.coordinators[subscription.subscription_id]
 
     def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator:
         """Return the coordinator for a request about a consumer, which must belong to the user of ``address``."""
@@ -322,7 +315,7 @@ class SubscriptionRegistry:
         refusal = refuse_other_user(subscription.consumers.get(request.consumer), request.consumer, address)
         if refusal is not None:
             raise RequestRefusedError(refusal)
-        return self._coordinators[subscription.subscription_id]
+        return self.coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
         context = SubscriptionContext(
@@ -338,7 +331,7 @@ class SubscriptionRegistry:
             rng=self._context.rng,
             observer=self._context.observer,
         )
-        self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)
+        self.coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
         task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")

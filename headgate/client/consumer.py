@@ -602,8 +602,8 @@ class Consumer:
         return ConsumerMetrics(
             delivered_records=totals.delivered,
             redelivered_records=totals.redelivered,
-            acknowledged_records=self._acknowledger.stored,
-            rejected_acknowledgements=self._acknowledger.late,
+            acknowledged_records=self._acknowledger.unstored.stored,
+            rejected_acknowledgements=self._acknowledger.unstored.late,
             handler_calls=totals.handler_calls,
             handler_seconds=totals.handler_seconds,
             held_segments=len(feed.holdings),

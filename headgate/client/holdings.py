@@ -81,32 +81,24 @@ class Holdings:
         self._tasks = context.tasks
         self._log = context.log
         self._callbacks = callbacks
-        self._decisions = HeldSegments()
+        self.decisions = HeldSegments()
         self._closed = False
-
-    @property
-    def may_lack_grants(self) -> bool:
-        return self._decisions.may_lack_grants
 
     def generations(self) -> list[tuple[int, int]]:
         """Return (segment, generation) of every holding, for a heartbeat."""
-        self._decisions.may_lack_grants = False
+        self.decisions.may_lack_grants = False
         return self._feed.generations()
-
-    def registration_requested(self) -> None:
-        """Remember what is granted from now on: the list in the reply may be older."""
-        self._decisions.registration_requested()
 
     def registered(self, leader_epoch: int, reply: m.Registered) -> None:
         self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
-        self._apply(self._decisions.registered(leader_epoch, reply))
+        self._apply(self.decisions.registered(leader_epoch, reply))
 
     def changed(self, push: m.AssignmentChanged) -> None:
-        self._apply(self._decisions.changed(push))
+        self._apply(self.decisions.changed(push))
 
     def drop_all(self) -> None:
         """Stop reading: the leader has removed this consumer."""
-        self._apply(self._decisions.drop_all())
+        self._apply(self.decisions.drop_all())
 
     async def close(self) -> None:
         """Deliver no more records, tell the program that its segments go, and ignore further messages of the leader."""
@@ -138,7 +130,7 @@ class Holdings:
         call = self._callbacks.granted(changes.start)
         for grant in changes.start:
             begun = self._feed.begin(grant, call)
-            self._acknowledger.begin((grant.segment, grant.generation), begun.acknowledged)
+            self._acknowledger.unstored.begin((grant.segment, grant.generation), begun.acknowledged)
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
             self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
@@ -172,7 +164,7 @@ class Holdings:
             self.confirmations.add(revocation)
 
     def _on_confirmed(self, revocation: m.Revocation) -> None:
-        self._decisions.confirmed(revocation)
+        self.decisions.confirmed(revocation)
         self._drop((revocation.segment, revocation.generation))
         self._feed.own.discard(SegmentId(revocation.segment))
 

@@ -88,7 +88,7 @@ class Membership:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._holdings.registration_requested()
+        self._holdings.decisions.registration_requested()
         registered, leader_epoch = await self._requests.register(
             self._subscription_id, self._feed.own_positions, timeout_seconds
         )
@@ -123,7 +123,7 @@ class Membership:
     async def _maintain_registration(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.0 if self._holdings.may_lack_grants else self._interval_seconds):
+                async with asyncio.timeout(0.0 if self._holdings.decisions.may_lack_grants else self._interval_seconds):
                     await self._registration_needed.wait()
             registers = self._registration_needed.is_set()
             self._registration_needed.clear()

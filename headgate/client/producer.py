@@ -291,13 +291,13 @@ class Producer:
             DeliveryUnknownError: an earlier record with a source position in ``topic`` may still be stored.
         """
         batches = await self._open_shard(topic)
-        if batches.session.is_interrupted(topic):
+        if batches.session.session.is_interrupted(topic):
             await self.flush()  # What has no outcome yet could still move the position.
         timeout_seconds = self._settings.delivery_timeout_seconds
         await batches.session.open(timeout_seconds)
         position = None
         if self._program is not None:
-            if not batches.session.continue_source(topic):
+            if not batches.session.session.continue_source(topic):
                 raise DeliveryUnknownError(
                     f"topic {topic!r}: an earlier record of its source may still be stored: close this producer, and "
                     f"open another one with the name {self._program.name!r}, which decides it"

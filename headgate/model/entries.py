@@ -524,14 +524,7 @@ if TYPE_CHECKING:
 else:
     AnyEntry = union_of(Entry)
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyEntry] = msgspec.msgpack.Decoder(AnyEntry)
-
-
-def encode_entry(entry: Entry) -> bytes:
-    return _ENCODER.encode(entry)
-
-
-def decode_entry(data: bytes) -> AnyEntry:
-    """Return the entry in ``data``; raises msgspec.DecodeError: not an entry this version knows."""
-    return _DECODER.decode(data)
+encode_entry = msgspec.msgpack.Encoder().encode
+decode_entry = _DECODER.decode
+"""Return the entry in some bytes; raises msgspec.DecodeError: not an entry this version knows."""

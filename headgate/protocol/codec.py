@@ -15,16 +15,13 @@ from headgate.protocol.requests import Request
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Limit for the payload of any message. A leader does not decode larger requests, even if the broker lets them pass."""
 
-_ENCODER = msgspec.msgpack.Encoder()
+encode = msgspec.msgpack.Encoder().encode
+"""Return a message as bytes."""
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
 _REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
 
 Message = TypeVar("Message")
-
-
-def encode(message: msgspec.Struct) -> bytes:
-    return _ENCODER.encode(message)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message:

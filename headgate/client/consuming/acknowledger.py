@@ -64,7 +64,8 @@ class Acknowledger:
         self._send = send
         self._log = log
         self._interval_seconds = interval_seconds
-        self._unstored = UnstoredAcknowledgements(kind)
+        self.unstored = UnstoredAcknowledgements(kind)
+        """What it has collected, and what came of it."""
         self._retries = BackoffSchedule(RETRY_BACKOFF, draw)
         self._problem: str | None = None
         """Why the newest acknowledgements were not stored; None: they were, or there is no reply yet."""
@@ -80,30 +81,17 @@ class Acknowledger:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
-    @property
-    def stored(self) -> int:
-        """Offsets whose acknowledgement the leader has stored."""
-        return self._unstored.stored
-
-    @property
-    def late(self) -> int:
-        return self._unstored.late
-
     # Segments
-
-    def begin(self, key: HeldKey, start_offset: int) -> None:
-        """Begin a holding, of which everything below ``start_offset`` is acknowledged."""
-        self._unstored.begin(key, start_offset)
 
     def end(self, key: HeldKey) -> None:
         """End a holding: it has moved, and what is not stored of it is late."""
-        if lost := self._unstored.end(key):
+        if lost := self.unstored.end(key):
             self._log.info("acknowledgements.late", segment=key[0], generation=key[1], count=lost)
         self._progress.set()
 
     def give_up(self, key: HeldKey) -> None:
         """End a holding whose time is up. The next `flush` reports what is not stored of it."""
-        if lost := self._unstored.give_up(key):
+        if lost := self.unstored.give_up(key):
             self._log.warning("acknowledgements.not_stored", offsets=offsets_text(lost), reason=self._reason)
         self._progress.set()
 
@@ -114,36 +102,20 @@ class Acknowledger:
 
         ``checkpoint``: where the next holder of an external segment continues.
         """
-        self._unstored.add(key, first_offset, end_offset)
+        self.unstored.add(key, first_offset, end_offset)
         if checkpoint is not None:
-            self._unstored.add_checkpoint(key, checkpoint)
+            self.unstored.add_checkpoint(key, checkpoint)
         self._count()
 
     def acknowledge_single(self, offset: int, single: Single) -> None:
         """Acknowledge one record of a QUEUE that was delivered before, or acknowledge it negatively."""
-        self._unstored.add_single(offset, single)
+        self.unstored.add_single(offset, single)
         self._count()
-
-    def park(self, record: m.ParkedRecord) -> None:
-        """Park a record with the acknowledgement that covers it."""
-        self._unstored.add_parked(record)
 
     def resume(self, resumed: m.ResumedKey) -> None:
         """Acknowledge the parked records of a key up to a number."""
-        self._unstored.add_resumed(resumed)
+        self.unstored.add_resumed(resumed)
         self._count()
-
-    def has_parked(self, key: HeldKey, parked: bytes) -> bool:
-        """Return whether a record of key ``parked`` waits to be stored as parked."""
-        return self._unstored.has_parked(key, parked)
-
-    def is_full(self, key: HeldKey) -> bool:
-        """Return whether no further record of a holding can be parked, or fail, at present."""
-        return self._unstored.is_full(key)
-
-    def count_late(self) -> None:
-        """Count an acknowledgement of a delivery that has ended: it has no effect."""
-        self._unstored.late += 1
 
     def _count(self) -> None:
         self._collected += 1
@@ -155,13 +127,13 @@ class Acknowledger:
     async def send(self) -> None:
         """Send what is collected without waiting for the interval; return once all of it is stored, or refused."""
         self._due.set()
-        last = self._batches + 1 + self._unstored.ranges // m.MAX_BATCH_ACKNOWLEDGEMENTS
-        while self._unstored.has_due and self._batches <= last and not self._stopped:
+        last = self._batches + 1 + self.unstored.ranges // m.MAX_BATCH_ACKNOWLEDGEMENTS
+        while self.unstored.has_due and self._batches <= last and not self._stopped:
             await self._wait_for_progress()
 
     async def wait_for_capacity(self) -> None:
         """Wait while too many ranges are collected, unless the consumer ends. STREAM has one for each segment."""
-        while self._collected > MAX_PENDING_RANGES and self._unstored.ranges > MAX_PENDING_RANGES and not self._stopped:
+        while self._collected > MAX_PENDING_RANGES and self.unstored.ranges > MAX_PENDING_RANGES and not self._stopped:
             await self._wait_for_progress()
 
     async def flush(self, timeout_seconds: float, keys: list[HeldKey] | None = None) -> None:
@@ -169,10 +141,10 @@ class Acknowledger:
 
         Raises AcknowledgementsNotStoredError: something is not, after ``timeout_seconds``, or was given up before.
         """
-        remaining = await self._stored_in_time(self._unstored.unstored(keys), timeout_seconds)
+        remaining = await self._stored_in_time(self.unstored.unstored(keys), timeout_seconds)
         lost = dict(by_segment(remaining))
         if keys is None:
-            for segment, ranges in self._unstored.take_given_up().items():
+            for segment, ranges in self.unstored.take_given_up().items():
                 lost[segment] = (*ranges, *lost.get(segment, ()))
         if lost:
             raise self._error(lost, timeout_seconds)
@@ -185,7 +157,7 @@ class Acknowledger:
             self._hurried.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                while acknowledged := self._unstored.still_unstored(acknowledged):
+                while acknowledged := self.unstored.still_unstored(acknowledged):
                     await self._wait_for_progress()
         return acknowledged
 
@@ -212,7 +184,7 @@ class Acknowledger:
             while True:
                 await self._due.wait()
                 self._due.clear()
-                while (batch := self._unstored.next_batch()) is not None:
+                while (batch := self.unstored.next_batch()) is not None:
                     self._batches += 1
                     try:
                         reply = await self._send(batch, self._batches)
@@ -223,7 +195,7 @@ class Acknowledger:
                         await self._failed(str(error))
                     else:
                         self._replied(batch, reply)
-                self._collected = self._unstored.ranges
+                self._collected = self.unstored.ranges
                 self._progress.set()
         finally:
             for timer in (self._interval_timer, self._retry_timer):
@@ -231,18 +203,18 @@ class Acknowledger:
                     timer.cancel()
 
     def _replied(self, batch: AcknowledgementBatch, reply: m.Acknowledged) -> None:
-        self._unstored.replied(dict(reply.rejected), dict(reply.negative_rejected))
+        self.unstored.replied(dict(reply.rejected), dict(reply.negative_rejected))
         named: list[m.NegativeAcknowledgement | m.ParkedRecord] = [*batch.negative, *batch.parked]
         due: dict[HeldKey, list[m.Redelivery]] = {(each.segment, each.generation): [] for each in named}
         for index, redelivery in reply.redeliveries:
             due[batch.negative[index].segment, batch.negative[index].generation].append(redelivery)
         for key, redeliveries in due.items():
-            self.on_negative(key, redeliveries, self._unstored.is_full(key))
+            self.on_negative(key, redeliveries, self.unstored.is_full(key))
         rejected = [*reply.rejected, *reply.negative_rejected]
         self._problem = rejected[0][1] if rejected else None
         if rejected:
             self._log.info("acknowledgements.rejected", count=len(rejected), reason=self._problem)
-            if self._unstored.has_refused and self._retry_timer is None:
+            if self.unstored.has_refused and self._retry_timer is None:
                 pause = self._retries.next_seconds()
                 self._retry_timer = asyncio.get_running_loop().call_later(pause, self._retry)
         else:
@@ -251,7 +223,7 @@ class Acknowledger:
 
     async def _failed(self, reason: str) -> None:
         """Pause after a request without a reply, or a refusal of the whole request."""
-        self._unstored.failed()
+        self.unstored.failed()
         if self._problem is None:
             self._log.warning("acknowledgements.refused", reason=reason)
         self._problem = reason
@@ -260,7 +232,7 @@ class Acknowledger:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._retries.next_seconds()):
                 await self._hurried.wait()
-        self._unstored.retry()
+        self.unstored.retry()
 
     def _interval_over(self) -> None:
         self._interval_timer = None
@@ -271,7 +243,7 @@ class Acknowledger:
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
-        self._unstored.retry()
+        self.unstored.retry()
         self._due.set()
 
     async def _wait_for_progress(self) -> None:

@@ -121,7 +121,7 @@ class Deliveries:
         if holding is not None and present == record.delivery_count:
             return holding
         if holding is None or present is not None or record.offset in holding.retrying:
-            self._acknowledger.count_late()
+            self._acknowledger.unstored.late += 1
         return None
 
     def _fail(self, holding: HeldSegment, offset: int, bucket: int, delay_seconds: float, reason: str) -> None:

@@ -53,7 +53,7 @@ class Parking:
         holding = self._feed.holdings.get((record.segment, record.generation))
         state = None if holding is None else holding.parked.get(record.key)
         if holding is None or (not record.parked_number and record.offset < holding.acknowledged):
-            self._acknowledger.count_late()
+            self._acknowledger.unstored.late += 1
         elif record.parked_number and (state is None or not state.is_delivered(record.parked_number)):
             pass  # Its key was parked again with an earlier record.
         elif state is not None and not record.parked_number:
@@ -87,8 +87,8 @@ class Parking:
     def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
         """Rule 2."""
         key = holding.grant.segment, holding.grant.generation
-        self._acknowledger.park(m.ParkedRecord(*key, record.offset, record.key))
-        if self._acknowledger.is_full(key):
+        self._acknowledger.unstored.add_parked(m.ParkedRecord(*key, record.offset, record.key))
+        if self._acknowledger.unstored.is_full(key):
             holding.has_capacity.clear()
         holding.read_offset = max(holding.read_offset, record.offset + 1)
         self._feed.acknowledge_skipped(*key)
@@ -98,7 +98,7 @@ class Parking:
         holding = self._feed.holdings.get((record.segment, record.generation))
         state = None if holding is None else holding.parked.get(record.key)
         if holding is None or state is None or not state.is_delivered(record.parked_number):
-            self._acknowledger.count_late()
+            self._acknowledger.unstored.late += 1
         else:
             state.acknowledged = record.parked_number
             resumed = m.ResumedKey(record.segment, record.generation, record.key, record.parked_number)
@@ -154,7 +154,7 @@ class Parking:
             named.last == named.number == state.queued
             and state.held is not None
             and holding.taken_end >= state.queued_end
-            and not self._acknowledger.has_parked((named.segment, named.generation), named.key)
+            and not self._acknowledger.unstored.has_parked((named.segment, named.generation), named.key)
         ):
             await self._requests.unpark(named)
             if self._feed.holds(holding):

@@ -61,7 +61,7 @@ class ShardSession:
         self._cleanup_callbacks: list[Callable[[], None]] = []
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._session = ProducerSession(
+        self.session = ProducerSession(
             named=program is not None,
             max_in_flight=max_in_flight,
             request_timeout_seconds=request_timeout_seconds,
@@ -84,7 +84,7 @@ class ShardSession:
     def end_as(self, end: tuple[Outcome, str]) -> None:
         """End as the session of another shard did, which has reported it."""
         self._fenced = True
-        self._perform(self._session.end_as(end))
+        self._perform(self.session.end_as(end))
 
     def close(self, reason: str = "the producer was closed") -> None:
         if self._closed:
@@ -92,51 +92,40 @@ class ShardSession:
         self._closed = True
         for remove in self._cleanup_callbacks:
             remove()
-        self._perform(self._session.abandon(reason))
+        self._perform(self.session.abandon(reason))
         if self._timer is not None:
             self._timer.cancel()
 
     # Observations
 
     @property
-    def session(self) -> ProducerSession:
-        return self._session
-
-    @property
     def end(self) -> tuple[Outcome, str] | None:
         """Why it ended before it was closed: FENCED or FORGOTTEN, and the leader's reason."""
-        return self._session.end if self._fenced else None
+        return self.session.end if self._fenced else None
 
     @property
     def ready_for_batch(self) -> bool:
-        return self._session.ready_for_batch
+        return self.session.ready_for_batch
 
     # Requests
 
     def offer(self, batch: Sendable) -> None:
         """Queue ``batch``; `Sendable.resolve` receives its outcome."""
         assert not self._closed, "offered to a closed session"
-        self._perform(self._session.offer(batch, batch.deadlines, self._loop.time(), batch.source))
-
-    def is_interrupted(self, topic: str) -> bool:
-        """Whether records with a source position in ``topic`` are not sent; see `ProducerSession.continue_source`."""
-        return self._session.is_interrupted(topic)
-
-    def continue_source(self, topic: str) -> bool:
-        return self._session.continue_source(topic)
+        self._perform(self.session.offer(batch, batch.deadlines, self._loop.time(), batch.source))
 
     async def open(self, timeout_seconds: float) -> None:
         """Get an identity before there is a batch to send.
 
         Raises NoLeaderError, or FencedError, ForgottenError or RequestRejectedError (the leader refused it for good).
         """
-        if self._session.phase is Phase.FENCED:
-            raise rejection(*self._session.end)
+        if self.session.phase is Phase.FENCED:
+            raise rejection(*self.session.end)
         if self._identified:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
         self._open_waiters.append(waiting)
-        self._perform(self._session.open(self._loop.time()))
+        self._perform(self.session.open(self._loop.time()))
         try:
             async with asyncio.timeout(timeout_seconds):
                 await waiting
@@ -153,30 +142,30 @@ class ShardSession:
 
     def _on_leader(self, leader: m.LeaderAnnouncement) -> None:
         self._perform(
-            self._session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()),
+            self.session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()),
         )
 
     def _on_connection(self, connected: bool) -> None:
-        self._perform(self._session.connection_changed(connected, self._loop.time()))
+        self._perform(self.session.connection_changed(connected, self._loop.time()))
 
     def _on_reply(self, request_id: int, reply: m.Reply) -> None:
         now = self._loop.time()
         match reply.body:
             case m.Committed() as committed:
-                self._perform(self._session.committed(request_id, committed, now))
+                self._perform(self.session.committed(request_id, committed, now))
             case m.Rejected() as rejected:
                 jitter = self._client.rng.random()
-                self._perform(self._session.rejected(request_id, reply.leader_epoch, rejected, now, jitter))
+                self._perform(self.session.rejected(request_id, reply.leader_epoch, rejected, now, jitter))
                 if rejected.verdict == "not_leader":
                     self._client.doubt_leader(self.shard, reply.leader_epoch)
             case m.ProducerIdentity() as identity:
-                self._perform(self._session.identified(request_id, identity, now))
+                self._perform(self.session.identified(request_id, identity, now))
 
     def _on_timer(self) -> None:
         self._timer = None
-        before = self._session.phase
-        self._perform(self._session.tick(self._loop.time(), self._client.rng.random()))
-        if before in ATTEMPT_PHASES and self._session.phase is Phase.BACKING_OFF:
+        before = self.session.phase
+        self._perform(self.session.tick(self._loop.time(), self._client.rng.random()))
+        if before in ATTEMPT_PHASES and self.session.phase is Phase.BACKING_OFF:
             self._client.doubt_leader(self.shard)  # it did not reply in time
 
     # Commands
@@ -206,11 +195,11 @@ class ShardSession:
             return
         if failed:
             # One is enough: it ends the attempt, and all are sent again.
-            self._perform(self._session.send_failed(failed[0], self._loop.time(), self._client.rng.random()))
+            self._perform(self.session.send_failed(failed[0], self._loop.time(), self._client.rng.random()))
             return
-        if self._session.phase is Phase.FENCED and not self._fenced:
+        if self.session.phase is Phase.FENCED and not self._fenced:
             self._fenced = True
-            outcome, reason = self._session.end
+            outcome, reason = self.session.end
             self._log.error("producer.fenced", verdict=outcome.value, reason=reason)
             self._on_end()
         self._set_timer()
@@ -257,7 +246,7 @@ class ShardSession:
 
     def _set_timer(self) -> None:
         """Wake when the session asks for it, or earlier: most replies only move that time on."""
-        wake_at = self._session.wake_at
+        wake_at = self.session.wake_at
         if self._timer is not None:
             if wake_at is not None and self._timer.when() <= wake_at:
                 return

@@ -38,7 +38,7 @@ class Harness:
         self.acknowledger = Acknowledger(
             self._send, kind, draw=lambda: 1.0, log=get_logger("headgate.test"), interval_seconds=INTERVAL_SECONDS
         )
-        self.acknowledger.begin(HELD, 0)
+        self.acknowledger.unstored.begin(HELD, 0)
 
     async def _send(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
         self.sent.append((asyncio.get_running_loop().time(), batch.acknowledgements))
@@ -89,7 +89,7 @@ async def test_acknowledgements_are_collected_for_the_interval_and_then_sent_onc
     await asyncio.sleep(10 * INTERVAL_SECONDS)
 
     assert [[(3, 5), (7, 8)]] == queue.ranges()
-    assert (queue.acknowledger.stored, queue.acknowledger.late) == (3, 0)
+    assert (queue.acknowledger.unstored.stored, queue.acknowledger.unstored.late) == (3, 0)
 
 
 async def test_a_thousand_acknowledgements_are_sent_at_once_and_the_next_thousand_too(queue: Harness) -> None:
@@ -139,7 +139,7 @@ async def test_what_was_refused_is_sent_again_with_what_came_since_after_growing
     assert [[(0, 5)], *[[(0, 10)]] * 4] == stream.ranges()
     times = [at for at, _ in stream.sent]
     assert [later - earlier for earlier, later in itertools.pairwise(times)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    assert (stream.acknowledger.stored, stream.acknowledger.late) == (10, 0)
+    assert (stream.acknowledger.unstored.stored, stream.acknowledger.unstored.late) == (10, 0)
     assert 1 == caplog.text.count("acknowledgements.refused"), "once for all of them"
 
 
@@ -148,7 +148,7 @@ async def test_a_rejected_range_is_sent_again_and_does_not_delay_the_others(queu
     queue.script += [m.Acknowledged(rejected=[(1, "too many ranges")])] * 2
     queue.acknowledge(0, 5)
     await asyncio.sleep(INTERVAL_SECONDS + 0.01)
-    assert 1 == queue.acknowledger.stored
+    assert 1 == queue.acknowledger.unstored.stored
     queue.acknowledge(*range(7, 1007))
     await asyncio.sleep(0.01)
     assert [(7, 1007)] == queue.ranges()[1], "without a pause"
@@ -166,13 +166,13 @@ async def test_what_is_rejected_because_the_segment_has_moved_ends_with_the_segm
     stream.script += [m.Acknowledged(rejected=[(0, "held by 'b'")])] * 99
     stream.acknowledge(4)
     await asyncio.sleep(INTERVAL_SECONDS + 0.01)
-    assert 0 == stream.acknowledger.late, "this consumer has not heard that it lost the segment"
+    assert 0 == stream.acknowledger.unstored.late, "this consumer has not heard that it lost the segment"
     stream.acknowledger.end(HELD)
     sent = len(stream.sent)
     stream.acknowledge(5)
     await asyncio.sleep(60)
 
-    assert (2, sent) == (stream.acknowledger.late, len(stream.sent))
+    assert (2, sent) == (stream.acknowledger.unstored.late, len(stream.sent))
     assert "held by 'b'" in caplog.text
     await stream.acknowledger.flush(1)
 
@@ -196,7 +196,7 @@ async def test_a_flush_sends_at_once_and_waits_for_what_was_acknowledged_before_
 
 
 async def test_a_flush_names_what_is_not_stored_in_time_and_why_and_a_later_one_succeeds(stream: Harness) -> None:
-    stream.acknowledger.begin((7, 2), 40)
+    stream.acknowledger.unstored.begin((7, 2), 40)
     stream.acknowledge(4)
     stream.acknowledger.acknowledge((7, 2), 41, 42)
     stream.script += [FORBIDDEN] * 9
@@ -206,7 +206,7 @@ async def test_a_flush_names_what_is_not_stored_in_time_and_why_and_a_later_one_
     await stream.acknowledger.flush(10)
 
     assert raised.value.offsets == {0: ((0, 5),), 7: ((40, 42),)}
-    assert (stream.acknowledger.stored, stream.acknowledger.late) == (7, 0)
+    assert (stream.acknowledger.unstored.stored, stream.acknowledger.unstored.late) == (7, 0)
 
 
 async def test_what_was_given_up_is_reported_once_by_the_next_flush(
