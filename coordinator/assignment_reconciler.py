@@ -83,11 +83,6 @@ class AssignmentReconciler:
         """Ledger time since which the longest blocked segment is blocked; None: none is."""
         return self._blocked_since_ms if self.gate.blocked else None
 
-    @property
-    def unfinished_segments(self) -> list[int]:
-        """Segments that are not drained, including blocked ones."""
-        return [*self.gate.grantable, *self.gate.blocked]
-
     def blocking_segments(self) -> list[int]:
         """Return the readable segments that block others. The others do not advance."""
         if not self.gate.blocked:

@@ -295,7 +295,8 @@ class SubscriptionCoordinator:
         now_ms = self._now_ms()
         evicted = self.members.find_expired(now_ms)
         now = self._loop.time()
-        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self.reconciler.unfinished_segments):
+        unfinished = [*self.reconciler.gate.grantable, *self.reconciler.gate.blocked]
+        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, unfinished):
             self.reconciler.reconcile("weights changed")
         if evicted:
             grace = f"{self._settings.grace_seconds:g} s"

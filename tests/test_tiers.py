@@ -12,12 +12,10 @@ MAKEFILE = (TESTS.parent / "Makefile").read_text().replace("\\\n", " ")
 
 
 def folders_in(variable: str) -> list[str]:
-    """Return the folders and files that a variable of the Makefile lists."""
     return re.findall(r"\S+", re.findall(rf"^{variable} := (.*)$", MAKEFILE, re.MULTILINE)[0])
 
 
 def recipe(target: str) -> str:
-    """Return the commands of a target of the Makefile."""
     return re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[0]
 
 

@@ -57,7 +57,11 @@ def deploy_files(folder: Path, force: bool, runbook_url: str | None) -> None:
             for path in sorted((package / name).rglob("*"))
             if path.is_file() and "__pycache__" not in path.parts
         }
-    changed = [str(path) for path, content in contents.items() if path.exists() and not _equal(path, content)]
+    changed = [
+        str(path)
+        for path, content in contents.items()
+        if path.exists() and not (path.is_file() and path.read_bytes() == content)
+    ]
     if changed and not force:
         raise HeadgateError(f"{', '.join(changed)}: changed since they were written; --force replaces such files")
     for path, content in contents.items():
@@ -74,7 +78,3 @@ def _content(path: Path, root: Path, runbook_url: str | None) -> bytes:
     text, replacement = place
     assert text.encode() in content, f"{path} has the place of the address"
     return content.replace(text.encode(), replacement.replace("{url}", runbook_url).encode())
-
-
-def _equal(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == content

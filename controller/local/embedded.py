@@ -276,9 +276,10 @@ def zookeeper_classpath() -> str:
 
 
 def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> str:
+    plain = {"clientPort": str(port), "clientPortAddress": LOOPBACK}
     settings = {
         "dataDir": str(folder / "data"),
-        **(_plain_zookeeper(port) if tls is None else _tls_zookeeper(port, tls, folder / ZOOKEEPER_KEY_STORE)),
+        **(plain if tls is None else _tls_zookeeper(port, tls, folder / ZOOKEEPER_KEY_STORE)),
         "admin.enableServer": "false",
         # Allows sessions from one second. The default tick allows no session below four seconds.
         "tickTime": "500",
@@ -286,10 +287,6 @@ def zookeeper_config(folder: Path, port: int, tls: ServerTls | None = None) -> s
         "maxClientCnxns": "0",
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _plain_zookeeper(port: int) -> dict[str, str]:
-    return {"clientPort": str(port), "clientPortAddress": LOOPBACK}
 
 
 def _tls_zookeeper(port: int, tls: ServerTls, key_store: Path) -> dict[str, str]:

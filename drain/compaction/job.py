@@ -146,7 +146,8 @@ class CompactionJob:
         last_at_ms = sources[-1].last_at_ms if sources else await self._stored_at_ms(shard, planned.range.last)
         if last_at_ms > began_ms - self._settings.delay_seconds * 1000:
             return None
-        folder = f"{compacted_folder(shard)}/{_run_name(planned.range, began_ms)}"
+        first, last = planned.range
+        folder = f"{compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
         facts = (
             aggregate(pa.concat_tables([await read_range_facts(self.store, source) for source in sources]))
             if sources
@@ -246,10 +247,6 @@ class _Written:
     objects: list[CompactedObject]
     """Sorted by topic, segment and offset."""
     facts: pa.Table
-
-
-def _run_name(chunks: ChunkRange, now_ms: int) -> str:
-    return f"{chunks.first:012d}-{chunks.last:012d}-{now_ms}-{secrets.token_hex(4)}"
 
 
 def _check_record_counts(work: _CompactionWork, written: _Written) -> None:

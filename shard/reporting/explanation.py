@@ -108,10 +108,6 @@ def _records(count: RecordCount) -> str:
     return f"about {text} (estimated)" if count.estimated else text
 
 
-def _are(count: int) -> str:
-    return f"{count} {'is' if count == 1 else 'are'}"
-
-
 def _segments(labels: Sequence[str]) -> str:
     return f"segment{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
 
@@ -137,7 +133,8 @@ class _Explainer:
         subscription, gate = self._subscription, self._gate
         kind = "type not yet known" if subscription.type is None else f"type {subscription.type}"
         total = len(self._topic.layout.segments)
-        readable, blocked, drained = (_are(len(each)) for each in (gate.grantable, gate.blocked, gate.retired))
+        counts = (len(each) for each in (gate.grantable, gate.blocked, gate.retired))
+        readable, blocked, drained = (f"{count} {'is' if count == 1 else 'are'}" for count in counts)
         sentences = [
             f"Subscription {subscription.name} of topic {self._topic.name}: {kind}, order {subscription.order}.",
             f"Of {total} segment{'s' * (total != 1)}, {readable} readable, {blocked} blocked and {drained} drained.",

@@ -92,7 +92,6 @@ class Deployment:
         )
 
     def token(self) -> str:
-        """Return what Prometheus sends."""
         return (self.root / "etc/prometheus/headgate-token").read_text().strip()
 
     def secrets(self) -> list[str]:

@@ -33,7 +33,6 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def spark_master(engine: str, s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The Spark master of the tests."""
     if engine == "local":
         yield "local[1]"
         return

@@ -27,7 +27,6 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrimmedLedger:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that were read."""
     paths: list[str] = []
     read = LocalStore._read
 

@@ -116,6 +116,5 @@ class CommandClient(Client):
     token = ""
 
     def new_token(self) -> str:
-        """Return a token, and keep it."""
         self.token = super().new_token()
         return self.token

@@ -47,7 +47,6 @@ class ClusterDraw:
     programs: tuple[str, ...]
     """Added to the others."""
     operations: tuple[str, ...]
-    """One for each step."""
 
 
 def is_clustered(seed: int) -> bool:

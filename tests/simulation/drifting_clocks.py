@@ -79,16 +79,13 @@ class MachineClock(TrueClock):
             return function(*arguments)
 
     async def awaited(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """See `TrueClock.awaited`."""
         with _on(self):
             return await work
 
     def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """See `TrueClock.handler`."""
         return partial(self.run, function)
 
     def around(self, client: ClientT) -> ClientT:
-        """See `TrueClock.around`."""
         return cast("ClientT", _OnTrueTime(client, self))
 
 

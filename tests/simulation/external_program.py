@@ -55,8 +55,6 @@ class SourceSegment:
 
 
 class ExternalProgram:
-    """The source and its readers."""
-
     def __init__(
         self,
         rng: random.Random,

@@ -33,7 +33,6 @@ RETRIES: Final = RetryPolicy(
 
 
 def uses_run(plan: Plan, consumer: str) -> bool:
-    """Return whether a consumer program uses `Consumer.run`."""
     return plan.seed >= FIRST_SEED and plan.rng(f"run of {consumer}").random() < SHARE
 
 

@@ -22,8 +22,6 @@ Holding = tuple[str, int, int]
 
 @dataclass
 class HoldingRules:
-    """The holdings of one run."""
-
     _released: set[Holding] = field(default_factory=set)
     _last_offsets: dict[Holding, int] = field(default_factory=dict)
     """Holding → the highest offset delivered."""

@@ -42,8 +42,6 @@ _CHUNK = re.compile(r"chunks/shard=(\d+)/(\d+)\.parquet")
 
 @dataclass
 class Stored:
-    """One record in the ledger."""
-
     segment: int
     offset: int
     key: bytes
@@ -92,7 +90,6 @@ class InvariantChecker:
     duplicate_device_records: set[tuple[str, int, int]] = field(default_factory=set)
     """(topic, segment, offset) of device records that repeat an earlier one."""
     weight_changes: int = 0
-    """Number of weight changes."""
     story: Story = field(default_factory=Story)
     chunks: int = 0
     fastest_clock: float = 1.0
@@ -114,13 +111,11 @@ class InvariantChecker:
     automatic_changes: int = 0
     pruned: int = 0
     partial_grants: int = 0
-    """Number of grants of slices."""
     backlogs: BacklogChecker = field(default_factory=BacklogChecker)
     leadership: LeadershipChecker = field(default_factory=LeadershipChecker)
     rules: LedgerRules = field(default_factory=LedgerRules)
     clients: ClientHistory = field(default_factory=ClientHistory)
     calm: bool = False
-    """See `Plan.calm`."""
 
     # The ledger
 

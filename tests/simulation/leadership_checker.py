@@ -41,8 +41,6 @@ VIEW_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a shard."""
-
     instance: str
     began_at: float
 
@@ -58,7 +56,6 @@ class LeadershipChecker:
     knows_writers: bool = True
     """Whether chunks are reported as they are written, and not when a disk makes them durable."""
     descriptions: int = 0
-    """Number of descriptions of the cluster."""
     even_after_seconds: float = 0.0
     """How long after the end of all faults shards became even."""
     slowest_send_seconds: float = 0.0

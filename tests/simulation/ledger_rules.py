@@ -53,8 +53,6 @@ _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 
 @dataclass
 class LedgerRules:
-    """The rules of one run."""
-
     max_age_ms: int | None = None
     """After how long segments are pruned; None: never without a command."""
     compaction_seconds: float = 0.0

@@ -45,8 +45,6 @@ JOIN_LOOKS, JOIN_SECONDS = 40, 0.5
 
 
 class Operators:
-    """The operators of one simulated cluster."""
-
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
         self._drained: dict[str, float] = {}

@@ -51,7 +51,6 @@ class CachedObjects(CheckedObjects):
         self._record(_Change(path, data, deleted=False))
 
     def pop(self, path: str, *default: Any) -> Any:
-        """Delete an object."""
         existed = path in self
         data = super().pop(path, *default)
         if existed:

@@ -222,7 +222,6 @@ class Plan:
 
 
 def plan_of(seed: int, scale: Scale | None = None) -> Plan:
-    """Draw the plan of ``seed``."""
     rng = random.Random(f"{seed}/plan")
     drawn = scale or _scale_of(seed)
     programs = [

@@ -46,8 +46,6 @@ Function = Callable[..., Any]
 
 
 class Bug(NamedTuple):
-    """One planted bug."""
-
     sentence: str
     """What the wrong program does."""
     seam: str

@@ -17,8 +17,6 @@ from tests.simulation.broken_promise import InvariantViolationError
 
 @dataclass
 class ProducerRules:
-    """The anonymous producers of one run."""
-
     most: int | None = None
     """The limit of each shard; None: not known, so nothing is checked."""
     forgotten: int = 0

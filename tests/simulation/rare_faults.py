@@ -151,7 +151,6 @@ class RareFaults:
     # Clocks
 
     def new_clock(self, name: str) -> TrueClock:
-        """Return the clock of a daemon that starts."""
         if not self._drifts:
             return TrueClock()
         clock = MachineClock()

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
 
 INSPECTION: Final = "inspection"
-"""The subscription of the inspector."""
 LATE: Final = "late"
 """Sender of the copies of messages that arrive late."""
 LATE_SECONDS: Final = 20.0
@@ -102,8 +101,6 @@ class LateRequests:
 
 
 class RarePrograms:
-    """The rare programs of one simulated cluster."""
-
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
         self._runs = 0

@@ -79,8 +79,6 @@ def now_ms() -> int:
 
 
 class SimulatedDaemon:
-    """One process lifetime of one daemon."""
-
     def __init__(self, simulation: ClusterSimulation, name: str) -> None:
         self.simulation = simulation
         self.name = name

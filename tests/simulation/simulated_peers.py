@@ -20,14 +20,11 @@ LATENCY_SECONDS = 0.002
 
 
 class SimulatedPeers(Peers):
-    """The peers of one daemon."""
-
     def __init__(self, instance: str, simulation: ClusterSimulation) -> None:
         super().__init__(instance, ssl.create_default_context)
         self._simulation = simulation
 
     async def parts(self) -> list[DaemonPart]:
-        """See `Peers.parts`."""
         return list(
             await asyncio.gather(*(self._answer(name) for name in sorted(self.known) if name != self._instance))
         )

@@ -41,7 +41,6 @@ class CheckedLedger(WrittenLedger):
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of topic and subscription."""
         return f"t{self.orders}", f"s{self.billing}"
 
     def commit(self) -> int:

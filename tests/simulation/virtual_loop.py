@@ -46,11 +46,9 @@ class _Handle(list[Any]):
         self.clear()
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
         return not self
 
     def when(self) -> float:
-        """Return when a timer is due."""
         return self._when
 
 
@@ -69,7 +67,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers_set = 0
 
     def time(self) -> float:
-        """Return virtual seconds."""
         return self._virtual_now
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:

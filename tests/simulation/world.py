@@ -94,8 +94,6 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 
 class ClusterSimulation:
-    """The cluster of one seed."""
-
     def __init__(
         self,
         plan: Plan,
@@ -191,7 +189,6 @@ class ClusterSimulation:
 
     @property
     def main_state(self) -> ShardState:
-        """The state of the shard of `TOPIC`."""
         return self.checker.states[self.main_shard]
 
     def store(self) -> FakeStore:
@@ -492,7 +489,6 @@ class ClusterSimulation:
     def check_delivery(
         self, topic: str, subscription: str, kind: str, program: str, record: ConsumedRecord, *, handled: bool = True
     ) -> None:
-        """Check a record that a consumer program got."""
         self.checker.check_delivery(
             topic,
             subscription,

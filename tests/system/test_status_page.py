@@ -62,7 +62,6 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def axe(pytestconfig: pytest.Config) -> str:
-    """The script of axe-core."""
     return (npm_packages(AXE, pytestconfig) / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
@@ -254,7 +253,6 @@ async def work_for_a_while(shop: Shop, browser: Browser) -> None:
 
 
 async def spark_of(cluster: Cluster) -> FakeDrainService:
-    """Return a drain service that counts the ledger of ``cluster``."""
     spark = FakeDrainService()
     ledger_id = await read_ledger_id(open_store(cluster.ledger_url), cluster.ledger_url)
     spark.watermark, spark.ledger = None, CountedLedger(ledger_id or "", cluster.ledger_url)

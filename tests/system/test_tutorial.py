@@ -29,8 +29,6 @@ ONLY_REPORTS = ("headgate explain ", "headgate subscription seek payments billin
 
 
 class Terminals:
-    """The three terminals of the page."""
-
     def __init__(self, node: Node) -> None:
         self.node = node
         self.reader: RunningProgram | None = None

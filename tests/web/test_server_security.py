@@ -28,7 +28,6 @@ PATHS = ("/", "/api/v1/cluster", "/events?page=x", "/static/page.css", "/metrics
 
 
 def tokens(folder, *pairs):
-    """Return the tokens of a file with (name, token) ``pairs``."""
     lines = "".join(f"{token_line(name, token)}\n" for name, token in pairs)
     return read_tokens(write_secret(folder / "tokens", f"# tokens\n{lines}".encode()), "$.http.tokens_file")
 

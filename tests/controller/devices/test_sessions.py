@@ -138,7 +138,6 @@ class Session(FakeDeviceSession):
 
 @pytest.fixture
 def opened(devices: Devices) -> list[Session]:
-    """The sessions that the leaders open."""
     opened: list[Session] = []
 
     def open_session(_: str, handler: object, __: object) -> Session:

@@ -21,7 +21,6 @@ ADDRESS = m.Request(request_id=7, protocol=m.PROTOCOL_VERSION, client_id="anonym
 
 
 def described(size_bytes: int) -> m.TopicReply:
-    """Return a reply of about ``size_bytes``."""
     subscriptions = ("s" * 100,) * (size_bytes // 102)
     topic = m.TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=subscriptions)
     return m.TopicReply(topic=topic)

@@ -27,7 +27,6 @@ class Stream(io.TextIOWrapper):
         return self.terminal
 
     def text(self) -> str:
-        """Return the written text."""
         return self.buffer.getvalue().decode()
 
     def events(self) -> list[dict[str, object]]:
@@ -44,7 +43,6 @@ def configured(*, terminal: bool = False, **settings: Any) -> Stream:
 
 @pytest.fixture(autouse=True)
 def _restore_logging() -> Iterator[None]:
-    """Restore the global logging configuration."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     levels = {name: logging.getLogger(name).level for name in LIBRARY_LEVELS}

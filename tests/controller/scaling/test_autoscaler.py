@@ -45,7 +45,6 @@ async def scaled(**changes: Any) -> AsyncIterator[tuple[OneShard, ShardLeader, B
 
 
 def active(leader: ShardLeader, topic: str = "orders") -> int:
-    """Return the number of active segments."""
     return len(leader.state.topics[topic].layout.active())
 
 
@@ -66,7 +65,6 @@ async def produce(client: BareClient, seconds: float, records: int, *, keys: int
 
 
 def entries(shard: OneShard, kind: type[Any]) -> list[Any]:
-    """Return every entry of ``kind`` in the ledger."""
     return [
         entry
         for number, data in enumerate(sorted(shard.store.objects.items()), start=1)

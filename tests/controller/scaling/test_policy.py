@@ -31,7 +31,6 @@ LATER = 3_600_000
 
 
 def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fields: Any) -> SegmentLoad:
-    """Return the load of a segment with this rate."""
     return SegmentLoad(rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **fields)
 
 

@@ -23,7 +23,6 @@ LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledge
 
 
 def error_of(text: str) -> str:
-    """Return the error that ``text`` causes."""
     with pytest.raises(ConfigError) as caught:
         parse_settings(text, "headgate.toml")
     return str(caught.value)

@@ -24,8 +24,6 @@ def test_a_shard_is_due_when_its_head_is_far_enough_after_its_snapshot() -> None
 
 
 class Reports(RecordingObserver):
-    """The events of the scheduler."""
-
     @property
     def snapshots(self) -> dict[int, int]:
         return {event.shard: event.chunk for event in self.of(events.SnapshotFound)}

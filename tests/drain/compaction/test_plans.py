@@ -261,7 +261,6 @@ async def test_a_killed_run_leaves_nothing_visible_and_is_swept(spark, tmp_path,
 
 
 def flipped(data):
-    """Return ``data`` with one flipped bit in the middle."""
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 

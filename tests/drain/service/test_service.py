@@ -57,7 +57,6 @@ format = "json"
 segment = "shard"
 offset = "mark"
 """
-"""The tables of the external topics of `Running`."""
 
 
 class Running:

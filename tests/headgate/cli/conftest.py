@@ -20,7 +20,6 @@ AT_MS = 1_769_882_400_000
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    """A cluster of plain lists."""
     return FakeCluster()
 
 

@@ -32,7 +32,6 @@ each_command = pytest.mark.parametrize(
 
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FakeCluster:
-    """A cluster with something to destroy."""
     only = segment(0, 0, 0xFFFF, next_offset=12, size_bytes=2000)
     cluster.topics["orders"] = topic("orders", only, subscriptions=("billing",))
     cluster.subscriptions.append(subscription("orders", "billing"))

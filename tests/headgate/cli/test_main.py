@@ -18,7 +18,6 @@ from tests.support.fakes.cli_client import FakeAdmin, FakeCluster, InProcessCont
 
 
 def command_lines() -> list[tuple[str, ...]]:
-    """Return every command and subcommand as it is typed."""
     found: list[tuple[str, ...]] = [()]
     for name in COMMANDS:
         found.append((name,))

@@ -46,7 +46,6 @@ def command(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 def run(command: tuple[str, str], invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> Run:
-    """Return what runs `command`."""
     cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
     words = COMMANDS[command]
 

@@ -33,7 +33,6 @@ async def reading(
 
 
 async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ConsumedRecord]:
-    """Read ``count`` records."""
     found: list[ConsumedRecord] = []
     async with asyncio.timeout(60):
         while len(found) < count:

@@ -28,7 +28,6 @@ from tests.support.waiting import until
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the events of the library."""
     return [record.msg.event for record in caplog.records if isinstance(record.msg, LogEvent)]
 
 

@@ -43,7 +43,6 @@ def mean(assignment_input: WeightedAssignmentInput) -> Fraction:
 
 
 def beyond(target: dict, assignment_input: WeightedAssignmentInput) -> set[str]:
-    """Return the consumers beyond the tolerance."""
     fair = mean(assignment_input) if assignment_input.capacities else 0
     return {name for name, level in levels(target, assignment_input).items() if abs(level - fair) > fair * TOLERANCE}
 

@@ -35,8 +35,6 @@ _VARYING = (
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a document."""
-
     document: str
     line: int
     language: str
@@ -59,7 +57,6 @@ class Block:
 
 
 def blocks(document: Path) -> list[Block]:
-    """Return the blocks of a document, in order."""
     text = document.read_text()
     name = str(document.relative_to(ROOT)) if document.is_relative_to(ROOT) else document.name
     found = []

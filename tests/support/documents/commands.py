@@ -31,7 +31,6 @@ class Documented:
 
 
 def commands_of(path: Path) -> Iterator[Documented]:
-    """Return the commands that ``path`` contains."""
     text, place = path.read_text(), str(path.relative_to(ROOT))
     prose = FENCE.sub("", text)
     lines = [
@@ -73,5 +72,4 @@ def simple_commands(line: str) -> list[tuple[str, ...]]:
 
 
 def options(words: Iterable[str]) -> set[str]:
-    """Return the long options among ``words``."""
     return {word.partition("=")[0].strip("[],") for word in words if word.lstrip("[").startswith("--")}

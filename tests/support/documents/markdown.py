@@ -21,12 +21,10 @@ class Section:
         return rows[2:]
 
     def fenced(self, language: str) -> list[str]:
-        """Return the fenced blocks of one language."""
         return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", "\n".join(self.lines), re.MULTILINE | re.DOTALL)
 
 
 def sections(name: str) -> dict[str, Section]:
-    """Return the sections of ``docs/name`` by heading."""
     found = [Section("")]
     in_fence = False
     for line in (DOCS / name).read_text().splitlines():

@@ -39,7 +39,6 @@ STRUCTS = sorted(
 
 
 def heading(kind: type[msgspec.Struct]) -> str:
-    """Return the heading of the section that describes ``kind``."""
     if kind is m.Push:
         return "Push (common fields)"
     if issubclass(kind, BASES):
@@ -58,7 +57,6 @@ def rows(kind: type[msgspec.Struct]) -> list[list[str]]:
 
 
 def type_name(of: shapes.Type) -> str:
-    """Return the type as written in the document."""
     match of:
         case shapes.UnionType(types=types):
             bases = [
@@ -127,7 +125,6 @@ def limits(of: shapes.Type) -> str:
 
 
 def default(field: shapes.Field) -> str:
-    """Return the default as written in the document."""
     if field.required:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()

@@ -88,7 +88,6 @@ class FakeBroker:
         return FakeTransport(self, client_id, will)
 
     def connected(self) -> list[str]:
-        """Return the ids of the connected clients."""
         return sorted(self._links)
 
     # Faults
@@ -130,7 +129,6 @@ class FakeBroker:
     # For the transports
 
     def is_paused(self, client_id: str) -> bool:
-        """Return whether a client is frozen."""
         return client_id in self._paused
 
     def admit(self, transport: FakeTransport) -> _Link | None:
@@ -307,7 +305,6 @@ class FakeTransport:
 
     @property
     def connected(self) -> bool:
-        """See `Transport.connected`."""
         return self._link is not None
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
@@ -332,13 +329,11 @@ class FakeTransport:
         await self._confirmed(lambda link: link.remove_filter(topic_filter))
 
     def max_payload_bytes(self, topic: str) -> int:
-        """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, self._broker.max_packet_bytes if self._broker.mqtt5 else None)
 
     def publish(
         self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
     ) -> bool:
-        """See `Transport.publish`."""
         if self._link is None or len(payload) > self.max_payload_bytes(topic):
             return False
         correlation = correlation_data if self._broker.mqtt5 else None
@@ -346,7 +341,6 @@ class FakeTransport:
         return True
 
     async def __aenter__(self) -> Self:
-        """See `Transport.__aenter__`."""
         self._opened = True
         self._connect_later()
         return self

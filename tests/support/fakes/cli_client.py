@@ -53,7 +53,6 @@ from tests.support.worlds.command_shard import decided
 
 
 def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentInfo:
-    """Return a segment with invented numbers."""
     given = {"parents": (), "children": (), "next_offset": 0, "size_bytes": 0, "created_at_ms": 0}
     given |= {"sealed_at_ms": None, "label": None} | fields
     return SegmentInfo(segment=number, first_hash=first, last_hash=last, state=state, **given)
@@ -142,8 +141,6 @@ class FakeCluster:
 
 
 class FakeAdmin:
-    """Replaces Admin."""
-
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
 

@@ -36,8 +36,6 @@ class Published:
 
 @dataclass(slots=True)
 class _PersistentSession:
-    """One session at the broker."""
-
     filters: set[str] = field(default_factory=set)
     waiting: deque[Published] = field(default_factory=deque)
     link: _Link | None = None
@@ -126,7 +124,6 @@ class FakeDeviceBroker:
         self._end(self._session_of(client_id))
 
     def sessions(self) -> set[str]:
-        """Return the client ids of all sessions."""
         return set(self._sessions)
 
     # For the sessions
@@ -171,8 +168,6 @@ class FakeDeviceBroker:
 
 
 class _Link:
-    """One connection of a session."""
-
     def __init__(
         self, broker: FakeDeviceBroker, broker_session: _PersistentSession, session: FakeDeviceSession
     ) -> None:
@@ -231,12 +226,10 @@ class FakeDeviceSession:
 
     @property
     def connected(self) -> bool:
-        """See `DeviceSession.connected`."""
         return self._link is not None
 
     @property
     def connection(self) -> int:
-        """See `DeviceSession.connection`."""
         return self._connections if self._link is not None else 0
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
@@ -244,7 +237,6 @@ class FakeDeviceSession:
         self._watchers.append(handler)
 
     async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """See `DeviceSession.add_subscriptions`."""
         link = await self._packet_arrives(connection)
         if link is None:
             return False
@@ -253,7 +245,6 @@ class FakeDeviceSession:
         return True
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """See `DeviceSession.remove_subscriptions`."""
         link = await self._packet_arrives(connection)
         if link is None:
             return False
@@ -284,7 +275,6 @@ class FakeDeviceSession:
             self._broker.publish(topic, payload)
 
     async def __aenter__(self) -> Self:
-        """See `DeviceSession.__aenter__`."""
         self._open = True
         self._connecting = asyncio.get_running_loop().call_later(self._broker.delay_seconds, self._connect)
         return self

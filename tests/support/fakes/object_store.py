@@ -107,7 +107,6 @@ class FakeStore:
             raise ObjectExistsError(f"{path} already exists")
 
     async def read(self, path: str) -> bytes:
-        """See `Store.read`."""
         data = await self._answer("read", path, lambda: self.objects.get(path))
         if path in self.endless:
             raise ForeignObjectError(f"{path} is not a regular file: remove it")
@@ -120,7 +119,6 @@ class FakeStore:
         return data
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        """See `Store.names`."""
         folder = f"{prefix}/"
         first = len(folder)
         names = await self._answer(
@@ -129,12 +127,10 @@ class FakeStore:
         return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
-        """See `Store.folders`."""
         inside = {path[len(prefix) + 1 :] for path in await self.paths(prefix)}
         return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
 
     async def paths(self, prefix: str) -> list[str]:
-        """See `Store.paths`."""
         folder = f"{prefix}/"
         return await self._answer(
             "names", prefix, lambda: sorted(path for path in self._listed() if path.startswith(folder))

@@ -19,5 +19,4 @@ class RecordingObserver:
         self.events.append(event)
 
     def of(self, event_type: type[E]) -> list[E]:
-        """Return the events of one type."""
         return [event for event in self.events if isinstance(event, event_type)]

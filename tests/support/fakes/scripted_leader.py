@@ -46,8 +46,6 @@ def now_ms() -> int:
 
 @dataclass
 class Identity:
-    """One producer."""
-
     epoch: int = 0
     token: str = ""
     next_sequence: int = 0

@@ -127,7 +127,6 @@ class FakeZooKeeper:
     # For the clients
 
     def can_reach(self, client: FakeElections) -> bool:
-        """Return whether a client can reach the service."""
         return self.running and client.instance not in self._partitioned
 
     def later(self, act: Any, *arguments: Any) -> asyncio.TimerHandle:
@@ -288,11 +287,9 @@ class FakeElections:
         records[name] = records.get(name, MaintenanceRecord()).after(token, on=on) or records[name]
 
     async def watch(self) -> NoReturn:
-        """See `Elections.watch`."""
         raise await self.failure
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        """See `Elections.cluster_config`."""
         await self._round_trip()
         self._may_use_nodes()
         await self._allowed.wait()
@@ -301,7 +298,6 @@ class FakeElections:
         return dict(self._service.service_state.config)
 
     async def claim_ledger(self, ledger_id: str) -> str:
-        """See `Elections.claim_ledger`."""
         await self._round_trip()
         self._may_use_nodes()
         await self._allowed.wait()
@@ -310,7 +306,6 @@ class FakeElections:
         return str(config.setdefault("ledger_id", ledger_id))
 
     async def __aenter__(self) -> Self:
-        """See `Elections.__aenter__`."""
         self.open = True
         self._service.later(self.connect)
         return self

@@ -31,8 +31,6 @@ class Nomination:
 
 @dataclass(slots=True)
 class ServiceState:
-    """The stored state of the service."""
-
     owner: str | None = None
     """The user whose nodes they are; None: they are open."""
     config: dict[str, Any] | None = None
@@ -47,7 +45,6 @@ class ServiceState:
 
     @property
     def in_maintenance(self) -> frozenset[str]:
-        """The instances that are in maintenance now."""
         return frozenset(name for name, record in self.maintenance.items() if record.on)
 
     def place_behind(self, shard: int, first: Session, second: Session) -> None:

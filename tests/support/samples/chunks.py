@@ -11,7 +11,6 @@ COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "hea
 
 
 def add_record(builder: ChunkBuilder, offset: int, timestamp_ms: int, value: bytes, headers: Headers = ()) -> None:
-    """Add a record of segment 0 of topic 1."""
     for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value, headers), strict=True):
         getattr(builder.records, column).append(each)
 

@@ -8,6 +8,5 @@ from headgate.settings.config import ClientConfig
 
 
 def client_config(**fields: Any) -> ClientConfig:
-    """Return a configuration with ``fields``."""
     defaults = {"cluster": "local", "broker_host": "127.0.0.1", "broker_port": 1883, "ledger_url": "memory:///"}
     return ClientConfig(**defaults | fields)

@@ -96,7 +96,6 @@ def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):
 
 
 def overview_message(daemon_name="vm-1"):
-    """Return the smallest overview on the wire."""
     return m.ClusterInfo(
         cluster="local",
         daemon=daemon_name,

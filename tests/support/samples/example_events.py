@@ -19,7 +19,6 @@ _VALUES: dict[Any, Any] = {
 
 
 def example_event(event_type: type[Event], **fields: Any) -> Event:
-    """Return an event of this type, with ``fields`` and an example value for each other field."""
     examples = {field.name: _example_value(field.type) for field in msgspec.structs.fields(event_type)}
     return event_type(**examples | fields)
 

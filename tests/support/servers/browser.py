@@ -40,8 +40,6 @@ needs_browser = pytest.mark.skipif(
 
 
 class Browser:
-    """One tab."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.token: str | None = None
         """What is given to a page that asks for a password."""
@@ -81,7 +79,6 @@ class Browser:
         await self._call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression, or of its promise."""
         result = await self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")

@@ -94,11 +94,9 @@ class Daemon(LocalDaemon):
             return await self.process.wait()
 
     def log(self) -> str:
-        """Return its log."""
         return self.process.log_path.read_text()
 
     def log_entries(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of its log that contain ``event``."""
         return [
             json.loads(line) for line in whole_lines(self.process.log_path) if line.startswith("{") and event in line
         ]
@@ -130,7 +128,6 @@ class Cluster(LocalCluster):
         await super().__aexit__()
 
     async def start_daemon(self, name: str) -> Daemon:
-        """Start a daemon."""
         started = await super().start_daemon(name)
         daemon = self.daemons[name] = Daemon(started.process, started.settings)
         return daemon

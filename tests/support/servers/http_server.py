@@ -59,7 +59,6 @@ class HttpHarness:
         return []
 
     async def get(self, path, method="GET", *, tls: ssl.SSLContext | None = None, **headers):
-        """Return (status, headers, text)."""
         url = f"{'http' if tls is None else 'https'}://{self.server.address}{path}"
         async with (
             aiohttp.ClientSession() as session,

@@ -45,7 +45,6 @@ class CommandResult:
     err: str
 
     def document(self) -> Any:
-        """Return the output as one JSON document."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
@@ -245,7 +244,6 @@ class HttpAddress(str):
         return made
 
     def request(self, path: str, accept: str) -> tuple[urllib.request.Request, ssl.SSLContext | None]:
-        """Return a request for ``path``, and its TLS."""
         headers = {"Accept": accept} | ({} if self.token is None else {"Authorization": f"Bearer {self.token}"})
         context = None if self.ca_file is None else client_context(ca_file=self.ca_file)
         scheme = "http" if context is None else "https"

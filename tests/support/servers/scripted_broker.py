@@ -13,7 +13,6 @@ UNSUBSCRIBE: Final = 0xA2
 
 
 def connack(code: int = 0, properties: bytes = b"") -> bytes:
-    """Return CONNACK of MQTT 5."""
     body = bytes([0, code, len(properties)]) + properties
     return bytes([0x20, len(body)]) + body
 

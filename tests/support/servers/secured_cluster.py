@@ -22,7 +22,6 @@ class SecuredBroker(EmbeddedBroker):
 
     @property
     def log_path(self) -> Path:
-        """The broker's log."""
         return self.folder / f"{self.kind}.log"
 
     async def _process_spec(self, port: int) -> ProcessSpec:
@@ -50,5 +49,4 @@ class SecuredCluster(LocalCluster):
         return read_secret(self.users.password_file(user), "password")
 
     def config_of(self, user: str) -> ClientConfig:
-        """Return the client configuration of ``user``."""
         return self.client_config(user=user)

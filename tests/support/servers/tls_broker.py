@@ -42,7 +42,6 @@ class TlsBroker(EmbeddedBroker):
         return encrypted(self.options_of(user, authority=authority), self.host)
 
     def options_of(self, user: str | None = None, *, authority: LocalCertificateAuthority | None = None) -> TlsOptions:
-        """Return the settings with which ``user`` connects."""
         options = {"tls": True, "ca_file": str(self.authority.ca_file)}
         if user is not None:
             files = (authority or self.authority).issue(user, client=True)

@@ -25,7 +25,6 @@ WITH_TLS: Final = frozenset(
 
 
 def uses_tls(choice: str, file_name: str) -> bool:
-    """Return whether the tests of a file use TLS."""
     return choice == "all" or (choice == "half" and file_name in WITH_TLS)
 
 

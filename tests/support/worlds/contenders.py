@@ -113,13 +113,11 @@ class Contender:
 
     @property
     def leader(self) -> ShardLeader:
-        """The leader of its present term."""
         assert self.controller.leader is not None
         return self.controller.leader
 
     @property
     def led(self) -> set[int]:
-        """The shards that it leads."""
         return {each.shard for each in self.controllers if each.leadership.role is Role.LEADING}
 
     async def stop(self) -> None:

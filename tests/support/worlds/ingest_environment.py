@@ -84,7 +84,6 @@ async def send(producer: Producer, topic: str, values: range, pause_seconds: flo
 
 
 async def outcomes(deliveries: Sequence[Delivery], seconds: float = 30.0) -> list[RecordMetadata | BaseException]:
-    """Return the outcome of each delivery."""
     async with asyncio.timeout(seconds * TIMEOUT_FACTOR):
         return await asyncio.gather(*deliveries, return_exceptions=True)
 

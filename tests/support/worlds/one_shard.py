@@ -93,7 +93,6 @@ class BareClient:
         assert self.transport.publish(m.requests_topic(CLUSTER, shard, self.address), payload)
 
     async def reply(self, request_id: int) -> Any:
-        """Return the body of the first reply to a request."""
         async with asyncio.timeout(30):
             while not self.replies.get(request_id):
                 self._arrived.clear()

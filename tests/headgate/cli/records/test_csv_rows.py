@@ -22,7 +22,6 @@ HEADER = ["k", 'a "b"', "c\nd"]
 
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FakeCluster:
-    """A cluster with the topic."""
     cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
     return cluster
 

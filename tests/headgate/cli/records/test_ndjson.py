@@ -23,7 +23,6 @@ from headgate.protocol.messages import MAX_RECORD_BYTES
 
 
 def split(*blocks: bytes, **options: Any) -> list[Line]:
-    """Return the lines in ``blocks``."""
     splitter = LineSplitter(**options)
     return [line for block in blocks for line in splitter.feed(block)] + list(splitter.end())
 
@@ -34,7 +33,6 @@ def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> K
 
 
 def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> str:
-    """Return why ``text`` is invalid."""
     with pytest.raises(BadLineError) as found:
         record(text, field, key)
     return str(found.value)

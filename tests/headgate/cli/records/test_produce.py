@@ -20,7 +20,6 @@ GOOD = b'{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n'
 
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FakeCluster:
-    """A cluster with the topic."""
     cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
     return cluster
 

@@ -16,7 +16,6 @@ LARGE = os.urandom(1024 * 1024)
 
 
 async def collect(file: int) -> bytes:
-    """Return the content of ``file``."""
     async with aclosing(read_blocks(file)) as blocks:
         return b"".join([block async for block in blocks])
 

@@ -15,7 +15,6 @@ from tests.support.fakes.cli_client import FakeCluster, segment, subscription, t
 
 @pytest.fixture
 def orders(cluster: FakeCluster) -> FakeCluster:
-    """A cluster with one topic and one subscription."""
     cluster.topics["orders"] = topic(
         "orders",
         segment(0, 0, 0x7FFF, next_offset=12, size_bytes=2000),

@@ -17,7 +17,6 @@ def leader(epoch: int, *, window: int = 64) -> m.LeaderAnnouncement:
 
 
 def believing(epoch: int, now: float = 0.0) -> LeaderBelief:
-    """Return a belief in the leader of ``epoch``, with nothing to ask."""
     belief = LeaderBelief()
     belief.prompt(now)
     assert belief.answered(belief.ask(now, 1.0), leader(epoch))
