@@ -183,6 +183,20 @@ async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_be
     assert {each.follower.end.leader_instance for each in a.controllers} == {"b"}
 
 
+async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(daemons: Daemons) -> None:
+    """Its session lives on, so ZooKeeper would leave the locks with it."""
+    a, b, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
+
+    async def never_ends(path: str, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+    b.store.create = never_ends  # type: ignore[method-assign]
+    await a.stop()
+
+    await until(lambda: len(c.led) == SHARDS, 0.5)
+
+
 async def test_a_command_whose_successor_began_no_term_is_not_executed_again(daemons: Daemons) -> None:
     """Its client asks the leader that follows, which is the same daemon again."""
     a, b = await daemons.first(), await daemons.start("b")
