@@ -121,12 +121,17 @@ class Operators:
         await self._disturb(admin, rng, crash)
 
     async def cut_in_transfer(self, admin: Admin, rng: random.Random) -> None:
-        """Separate the leader, the successor or both from ZooKeeper while a shard is transferred."""
-        alone, seconds = rng.random() < 2 / 3, rng.uniform(1, 15)
+        """Separate the leader, the successor or both from ZooKeeper while a shard is transferred, or freeze one of them."""
+        alone, seconds, freezes = rng.random() < 2 / 3, rng.uniform(1, 15), rng.random() < 1 / 3
 
         async def cut(daemon: SimulatedDaemon) -> None:
             if not alone:
                 await self._world.faults.inject_named("zookeeper_outage", admin, rng)
+                return
+            if freezes:
+                self._world.log(daemon.name, "freezes")
+                daemon.freeze()
+                asyncio.get_running_loop().call_later(seconds, self._thaw, daemon)
                 return
             self._world.log(daemon.name, "loses ZooKeeper")
             self._world.zookeeper.partition(daemon.name)
