@@ -95,7 +95,7 @@ def _measure(name: str, doc: str, *, quick: bool, run: Run) -> Result:
 def write_pages(folder: Path, readme_path: Path) -> None:
     """Write the page beside ``folder``, and README's part, from the results in ``folder``."""
     results = msgspec.json.decode((folder / "results.json").read_bytes(), type=Results)
-    folder.with_suffix(".md").write_text(page(results, folder.name))
+    folder.with_suffix(".md").write_text(page(results))
     if readme_path.exists():
         readme_path.write_text(readme(readme_path.read_text(), results))
 

@@ -1,8 +1,4 @@
-"""The page docs/performance.md, and README's part, from stored results. Pure.
-
-A result is what a benchmark prints as JSON, with ``doc`` and ``seconds`` added, or ``error`` if it could not
-be measured.
-"""
+"""The page docs/performance.md, and README's part, from stored results. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -10,9 +6,20 @@ from typing import Literal
 
 import msgspec
 
-README_NAMES = ("drain_release", "security_cost")
-MAX_PARTS = 48
-"""Values of one benchmark on the page; a reader of more wants the file."""
+BUCKET = "ingest_object_store"
+NUMBERS = (
+    ("Records of 100 bytes stored, one producer, one shard", "peers", "{headgate_100:,} a second"),
+    ("Records of 1 KB stored, one producer, one shard", "peers", "{headgate_1000:,} a second"),
+    ("Records of 100 bytes read back, one consumer", "peers", "{headgate_read:,} a second"),
+    ("Send to acknowledgement, synced", "peers", "{headgate_ack_p50_ms:.1f} / {headgate_ack_p99_ms:.1f} ms"),
+    ("Send to delivery", "peers", "{headgate_e2e_p50_ms:.1f} / {headgate_e2e_p99_ms:.1f} ms"),
+    ("Send to acknowledgement, simulated S3", BUCKET, "{standard_p50_wait_ms:.0f} / {standard_p99_wait_ms:.0f} ms"),
+    ("Records of 1 KB stored, simulated S3", BUCKET, "{standard_mb_a_second:.0f} MB/s"),
+    ("Last acknowledgement to the open child", "drain_release", "{median_ms:.0f} ms, 95 % in {p95_ms:.0f} ms"),
+    ("No leader: one is killed, sessions time out after 2 s", "failover", "{sigkill_gap_ms:.0f} ms"),
+    ("No leader: one hands over", "failover", "{sigterm_gap_ms:.0f} ms"),
+)
+"""What, benchmark, and its parts. Two times are the median and the 99th percentile."""
 README_PART = re.compile(r"(<!-- measured: .*? -->\n).*?(<!-- measured: end -->)", re.DOTALL)
 QUICK = (
     "**Quick runs on a busy machine.** They show that every benchmark works. They are no measurement: "
@@ -32,7 +39,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One benchmark."""
+    """What one benchmark prints as JSON, with ``doc`` and ``seconds``, or ``error``."""
 
     name: str
     doc: str
@@ -47,7 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 0
     """How long it took."""
     date: str = ""
-    """When it was measured; empty: with the first of its run."""
+    """When it was measured."""
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,13 +65,13 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     benchmarks: list[Result]
 
 
-def page(results: Results, folder: str) -> str:
-    """Return docs/performance.md; ``folder`` is where the results are, relative to it."""
+def page(results: Results) -> str:
+    """Return docs/performance.md."""
     rows = [
         f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
         for result in results.benchmarks
     ]
-    sections = [line for result in results.benchmarks for line in _section(result, folder, quick=results.quick)]
+    sections = [line for result in results.benchmarks for line in _section(result, quick=results.quick)]
     return "\n".join(
         [
             "# Performance",
@@ -76,6 +83,8 @@ def page(results: Results, folder: str) -> str:
             "",
             *([QUICK, ""] if results.quick else []),
             *_measured_on(results),
+            "",
+            *_numbers(results),
             "",
             "| benchmark | value | goal | |",
             "|---|---|---|---|",
@@ -99,17 +108,18 @@ def _measured_on(results: Results) -> list[str]:
 
 def readme(text: str, results: Results) -> str:
     """Return README with the newest values between its marks."""
-    found = {result.name: result for result in results.benchmarks if not result.error}
-    chosen = [found[name] for name in README_NAMES if name in found]
-    unmeasured = ["`make performance` measures all benchmarks, and writes [their page](docs/performance.md)."]
-    lines = [
-        *(f"* {_headline(result)}: **{_value(result)}**" for result in chosen),
-        *([f"* {QUICK}"] if results.quick else []),
-    ]
-    return README_PART.sub(lambda part: f"{part[1]}{chr(10).join(lines if chosen else unmeasured)}\n{part[2]}", text)
+    lines = "\n".join([*_measured_on(results), *([QUICK] if results.quick else []), "", *_numbers(results), ""])
+    return README_PART.sub(lambda part: f"{part[1]}{lines}\n{part[2]}", text)
 
 
-def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
+def _numbers(results: Results) -> list[str]:
+    """Return a table of absolute numbers. Ratios are fair on any machine, and say nothing about a machine's size."""
+    parts = {result.name: result.parts for result in results.benchmarks if not result.error}
+    rows = [f"| {what} | {text.format_map(parts[name])} |" for what, name, text in NUMBERS if name in parts]
+    return ["| one machine, loopback, times: median / 99 % | |", "|---|---|", *rows] if rows else []
+
+
+def _section(result: Result, *, quick: bool) -> list[str]:
     """Return the part about one benchmark: what it compares, its values and its command."""
     option = " --quick" if quick else ""
     command = ['```bash no-run="takes minutes"', f"python -m bench {result.name}{option}", "```", ""]
@@ -117,26 +127,15 @@ def _section(result: Result, folder: str, *, quick: bool) -> list[str]:
     if result.error:
         return [*head, f"Not measured: {result.error}", "", *command]
     parts = [f"{name} {_number(part)}" for name, part in result.parts.items() if not name.endswith("_goal")]
-    if len(parts) > MAX_PARTS:
-        parts[MAX_PARTS:] = [f"and {len(parts) - MAX_PARTS} more in `{folder}/results.json`"]
-    values = ", ".join(parts)
     return [
         *head,
         f"**{_value(result)}**, goal {_goal(result)}: {_verdict(result)}.",
         "",
-        f"Measured{_when(result)} in {_duration(result.seconds)}.",
+        f"Measured on {result.date} in {_duration(result.seconds)}.",
         "",
-        *([f"Parts: {values}.", ""] if values else []),
+        *([f"Parts: {', '.join(parts)}.", ""] if parts else []),
         *command,
     ]
-
-
-def _headline(result: Result) -> str:
-    return result.doc.strip().partition("\n")[0].rstrip(".")
-
-
-def _when(result: Result) -> str:
-    return f" on {result.date}" if result.date else ""
 
 
 def _duration(seconds: int) -> str:

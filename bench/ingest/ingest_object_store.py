@@ -112,10 +112,8 @@ async def _waits(
 
 
 async def _pump(producer: Producer, rows: list[tuple[bytes, bytes]]) -> None:
-    deliveries = [await producer.send(TOPIC, key, value) for key, value in rows]
-    await producer.flush()
-    for delivery in deliveries:
-        await delivery
+    keys, values = zip(*rows, strict=True)
+    await (await producer.send_many(TOPIC, keys, values))
 
 
 def compared(

@@ -15,7 +15,10 @@ def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     name = arguments[0]
     value = 12.0 if name == "drain_release" else 3.0
     printed = {"name": name, "value": value, "unit": "times", "goal": 2.0, "goal_met": name == "drain_release"}
-    result = printed | {"better": "higher" if name == "drain_release" else "lower", "parts": {"rounds": 5, "x_goal": 1}}
+    result = printed | {
+        "better": "higher" if name == "drain_release" else "lower",
+        "parts": {"median_ms": 5.2, "p95_ms": 7},
+    }
     return subprocess.CompletedProcess(arguments, int(name == "broken"), f"progress\n{json.dumps(result)}\n", "")
 
 
@@ -41,7 +44,8 @@ def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_pa
     assert ["broken"] == ran
     assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path, quick=False))
     assert [3.0, 3.0, 12.0] == [result.value for result in again.benchmarks]
-    assert f"Measured on {this_machine().date} in 0 s." in page(again, "performance")
+    assert f"Measured on {this_machine().date} in 0 s." in page(again)
+    assert "| Last acknowledgement to the open child | 5 ms, 95 % in 7 ms |" in page(again)
 
 
 def test_the_committed_page_is_made_from_the_committed_results(tmp_path: Path) -> None:
