@@ -168,7 +168,9 @@ class Operators:
         try:
             await asyncio.sleep(GIVEN_AWAY_SECONDS)
             older = [
-                each.shard for each in daemon.controllers if each.leader is not None and each.leader.began_at < lost_at
+                each.shard
+                for each in daemon.controllers
+                if each.leader is not None and each.leader.timers.began_at < lost_at
             ]
             if world.plan.cuts_only and older and world.daemons == before and (takers := self._takers(daemon, lost_at)):
                 raise InvariantViolationError(

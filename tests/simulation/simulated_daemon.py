@@ -198,7 +198,7 @@ class SimulatedDaemon:
     def check_terms_end(self, lost_at: float) -> None:
         """Check that its terms end without the broker, which it has not reached since ``lost_at``."""
         if not self.frozen and self.thawed_at < lost_at:
-            terms = [(each.shard, each.leader.began_at) for each in self.controllers if each.leader is not None]
+            terms = [(each.shard, each.leader.timers.began_at) for each in self.controllers if each.leader is not None]
             now = asyncio.get_running_loop().time()
             self.simulation.checker.leadership.check_terms_end(self.name, terms, lost_at, now)
 
