@@ -131,7 +131,6 @@ def _check_quotas(quotas: _Quotas, rights: Mapping[str, tuple[Right, ...]]) -> N
 
 
 def _limits_by_user(quotas: _Quotas, rights: Mapping[str, tuple[Right, ...]], default: Limits) -> dict[str, Limits]:
-    """Return the limits of the users that have others than ``default``."""
     of_roles = {role: _limits(fields) for role, fields in quotas.roles.items()}
     found = {}
     for user, of_user in rights.items():

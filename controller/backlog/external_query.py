@@ -25,7 +25,6 @@ def external_view(topic: Topic, subscriptions: Iterable[Subscription]) -> Extern
 
 
 def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
-    """Return one query for each external topic of a shard, with all checkpoints."""
     queries: list[ExternalBacklogQuery] = []
     for topic in state.topics.values():
         subscriptions = topic.subscriptions.values()

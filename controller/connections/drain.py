@@ -64,7 +64,6 @@ class DrainConnection:
     ) -> None:
         """``recheck`` is called when checks that failed before may be answered now."""
         self.state: tuple[DrainState, str] = ("off", "the drain service has not replied yet")
-        """State of the drain service, and its reason."""
         self._reported: tuple[DrainState, str] = self.state
         """The state according to the supervisor, or else to the checker."""
         self._wrong_ledger: str | None = None

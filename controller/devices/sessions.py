@@ -45,7 +45,6 @@ class DeviceSessions:
         # A quarter of the ingest queue, so that devices do not displace producers with an identity.
         self._window = ReadingWindow(context.ingest.queue_bytes // 4)
         self._sessions: dict[int, TopicSession] = {}
-        """Topic id → its session."""
         self._sentinels = count(1)
         self._start: Callable[[int, TopicSession], object] | None = None
         """Starts a session; None: no session can be opened."""

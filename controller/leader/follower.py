@@ -130,7 +130,6 @@ class Follower:
         return state
 
     async def apply_new_chunks(self) -> int:
-        """Apply new chunks by number; return how many."""
         ledger = self._context.ledger
         if self.state.chunk == 0:
             self.state = await load_newest_snapshot(ledger, self._report_unusable_snapshot, self._decode)

@@ -63,7 +63,6 @@ class SegmentLoad:
 class TopicLoad:
     layout: Layout
     segments: Mapping[int, SegmentLoad]
-    """All active segments."""
     consumers: int
     """Connected consumers of the subscription with the most."""
     term_started_at_ms: int

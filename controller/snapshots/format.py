@@ -69,7 +69,6 @@ class _Core(msgspec.Struct, kw_only=True):
     deleted_members: DeletedMembers
     commands: dict[str, int]
     deleted_producers: list[DeletedName]
-    """See `Producers.deleted`."""
     topic_count: int
     producer_count: int
 

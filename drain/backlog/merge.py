@@ -235,7 +235,6 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
 
 
 def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[StateRow]) -> Backlog:
-    """Return one backlog; ``progress``: the rows of ``subscription`` in ``segment``."""
     assert subscription.subscription_id is not None
     assert segment.segment is not None
     sealed = segment.sealed_end_offset is not None

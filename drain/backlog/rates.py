@@ -42,7 +42,6 @@ class TopicCount:
 
     by_key: Mapping[BacklogKey, Counted]
     seek_generations: Mapping[int, int]
-    """Subscription id → its seek generation."""
 
     def count_at(self, key: BacklogKey, seek_generation: int) -> Counted | None:
         """Return the count of ``key``: zeros for a new segment, None for a new subscription or another generation."""
@@ -99,7 +98,6 @@ def append_count(history: History, count: Count) -> History:
 
 
 def rates(history: History, topic_id: int) -> dict[BacklogKey, Rates]:
-    """Return the known rates of a topic at the newest count of ``history``."""
     newest = history[-1].by_topic[topic_id]
     earlier = [
         (span_ms, count.by_topic[topic_id])

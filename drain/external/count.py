@@ -103,8 +103,6 @@ class TableCounter:
 
 @dataclass
 class _Topic:
-    """What is known of the tables of a topic."""
-
     tables: ExternalTables
     run: Run
     threads: ThreadPoolExecutor
@@ -153,7 +151,6 @@ class _Topic:
     # Files
 
     async def _read(self, table: Table, columns: Columns) -> KnownFiles:
-        """List ``table``, read its new files, and return what is known of all of them."""
         files = self.known.setdefault(table, KnownFiles())
         new = files.keep(await self._listed(table, columns))
         while new:
@@ -265,7 +262,6 @@ def _columns(table: Table, *, opaque: bool = False) -> Columns:
 
 @contextmanager
 def _errors_of(table: Table, view: ExternalView) -> Iterator[None]:
-    """Begin errors with the name of the table."""
     kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
     try:
         yield

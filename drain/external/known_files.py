@@ -120,7 +120,6 @@ def entry_rows(known: KnownFiles, segments: Mapping[str, int], topic_id: int) ->
 def range_rows(
     known: KnownFiles, segments: Mapping[str, int], subscriptions: Mapping[str, tuple[int, int]], topic_id: int
 ) -> list[MergedRow]:
-    """Return the acknowledged ranges as rows; ``subscriptions``: name → id and seek generation."""
     longest = known.facts.group_by(["name", "label", "first"]).aggregate([("end", "max")])
     rows: list[MergedRow] = []
     for name, label, first, end in zip(*longest.to_pydict().values(), strict=True):

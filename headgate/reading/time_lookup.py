@@ -44,7 +44,6 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 
 
 async def first_offsets(ledger: Ledger, topic_id: int, number: int) -> tuple[int, dict[int, int]]:
-    """Return the time of chunk ``number``, and the first offset of each segment of the topic in it."""
     header, records = await ledger.open_records(number)
     topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
     firsts: dict[int, int] = {}

@@ -260,7 +260,6 @@ class _LoadTable(Generic[KeyT]):
         heappush(self._by_load[self._capacities[name]], (self._loads[name], name))
 
     def _least_loaded(self, capacity: int) -> tuple[int, str]:
-        """Return (load, consumer) of the least loaded consumer with this capacity."""
         heap = self._by_load[capacity]
         while heap[0][0] != self._loads[heap[0][1]]:
             heappop(heap)

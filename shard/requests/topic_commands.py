@@ -64,7 +64,6 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
 
 
 def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
-    """Split a segment at the middle of its range."""
     return _change(request, state, lambda topic: split_entry(topic, request.segment, token=request.token))
 
 

@@ -38,7 +38,6 @@ from shard.steps import Steps
 from shard.subscriptions.refusal import refuse
 
 COST_PER_SEGMENT: Final = 2
-"""Cost of one segment in one step."""
 
 
 @dataclass(slots=True)

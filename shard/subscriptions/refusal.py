@@ -29,7 +29,6 @@ class Refusal:
     term_age_ms: int | None = None
     """For ``expired``: how long the term has lasted."""
     quota: Quota | None = None
-    """For ``quota_exceeded``: which one."""
 
 
 def refuse(verdict: m.Verdict, reason: str) -> Refusal:

@@ -87,7 +87,6 @@ def refuse_deleted_topic(request: m.RegisterConsumer) -> Refusal:
 
 
 def default_order(subscription_type: e.SubscriptionType) -> e.Order:
-    """Return the order of a subscription of this type for which no other is requested."""
     return "strict" if subscription_type == e.SubscriptionType.STREAM else "none"
 
 

@@ -35,7 +35,6 @@ class Claim(StrEnum):
 
 
 def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: str) -> Claim:
-    """Return the claim of (``incarnation``, ``client_id``) to the name of ``known``, the registered consumer."""
     if known is None:
         return Claim.FRESH
     if (incarnation, client_id) == (known.incarnation, known.client_id):

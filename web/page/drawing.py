@@ -40,7 +40,6 @@ class Box:
     status: str
     """CSS class: ``active``, ``waiting``, ``draining``, ``blocked``, ``drained`` or ``sealed``."""
     lines: tuple[str, ...]
-    """The label, by importance."""
     title: str
     acknowledged: float | None = None
     """Share of its records that is acknowledged, 0 to 1."""

@@ -26,7 +26,6 @@ class Contender:
     shard: int
     folder: str
     prefix: str
-    """Of its queue node."""
     wakeup: asyncio.Event
     watcher: Callable[[object], None]
     task: asyncio.Task[None] | None = None
