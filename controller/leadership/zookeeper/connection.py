@@ -87,7 +87,6 @@ class ZooKeeperConnection:
             on_end: receives why the client has ended for good, and the exception if a bug did it.
         """
         self._loop = asyncio.get_running_loop()
-        self._credentials = credentials
         self._on_end = on_end
         self._users: tuple[DigestUser, ...] = () if credentials.user is None else (credentials.user,)
         threads = _Threads(

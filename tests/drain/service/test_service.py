@@ -19,7 +19,6 @@ from drain.protocol import (
     BacklogRequest,
     DrainCheckError,
     DrainQuery,
-    ExternalBacklogQuery,
     FailureResponse,
     Ping,
     decode_response,
@@ -128,17 +127,6 @@ class Running:
         names = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
         newest = self.ledger.state.chunk
         return DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
-
-    def external_queries(self, checkpoint: str) -> list[ExternalBacklogQuery]:
-        orders = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
-        clicks = ExternalView(
-            topic="clicks",
-            subscriptions={self.reader: "billing"},
-            labels={0: "shard-0", 1: "shard-1"},
-            opaque=True,
-            checkpoints={self.reader: {0: checkpoint}},
-        )
-        return [ExternalBacklogQuery(0, self.external, orders), ExternalBacklogQuery(0, self.opaque, clicks)]
 
     def write(self, table: str, *rows: str) -> None:
         """Replace one of the tables atomically."""

@@ -6,25 +6,13 @@ import json
 import subprocess
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from headgate.cli.commands import COMMANDS
 from headgate.cli.main import main
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeAdmin, FakeCluster, InProcessContext
-
-
-def command_lines() -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = [()]
-    for name in COMMANDS:
-        found.append((name,))
-        command = main.get_command(click.Context(main), name)
-        if isinstance(command, click.Group):
-            found += [(name, inner) for inner in command.commands]
-    return found
 
 
 def test_help_imports_no_library_that_only_some_commands_need():
