@@ -1,8 +1,7 @@
 """Who may be at the other end of the Unix socket between a daemon and its Spark process.
 
-The kernel tells user and process id of the peer (SO_PEERCRED). Both sides accept their own user, and root. A daemon
-that started the process itself accepts only that process: another cluster's may listen at the path. Platforms
-other than Linux do not tell, and the mode of the socket must suffice. Imports no Spark.
+The kernel tells user and process id of the peer (SO_PEERCRED); docs/security.md has the rules. A daemon that started
+the process itself accepts only that process: another cluster's may listen at the path. Imports no Spark.
 """
 
 import os

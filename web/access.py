@@ -4,10 +4,8 @@
 2. ``/metrics`` is open if the settings say so.
 3. Everything else, unknown paths included, needs a token if there is a tokens file.
 
-A program sends its token as ``Authorization: Bearer TOKEN``. A browser asks for a user and a password
-(RFC 7617): the token is the password, and any name will do. The browser sends them with each request
-of the status page and its stream of events, so no session and no cookie are kept, and no URL has a token.
-Another daemon of the cluster sends a token that only daemons can make, and reads the API with it.
+docs/security.md says how programs and browsers send a token. Another daemon of the cluster sends one that only
+daemons can make, and reads the API with it.
 """
 
 import base64

@@ -1,11 +1,7 @@
 """The timestamp index of a segment: a few timestamps from which the time of any record follows. Pure.
 
 The *slot* of an offset is its lowest set bit together with the bit above that. Of each slot only
-the last record is kept, so kept offsets are dense at the segment's end. The age of a short backlog
-is exact; that of a long one is interpolated between two records that are no farther apart than the
-backlog is long.
-
-There are two slots per bit of the highest offset, and one for offset 0: 61 for a billion records.
+the last record is kept (docs/decisions/spark-plans.md): 61 records of a billion.
 """
 
 from bisect import bisect_left
