@@ -289,7 +289,7 @@ BUGS = (
     Bug("A dead record is acknowledged and stored nowhere.", "headgate.client.consuming.dead_letters:DeadLetterSender._store", _at_once),
     # Parked keys
     Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
-    Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.consuming.acknowledger:Acknowledger.park", always(None)),
+    Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.decisions.unstored_acknowledgements:UnstoredAcknowledgements.add_parked", always(None)),
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
