@@ -294,7 +294,7 @@ class SessionAndVerdicts:
 
     def _announce(self) -> None:
         self._believed = self._leaders[-1].epoch
-        self._perform(self._session.follow_leader(self._believed, True, 8, self._now))
+        self._perform(self._session.follow_leader(self._believed, 8, self._now))
 
     def _pass_time(self) -> None:
         wake_at = self._session.wake_at
