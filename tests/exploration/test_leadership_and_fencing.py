@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from controller.leadership.policy.transitions import TRANSITIONS, Transitions
+from controller.leadership.policy.transitions import TRANSITIONS, Action, Transitions
 from tests.exploration.leadership_and_fencing import Budget, LeadershipAndFencing
 from tests.exploration.search import StoryError, explore
 
@@ -31,7 +31,8 @@ def wrong_tables() -> Iterator[tuple[str, Transitions]]:
         for event, (target, actions) in rows.items():
             where = f"{role.value}, {event.value}"
             yield f"{where}: no row", {**TRANSITIONS, role: {each: rows[each] for each in rows if each is not event}}
-            for left_out in actions:
+            # Without PASS_OVER a frozen successor leads later, and time is no part of this search: tests/simulation has it.
+            for left_out in {*actions} - {Action.PASS_OVER}:
                 rest = tuple(action for action in actions if action is not left_out)
                 yield f"{where}: no {left_out.value}", {**TRANSITIONS, role: {**rows, event: (target, rest)}}
             if target is not role:
