@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from controller.settings.sections import SubscriptionSettings
+from tests.support.servers.cluster import Cluster
 from tests.support.servers.npm_packages import npm_packages
 from tests.support.source_folders import ROOT
 
@@ -16,7 +19,7 @@ CLIENT = ROOT / "clients" / "javascript"
 
 @pytest.fixture(scope="session")
 def programs(pytestconfig: pytest.Config) -> Path:
-    """The folder of the examples. It has the packages of the lock file, whose hashes npm checks, and the packed client."""
+    """The folder of the examples and of the tests' programs. It has the packages of the lock file, whose hashes npm checks, and the packed client."""
     folder = npm_packages(CLIENT, pytestconfig)
     packed = subprocess.run(
         ("npm", "pack", "--silent", "--pack-destination", str(folder), str(CLIENT)), check=True, capture_output=True
@@ -28,6 +31,18 @@ def programs(pytestconfig: pytest.Config) -> Path:
     subprocess.run(("tar", "-xzf", str(archive), "-C", str(installed), "--strip-components=1"), check=True)
     # A program inside of a package with this name would import that package itself.
     programs = folder / "programs"
-    shutil.copytree(CLIENT / "examples", programs, dirs_exist_ok=True)
+    for folder_of_programs in (CLIENT / "examples", Path(__file__).parent):
+        shutil.copytree(folder_of_programs, programs, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py*", "__*"))
     (programs / "package.json").write_text('{"type": "module"}')
     return programs
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """One daemon leads the only shard. A consumer that was killed loses its segments after 3 s."""
+    subscriptions = SubscriptionSettings(heartbeat_interval_seconds=1.0, grace_seconds=3.0)
+    async with Cluster(tmp_path, shards=1, subscriptions=subscriptions) as cluster:
+        await cluster.start_servers()
+        await cluster.start_daemon("one")
+        await cluster.leader()
+        yield cluster

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,10 @@ BATCH, BATCHES, KEYS = 5, 400, 7
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, shards=1) as cluster:
-        await cluster.start_servers()
-        await cluster.start_daemon("one")
-        await cluster.start_daemon("two")
-        yield cluster
-
-
 async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
     programs: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
+    await cluster.start_daemon("two")
     leader = await cluster.leader()
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
     lines = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)]

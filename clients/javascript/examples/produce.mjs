@@ -5,33 +5,23 @@ import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
 import { Producer } from "@headgate/client";
 
-const { values } = parseArgs({
-  options: {
-    host: { type: "string", default: "127.0.0.1" },
-    port: { type: "string", default: "1883" },
-    cluster: { type: "string", default: "local" },
-    topic: { type: "string" },
-    batch: { type: "string", default: "10" },
-  },
-});
-const bytes = (text) => new TextEncoder().encode(text);
-const producer = new Producer({ ...values, port: Number(values.port) });
-await producer.open();
-
+const options = Object.fromEntries(["host", "port", "cluster", "topic", "batch"].map((name) => [name, { type: "string" }]));
+const { topic, batch = "10", ...broker } = parseArgs({ options }).values;
+const producer = new Producer({ host: "127.0.0.1", port: 1883, cluster: "local", ...broker });
+await producer.open(topic);
 let lines = 0;
-let pairs = [];
+let records = [];
 async function flush() {
-  if (!pairs.length) return;
-  const [first, count] = [lines - pairs.length, pairs.length];
-  const { stored } = await producer.send(pairs);
-  pairs = [];
+  const [first, count] = [lines - records.length, records.length];
+  if (!count) return;
+  const { stored } = await producer.send(topic, records.splice(0));
   stored.then(() => console.log(`stored ${first} ${count}`), () => {});
 }
 for await (const line of createInterface({ input: process.stdin })) {
-  const tab = line.indexOf("\t");
-  pairs.push([bytes(line.slice(0, tab)), bytes(line.slice(tab + 1))]);
+  const [key, value] = [line.slice(0, line.indexOf("\t")), line.slice(line.indexOf("\t") + 1)];
+  records.push({ key: Buffer.from(key), value: Buffer.from(value) });
   lines++;
-  if (pairs.length >= Number(values.batch)) await flush();
+  if (records.length >= Number(batch)) await flush();
 }
 await flush();
 await producer.close();

@@ -22,14 +22,12 @@ export class LedgerFolder {
     this.#shard = shard;
     this.#ledgerId = ledgerId;
   }
-
   /** Fail unless this folder is the ledger that the cluster describes. */
   async check() {
     const data = await this.#read("ledger.json");
     const found = data && this.#json(data, "ledger.json").ledger_id;
     if (found !== this.#ledgerId) throw new Error(`${this.#folder} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
   }
-
   /** Return {rows, term_id, previous_term_id} of a chunk; null if it does not exist. */
   async chunk(number) {
     const path = `chunks/${this.#shardFolder}/${digits(number, 12)}.parquet`;
@@ -44,7 +42,6 @@ export class LedgerFolder {
       throw new Error(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
     return { ...header, rows: await parquetRows(data, ROW_COLUMNS) };
   }
-
   /** Return {rows, last} of the compacted range that includes a trimmed chunk; null if there is none (any more). */
   async compacted(number, topicId, segment, offset) {
     const folder = `manifests/${this.#shardFolder}`;
@@ -65,13 +62,10 @@ export class LedgerFolder {
     }
     return { rows, last: range.last };
   }
-
   get #shardFolder() {
     return `shard=${digits(this.#shard, 4)}`;
   }
-
   #read = (path) => readFile(join(this.#folder, path)).catch(absent);
-
   #json(data, path) {
     const [, checksum, content] = /^\{"checksum":"([0-9a-f]{8})",(.*)$/s.exec(data.toString()) ?? [];
     if (checksum === undefined || crc32(content) !== parseInt(checksum, 16)) throw new Error(`${path} is damaged`);

@@ -1,0 +1,149 @@
+// Sends acknowledgements to the leader, and keeps each until it is stored.
+//
+// They are collected for a short interval. One request is in flight at a time. What is refused is sent again after a
+// pause, while its segment is held: a right may be given back, and a QUEUE at a limit accepts more once gaps are filled.
+import { AcknowledgementsNotStoredError } from "./errors.mjs";
+import { Signal, jittered } from "./waiting.mjs";
+
+const INTERVAL_MS = 100;
+const MOST = 1000; // of one request; so many are sent at once
+const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [100, 5000];
+
+export class Acknowledger {
+  onFailed = () => {}; // gets (held, redeliveries) of negative acknowledgements that are stored
+  #changed = new Signal();
+  #since = 0; // when the oldest item that is not sent was added; 0: there is none
+  #retryAt = Infinity; // when the first one that was refused is sent again
+  #isHurried = false;
+  #requested = 0; // requests that were sent
+  #answered = 0; // those that have a reply
+  #added = 0; // items since the last request
+  #pauseMs = FIRST_PAUSE_MS;
+  #problem = "no leader has replied";
+  /** `parts`: membership, holdings, connection and type of the consumer. */
+  constructor(parts) {
+    Object.assign(this, parts);
+  }
+  /** STREAM: acknowledge everything below `end`. */
+  acknowledgeUpTo(held, end) {
+    if (end <= held.acknowledged || held.dropped) return;
+    this.#add(held, "end", { first: held.acknowledged, end, delivery: 1n });
+    held.acknowledged = end;
+  }
+  /** QUEUE: acknowledge the record at `offset`. */
+  acknowledgeOne = (held, offset, delivery) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery });
+  /** QUEUE: a delivery has failed; `named` has its bucket, delay and reason. */
+  fail = (held, offset, delivery, named) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery, named });
+  #add(held, name, item) {
+    held.pending.set(name, item);
+    this.#since ||= Date.now();
+    this.#added++;
+    if (this.#added === 1 || this.#added === MOST) this.wake();
+  }
+  wake = () => this.#changed.notify();
+  #hurry() {
+    this.#isHurried = this.#since > 0;
+    this.wake();
+  }
+  /** Wait until what was acknowledged before this call has a reply. */
+  async sendNow() {
+    const wanted = this.#requested + (this.#since ? 1 : 0);
+    if (this.#since) this.#hurry();
+    while (this.#answered < wanted && !this.connection.failure) await this.#changed.wait(1000);
+  }
+  /** Wait until everything is stored. */
+  async flush(ms) {
+    const until = Date.now() + ms;
+    const unstored = () => this.holdings.all.filter(({ pending }) => pending.size);
+    while (unstored().length && Date.now() < until && !this.connection.failure) {
+      this.#hurry();
+      await this.#changed.wait(Math.min(until - Date.now(), 1000));
+    }
+    const texts = unstored().map(({ segment, pending }) => `${pending.size} of segment ${segment}`);
+    if (texts.length) throw new AcknowledgementsNotStoredError(`not stored: ${texts.join(", ")}, because ${this.#problem}`);
+  }
+  /** Send until `isEnding` returns true. */
+  async run(isEnding) {
+    while (!this.connection.failure && !isEnding()) {
+      const now = Date.now();
+      const intervalMs = this.#isHurried || this.#added >= MOST ? 0 : INTERVAL_MS;
+      const dueAt = Math.min(this.#since ? this.#since + intervalMs : Infinity, this.#retryAt);
+      await (now >= dueAt ? this.#send(now) : this.#changed.wait(Math.min(dueAt - now, 1000)));
+    }
+    this.wake();
+  }
+  async #send(now) {
+    this.#isHurried = false;
+    this.#since = this.#added = 0;
+    this.#retryAt = Infinity;
+    const { positive, negative, parked } = this.#nextBatch(now);
+    this.#requested++;
+    const of = ({ segment, generation }) => [segment, generation];
+    const fields = {
+      acknowledgements: positive.map(({ held, first, end, delivery }) => [...of(held), first, end, delivery]),
+      negative: negative.map(({ held, first, delivery, named: { bucket, delayMs, reason } }) => [...of(held), first, bucket, delivery, delayMs, reason]),
+      parked: parked.map(([held, offset, key]) => [...of(held), offset, key]),
+    };
+    try {
+      if (positive.length || negative.length) this.#replied(positive, negative, await this.membership.ask("acknowledge", fields, true));
+    } catch (error) {
+      if (["fenced", "other_history"].includes(error.verdict) || this.connection.failure) throw error;
+      this.#refuse([...positive, ...negative], error.message);
+    } finally {
+      this.#answered++;
+      this.wake();
+      this.connection.changed.notify();
+    }
+  }
+  /** Return what is due: records that were delivered for the first time as ranges, and the others one by one. */
+  #nextBatch(now) {
+    const batch = { positive: [], negative: [], parked: [] };
+    for (const held of this.holdings.all) {
+      const all = [...held.pending].sort(([, a], [, b]) => (a.first < b.first ? -1 : 1));
+      let last = null;
+      for (const [name, item] of all) {
+        const { first, end, delivery, named, notBefore = 0 } = item;
+        const isFull = batch.positive.length + batch.negative.length >= MOST;
+        if (notBefore > now || isFull) this.#retryAt = Math.min(this.#retryAt, Math.max(notBefore, now));
+        else if (named) batch.negative.push({ held, ...item, items: [[name, item]] });
+        else if (last?.end === first && delivery === 1n && last.delivery === 1n) {
+          last.end = end;
+          last.items.push([name, item]);
+        } else batch.positive.push((last = { held, first, end: this.#park(batch, held, end), delivery, items: [[name, item]] }));
+      }
+    }
+    return batch;
+  }
+  /** Name the parked records below `end`, as many as the batch takes; return the end of what they allow. */
+  #park({ parked }, held, end) {
+    for (const [offset, key] of held.parked) {
+      if (offset >= end) break;
+      if (parked.length === MOST) return offset;
+      parked.push([held, offset, key]);
+    }
+    return end;
+  }
+  #replied(positive, negative, { rejected = [], negative_rejected = [], redeliveries = [] }) {
+    const refused = [rejected, negative_rejected].map((each) => new Set(each.map(([at]) => Number(at))));
+    const left = [];
+    [positive, negative].forEach((all, kind) => all.forEach((each, at) => (refused[kind].has(at) ? left.push(each) : this.#stored(each))));
+    negative.forEach(({ held }, at) => (held.full = refused[1].has(at)));
+    for (const [at, redelivery] of redeliveries) this.onFailed(negative[Number(at)].held, [redelivery]);
+    if (left.length) this.#refuse(left, [...rejected, ...negative_rejected][0][1]);
+    else this.#pauseMs = FIRST_PAUSE_MS;
+  }
+  #stored({ held, end, items }) {
+    for (const offset of held.parked.keys()) if (offset < end) held.parked.delete(offset);
+    for (const [name, item] of items) {
+      if (held.pending.get(name) === item) held.pending.delete(name);
+      if (end < item.end && !held.pending.has(name)) this.#add(held, name, item); // more parked records than one batch takes
+    }
+  }
+  #refuse(refused, reason) {
+    this.#problem = reason;
+    const notBefore = Date.now() + jittered(this.#pauseMs);
+    this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
+    this.#retryAt = Math.min(this.#retryAt, notBefore);
+    for (const { items } of refused) for (const [, item] of items) item.notBefore = notBefore;
+  }
+}

@@ -1,0 +1,115 @@
+// The connection to the broker: presence, the description of the cluster, and who gets which message.
+import { randomBytes, randomInt } from "node:crypto";
+import mqtt from "mqtt";
+import { decode, encode } from "./encoding.mjs";
+import { HeadgateError } from "./errors.mjs";
+import { shardOf } from "./hashing.mjs";
+import { Shard } from "./shard.mjs";
+import { Signal } from "./waiting.mjs";
+
+const PROTOCOL = 2n;
+
+export class Connection {
+  clientId;
+  cluster = null; // its description, once it is known
+  session = null; // an object per connection, once it is subscribed to replies
+  replies = new Map(); // request id → function that gets the reply
+  changed = new Signal();
+  failure = null;
+  onPush = () => {};
+  #mqtt; #prefix; #address; #presenceTopic; #incarnation; #onFailure;
+  #requestId = 2n ** 40n + BigInt(randomInt(2 ** 40));
+  #shards = new Map(); // number → Shard
+  #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
+  /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
+  constructor({ host, port, cluster, clientId, mqtt: options = {} }, { incarnation, onFailure }) {
+    this.clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
+    this.#prefix = `headgate/${cluster}`;
+    this.#address = `${options.username ?? "anonymous"}/${this.clientId}`;
+    this.#presenceTopic = `${this.#prefix}/clients/${this.#address}/presence`;
+    this.#incarnation = incarnation;
+    this.#onFailure = onFailure;
+    const will = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1 };
+    this.#mqtt = mqtt.connect({
+      host, port, protocolVersion: 5, clean: true, clientId: this.clientId, will, reconnectPeriod: 250, keepalive: 5,
+      queueQoSZero: false, resubscribe: false, ...options,
+    });
+    this.#mqtt.on("connect", () => this.#onConnect().catch(() => {})); // disconnected; the next connection subscribes
+    this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onMessage(topic, decode(payload))));
+    this.#mqtt.on("close", () => this.#onSession(null));
+    this.#mqtt.on("error", () => {}); // mqtt.js reconnects automatically
+  }
+  /** Return the shard of a topic, once its leader is known. */
+  async shardOf(topic) {
+    while (!this.cluster && !this.failure) await this.changed.wait(1000);
+    const number = this.failure ? null : shardOf(topic, this.cluster.shards);
+    if (!this.failure && !this.#shards.has(number)) {
+      this.#shards.set(number, new Shard(this, number));
+      await this.#watch(number).catch(() => {}); // disconnected; the next connection subscribes
+    }
+    const shard = this.#shards.get(number);
+    while (!this.failure && !shard.window) await this.changed.wait(1000);
+    if (this.failure) throw this.failure;
+    return shard;
+  }
+  /** Publish a request; `onReply` gets the replies to it until it is removed from `replies`. */
+  send(shard, body, leader_epoch, onReply) {
+    const request_id = ++this.#requestId;
+    this.replies.set(request_id, onReply);
+    const request = { request_id, client_id: this.clientId, leader_epoch, protocol: PROTOCOL, body };
+    if (this.session) this.#mqtt.publish(`${this.#prefix}/shards/${shard}/requests/${this.#address}`, encode(request));
+    return request_id;
+  }
+  async close() {
+    this.fail(new HeadgateError("the client is closed"));
+    for (const shard of this.#shards.values()) shard.close();
+    if (this.session) this.#mqtt.publish(this.#presenceTopic, this.#presence(false));
+    await this.#mqtt.endAsync();
+  }
+  /** Do `work`; its error ends the client. */
+  guard = (work) => (async () => work())().catch((error) => this.fail(error));
+  fail(error) {
+    if (!this.failure) this.#onFailure((this.failure = error));
+    this.changed.notify();
+  }
+  #presence = (online) => encode({ client_id: this.clientId, online, incarnation: this.#incarnation });
+  async #onConnect() {
+    await this.#mqtt.subscribeAsync(`${this.#prefix}/clients/${this.#address}/replies`, { qos: 1, rh: 2 });
+    this.#onSession({});
+    this.#mqtt.publish(this.#presenceTopic, this.#presence(true));
+    await this.#mqtt.subscribeAsync(`${this.#prefix}/cluster`, { qos: 1 });
+    for (const number of this.#shards.keys()) await this.#watch(number);
+  }
+  #onSession(session) {
+    this.session = session;
+    for (const shard of this.#shards.values()) shard.onReconnect();
+    this.changed.notify();
+  }
+  async #watch(number) {
+    await this.#mqtt.subscribeAsync(`${this.#prefix}/shards/${number}/head`, { qos: 0, rh: 2 });
+    await this.#mqtt.subscribeAsync(`${this.#prefix}/shards/${number}/leader`, { qos: 1 });
+    this.#shards.get(number).whoLeads();
+  }
+  #onMessage(topic, message) {
+    const [kind, number] = topic.slice(this.#prefix.length + 1).split("/");
+    const shard = kind === "shards" ? this.#shards.get(BigInt(number)) : null;
+    if (kind === "cluster" && message.protocol !== PROTOCOL)
+      throw new HeadgateError(`the cluster runs protocol ${message.protocol}, this client ${PROTOCOL}`);
+    if (kind === "cluster") this.cluster = message;
+    else if (shard && topic.endsWith("/leader")) shard.onAnnouncement(message);
+    else if (shard) shard.onHead(message.head);
+    else if (message.type === "part") this.#onPart(topic, message);
+    else if (message.type === "reply") this.replies.get(message.request_id)?.(message);
+    else if (kind === "clients") this.onPush(message);
+    this.changed.notify();
+  }
+  #onPart(topic, { shard, leader_epoch: epoch, number, index, count, content }) {
+    const known = this.#parts.get(shard);
+    if (known && (epoch < known.epoch || (epoch === known.epoch && number < known.number))) return;
+    const contents = epoch === known?.epoch && number === known.number ? known.contents : new Map();
+    this.#parts.set(shard, { epoch, number, contents: contents.set(index, content) });
+    if (BigInt(contents.size) < count) return;
+    const whole = Buffer.concat([...contents].sort(([a], [b]) => Number(a - b)).map(([, part]) => part));
+    this.#onMessage(topic, decode(whole));
+  }
+}

@@ -1,0 +1,107 @@
+// The deliveries of a QUEUE consumer: begins them, ends them, and delivers again what has failed.
+//
+// A delivery ends once: acknowledged, acknowledged negatively, or timed out. What comes later has no effect. With a
+// policy, a record is handed to the program once the leader has stored that its delivery has begun: then the loss of
+// this consumer counts for what the program has seen, and for nothing else.
+import { HeadgateError } from "./errors.mjs";
+import { sleep } from "./waiting.mjs";
+
+const RETRY_MS = 1000; // before a delivery that could not begin is tried again
+const [SWEEP_MS, DAY_MS] = [100, 86_400_000];
+const MOST_BEGUN = 1000; // of one request
+
+export class Deliveries {
+  #due = new Set(); // {held, at, offset, delivery, chunk} or {held, at, record}
+  #beginning = []; // {held, record, resolve} that the next request names
+  #request = null; // the request in flight, and those that follow it
+  /** `parts`: membership, holdings, feed, acknowledger and connection of the consumer. */
+  constructor(parts) {
+    Object.assign(this, parts);
+    this.acknowledger.onFailed = (held, redeliveries) => this.schedule(held, redeliveries);
+  }
+  /** Deliver the records of [offset, delivery, delay, chunk] again when they are due. */
+  schedule(held, redeliveries) {
+    for (const [offset, delivery, delayMs, chunk] of redeliveries) // delivery 0: it is dead
+      if (delivery) this.#due.add({ held, at: Date.now() + Number(delayMs), offset, delivery, chunk });
+  }
+  /** Deliver again, and time out, until `isEnding` returns true. */
+  async run(isEnding) {
+    while (!this.connection.failure && !isEnding()) {
+      const now = Date.now();
+      for (const each of this.#due) if (each.at <= now) this.connection.guard(() => this.#deliverAgain(each));
+      for (const held of this.holdings.all)
+        for (const [offset, { deadline }] of held.open)
+          if (deadline <= now) this.#fail(held, offset, 0n, `not acknowledged within ${this.membership.policy.ack_timeout_ms} ms`);
+      await sleep(SWEEP_MS);
+    }
+  }
+  async #deliverAgain(each) {
+    const { held, offset, delivery, chunk } = each;
+    this.#due.delete(each);
+    if (!held.isReadable) return;
+    const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk));
+    if (!row) return void this.#due.add({ ...each, at: Date.now() + RETRY_MS });
+    await this.feed.put(held, row, Number(delivery), true);
+  }
+  /** Return whether the program may have a record that was taken from the feed. */
+  async begin(held, record) {
+    const { max_deliveries, ack_timeout_ms } = this.membership.policy;
+    const delivery = BigInt(record.deliveryCount);
+    held.open.set(record.offset, { delivery, bucket: held.bucketOf(record.key), deadline: Infinity });
+    if (!max_deliveries && !ack_timeout_ms) return true;
+    const begun = new Promise((resolve) => this.#beginning.push({ held, record, resolve }));
+    this.#request ??= this.#sendBegun().finally(() => (this.#request = null));
+    const [accepted] = await Promise.all([begun, this.acknowledger.sendNow()]);
+    return accepted && this.#isOpen(held, record);
+  }
+  async #sendBegun() {
+    await null; // for others that begin now
+    while (this.#beginning.length && !this.connection.failure) {
+      const all = this.#beginning.splice(0, MOST_BEGUN);
+      const some = all.filter(({ held, record, resolve }) => this.#isOpen(held, record) || resolve(false));
+      const records = some.map(({ held, record: { segment, generation, offset, key, deliveryCount } }) =>
+        [segment, generation, offset, held.bucketOf(key), BigInt(deliveryCount)]);
+      try {
+        if (some.length) this.#begun(some, await this.membership.ask("begin_deliveries", { records }, true));
+      } catch (error) {
+        if (["fenced", "other_history"].includes(error.verdict)) this.connection.fail(error);
+        this.#beginning.unshift(...some);
+        await sleep(RETRY_MS); // the right may be given back
+      }
+    }
+    for (const { resolve } of this.#beginning.splice(0)) resolve(false);
+  }
+  #begun(some, { rejected = [], delayed = [] }) {
+    const [refused, later] = [new Set(rejected.map(([at]) => Number(at))), new Set(delayed.map(Number))];
+    const { ack_timeout_ms: timeoutMs } = this.membership.policy;
+    some.forEach(({ held, record, resolve }, at) => {
+      const [{ offset }, isLater] = [record, later.has(at)];
+      if (!refused.has(at)) held.full = isLater;
+      if (!this.#isOpen(held, record) || isLater || refused.has(at)) held.open.delete(offset);
+      else if (timeoutMs) held.open.get(offset).deadline = Date.now() + Number(timeoutMs);
+      const row = { ...record, timestamp_ms: record.timestampMs };
+      if (isLater) this.#due.add({ held, at: Date.now() + RETRY_MS, offset, delivery: record.deliveryCount, row });
+      resolve(held.open.has(offset));
+    });
+    this.feed.space.notify();
+  }
+  #isOpen(held, { offset, deliveryCount }) {
+    return !held.dropped && held.open.get(offset)?.delivery === BigInt(deliveryCount);
+  }
+  acknowledge(record) {
+    const held = this.holdings.of(record);
+    if (!held || !this.#isOpen(held, record)) return;
+    held.open.delete(record.offset);
+    this.acknowledger.acknowledgeOne(held, record.offset, BigInt(record.deliveryCount));
+  }
+  negativeAcknowledge(record, { delayMs = 0, reason = "" } = {}) {
+    if (!(delayMs >= 0 && delayMs <= DAY_MS)) throw new HeadgateError(`negativeAcknowledge: delayMs=${delayMs} is not within a day`);
+    const held = this.holdings.of(record);
+    if (held && this.#isOpen(held, record)) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reason.slice(0, 200));
+  }
+  #fail(held, offset, delayMs, reason) {
+    const { delivery, bucket } = held.open.get(offset);
+    held.open.delete(offset);
+    this.acknowledger.fail(held, offset, delivery, { bucket, delayMs, reason });
+  }
+}

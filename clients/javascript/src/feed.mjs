@@ -1,0 +1,108 @@
+// Reads the records of held segments: one reader per segment, and one bounded queue for all.
+import { HeadgateError } from "./errors.mjs";
+import { keyText } from "./held_segment.mjs";
+import { Signal } from "./waiting.mjs";
+
+const QUEUE_RECORDS = 1000; // most records that are queued for the program
+const CACHED_CHUNKS = 8;
+const POLL_MS = 1000; // between two attempts to read a chunk that is not known to exist
+const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be missing
+
+export class Feed {
+  space = new Signal(); // a reader may continue, or has to end
+  #queue = []; // {held, record}
+  #chunks = new Map(); // number → promise of its rows by segment, or of null
+  #absent = { number: -1n, at: 0 }; // the last attempt to read beyond the known head
+  #isEnding = false; // read nothing more
+
+  /** `parts`: connection, ledger, membership, history and topic of the consumer. */
+  constructor(parts) {
+    Object.assign(this, parts);
+  }
+  #reads = (held) => held.isReadable && !this.#isEnding;
+  end = () => this.space.notify((this.#isEnding = true));
+
+  /** Read a segment until it ends, or is revoked. */
+  async read(held) {
+    let missingSince = 0;
+    while (this.#reads(held) && !held.isAtEnd) {
+      const number = held.chunk;
+      const isProven = number <= this.membership.provenHead;
+      if (await this.#readChunk(held)) missingSince = 0;
+      else if (number > this.membership.head) await this.connection.changed.wait(POLL_MS);
+      else if (!isProven) this.membership.head = number - 1n; // an announcement may be forged
+      else if (Date.now() - (missingSince ||= Date.now()) < MISSING_MS) await this.connection.changed.wait(POLL_MS);
+      else throw new HeadgateError(`chunk ${number} is missing, and no manifest includes it`);
+    }
+  }
+  /** Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. */
+  async readOne(segment, offset, number) {
+    for (; number <= this.membership.head; number++) {
+      const rows = (await this.#chunk(number))?.bySegment.get(segment);
+      const range = rows ? null : await this.ledger.compacted(number, this.membership.topicId, segment, offset);
+      const found = (rows ?? range?.rows)?.find((row) => row.fact === "record" && row.offset === offset);
+      if (found) return found;
+      if (range) number = range.last;
+    }
+    return null;
+  }
+  /** Return the next entry of the queue, {held, record}; undefined: there is none. */
+  take() {
+    let entry = this.#queue.shift();
+    for (; entry; entry = this.#queue.shift()) {
+      entry.held.queued--;
+      if (!this.#queue.length || this.#queue.length === QUEUE_RECORDS / 2) this.space.notify();
+      if (entry.held.isReadable) break;
+    }
+    return entry;
+  }
+  /** Queue a row for the program, once there is space. `again`: it was delivered before. */
+  async put(held, row, deliveryCount = 1, again = deliveryCount > 1) {
+    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (!again && (held.full || held.paused));
+    while (isFull() && this.#reads(held)) await this.space.wait(POLL_MS);
+    if (!this.#reads(held)) return;
+    const { offset, key, value, timestamp_ms: timestampMs, headers } = row;
+    const [{ segment, generation }, { topic }] = [held, this];
+    this.#queue.push({ held, record: { topic, segment, offset, key, value, timestampMs, headers: headers ?? [], generation, deliveryCount } });
+    held.queued++;
+    this.connection.changed.notify();
+  }
+  /** Deliver what the next chunk of a segment has; return whether there was one. */
+  async #readChunk(held) {
+    const number = held.chunk;
+    const chunk = await this.#chunk(number);
+    if (!chunk && number > this.membership.head) return false; // it is not written yet
+    if (chunk) this.history.add(number, chunk.term_id, chunk.previous_term_id);
+    const range = chunk ? null : await this.ledger.compacted(number, this.membership.topicId, held.segment, held.next);
+    if (!chunk && !range) return false;
+    for (const row of range?.rows ?? chunk.bySegment.get(held.segment) ?? []) await this.#deliver(held, row, number);
+    held.chunk = (range?.last ?? number) + 1n;
+    return true;
+  }
+  async #chunk(number) {
+    const isKnown = number <= this.membership.head;
+    if (!isKnown && number === this.#absent.number && Date.now() < this.#absent.at + POLL_MS) return null;
+    if (!this.#chunks.has(number)) this.#chunks.set(number, this.#load(number));
+    const chunk = await this.#chunks.get(number);
+    if (!chunk) this.#chunks.delete(number);
+    if (!chunk && !isKnown) this.#absent = { number, at: Date.now() };
+    for (const oldest of this.#chunks.keys()) if (this.#chunks.size > CACHED_CHUNKS) this.#chunks.delete(oldest);
+    return chunk;
+  }
+  async #load(number) {
+    const chunk = await this.ledger.chunk(number);
+    const bySegment = new Map();
+    for (const row of (chunk?.rows ?? []).filter(({ topic_id }) => topic_id === this.membership.topicId))
+      if (!bySegment.get(row.segment)?.push(row)) bySegment.set(row.segment, [row]);
+    return chunk && { term_id: chunk.term_id, previous_term_id: chunk.previous_term_id, bySegment };
+  }
+  async #deliver(held, row, number) {
+    const { fact, offset, end_offset, key } = row;
+    if (fact === "sealed") held.end = end_offset;
+    if (fact !== "record" || offset < held.next || !this.#reads(held)) return;
+    if (offset > held.next) throw new HeadgateError(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
+    if (held.parkedKeys.has(keyText(key))) held.parked.set(offset, key);
+    else if (!held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
+    if (this.#reads(held)) held.next = offset + 1n;
+  }
+}

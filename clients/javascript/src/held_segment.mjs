@@ -1,0 +1,45 @@
+// One granted segment of a consumer: how far it is read, delivered and acknowledged.
+import { bucketOf } from "./hashing.mjs";
+
+export const keyText = (key) => Buffer.from(key).toString("latin1");
+
+export class HeldSegment {
+  revokedAt = 0; // when to finish it was asked; 0: not yet
+  dropped = false; // another consumer may read it
+  queued = 0; // records that are read, and that the program has not taken
+  full = false; // QUEUE: the leader keeps no more failed records of it
+  paused = false; // `run` is far enough ahead
+  pending = new Map(); // what is acknowledged and not stored: see acknowledger.mjs
+  open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended
+  parked = new Map(); // STREAM: offset → key of a record that its acknowledgement parks
+  unpassed = []; // of `run`, in order: works that are not below the low-water mark
+  ahead = 0; // of `run`: records beyond the mark; QUEUE: that are not handled
+  aheadBytes = 0;
+  lastBegun = -1n; // of `run`: the highest offset that a handler was called for
+  #ranges; // {first, end, start, acknowledged, at}: what is acknowledged already, by bucket
+  /** Read from `start` on. The grant states the chunk of its own start only. */
+  constructor(grant, start = grant.start_offset) {
+    const { segment, generation, start_offset, start_chunk, end_offset = null, starts = [] } = grant;
+    Object.assign(this, { segment, generation, grant, end: end_offset, next: start });
+    this.chunk = start >= start_offset ? start_chunk : 1n;
+    this.delivered = this.acknowledged = start; // the offsets after the last ones; acknowledged: STREAM
+    this.failed = new Set((grant.failed ?? []).map(([offset]) => offset));
+    this.parkedKeys = new Set((grant.parked ?? []).map(keyText));
+    this.#ranges = starts.map(([first, end, from, acknowledged = []]) => ({ first, end, from, acknowledged, at: 0 }));
+    this.#ranges.push({ first: 0n, end: grant.buckets ?? 16n, from: start, acknowledged: grant.acknowledged ?? [], at: 0 });
+  }
+  get isReadable() {
+    return !this.revokedAt && !this.dropped;
+  }
+  get isAtEnd() {
+    return this.end !== null && this.next >= this.end;
+  }
+  bucketOf = (key) => bucketOf(key, this.grant.buckets ?? 16n);
+  /** Return whether a record was acknowledged before the grant. Offsets have to rise from call to call. */
+  isAcknowledged(offset, key) {
+    const bucket = this.#ranges.length > 1 ? this.bucketOf(key) : 0n;
+    const range = this.#ranges.find(({ first, end }) => first <= bucket && bucket < end);
+    while (range.acknowledged[range.at]?.[1] <= offset) range.at++;
+    return offset < range.from || range.acknowledged[range.at]?.[0] <= offset;
+  }
+}

@@ -1,0 +1,91 @@
+// One shard as a client sees it: which leader to believe, and requests that are repeated until it replies.
+//
+// Any program can forge an announcement, so an announcement is only a reason to ask.
+import { rejection } from "./errors.mjs";
+import { jittered, sleep } from "./waiting.mjs";
+
+const [REPLY_MS, LONGEST_REPLY_MS] = [5000, 16_000];
+const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [25, 1000];
+const max = (a, b) => (a > b ? a : b);
+
+export class Shard {
+  epoch = 0n; // of the leader that is believed, because it has replied
+  window = 0n; // of that leader; 0: none has replied
+  newestEpoch = 0n; // at least `epoch`; higher if a push came from a later term
+  onLeader = () => {}; // another leader is believed
+  onSameLeader = () => {}; // the believed one has replied to a question
+  onReconnect = () => {}; // the connection was lost, or is there again
+  onHead = () => {};
+  #connection;
+  #question = null; // the present question who leads
+  #heardEpoch = 0n; // the highest epoch that a question has to name
+  #answeredAt = 0; // when a leader answered the last one
+  #asked = []; // request ids of its attempts
+  #isClosed = false;
+
+  constructor(connection, number) {
+    this.#connection = connection;
+    this.number = number;
+  }
+  get connected() {
+    return this.#connection.session !== null;
+  }
+  close = () => (this.#isClosed = true);
+  send = (body, onReply, epoch = this.epoch) => this.#connection.send(this.number, body, epoch, onReply);
+  forget = (ids) => ids.forEach((id) => this.#connection.replies.delete(id));
+  onAnnouncement = ({ leader_epoch, window }) => (leader_epoch !== this.epoch || window !== this.window) && this.whoLeads(leader_epoch);
+  /** Ask until a leader replies. A flood of announcements makes one question a second. */
+  async whoLeads(heard = 0n) {
+    this.#heardEpoch = max(this.#heardEpoch, heard);
+    if (this.#question) return;
+    const question = (this.#question = {});
+    await sleep(this.#answeredAt + 1000 - Date.now());
+    for (let pauseMs = 100; this.#question === question && !this.#isClosed; pauseMs = Math.min(2 * pauseMs, 5000)) {
+      const believed = this.epoch;
+      const body = { type: "describe_leader", heard_epoch: max(this.#heardEpoch, believed) };
+      this.#asked.push(this.send(body, (reply) => this.#onAnswer(reply, believed), null));
+      await sleep(pauseMs);
+    }
+  }
+  #onAnswer({ leader_epoch, body }, believedThen) {
+    if (body.type !== "leader") return;
+    if (leader_epoch < this.epoch && believedThen !== this.epoch) return; // it proved itself, but not against this belief
+    this.forget(this.#asked.splice(0));
+    this.#question = null;
+    this.#answeredAt = Date.now();
+    this.#heardEpoch = this.newestEpoch = leader_epoch;
+    this.window = body.window;
+    if (leader_epoch === this.epoch) return this.onSameLeader();
+    this.epoch = leader_epoch;
+    this.onLeader();
+  }
+  /** Send `body` until the leader replies; return its answer with its epoch. Throws a refusal that is final. */
+  async ask(body) {
+    const connection = this.#connection;
+    const [ids, call] = [[], { reply: null, last: null }];
+    try {
+      for (let pauseMs = FIRST_PAUSE_MS, waitMs = REPLY_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
+        if (connection.failure) throw connection.failure;
+        const [epoch, session, attempt] = [this.epoch, connection.session, {}];
+        const isSame = () => epoch === this.epoch && session === connection.session && !connection.failure;
+        Object.assign(call, { reply: null, last: attempt });
+        ids.push(this.send(body, (reply) => this.#onReply(reply, epoch, attempt, call)));
+        const until = Date.now() + waitMs;
+        while (!call.reply && isSame() && Date.now() < until) await connection.changed.wait(until - Date.now());
+        const { leader_epoch, body: answer } = call.reply ?? {};
+        if (answer?.type === "rejected" && !["not_leader", "unavailable"].includes(answer.verdict)) throw rejection(answer);
+        if (answer && answer.type !== "rejected") return { ...answer, epoch: leader_epoch };
+        if (!answer && !isSame()) continue; // another leader or connection: no reason to wait
+        if (!answer) waitMs = Math.min(2 * waitMs, LONGEST_REPLY_MS);
+        if (!answer || leader_epoch > epoch) this.whoLeads(leader_epoch);
+        await sleep(jittered(pauseMs));
+      }
+    } finally {
+      this.forget(ids);
+    }
+  }
+  #onReply({ leader_epoch, body }, epochThen, attempt, call) {
+    if (leader_epoch < epochThen) return; // from a deposed leader
+    if (body.type === "rejected" ? attempt === call.last : leader_epoch === this.epoch) call.reply = { leader_epoch, body };
+  }
+}
