@@ -2,7 +2,8 @@
 
 The source over ``spark.read.parquet``, in turns: the same columns of the same chunks, into Spark's sink `noop`. The
 source verifies each checksum, reads with arro3 in Python workers and passes Arrow batches on; Spark's reader skips the
-columns that it does not need, verifies nothing, and does not leave the JVM. The cluster is not asked.
+columns that it does not need, verifies nothing, and does not leave the JVM. The cluster is not asked. A source that
+reads nothing, and passes one batch on again and again, reaches 0.83.
 """
 
 import asyncio

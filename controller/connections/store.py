@@ -14,7 +14,7 @@ from headgate.storage.object_store import Store
 from headgate.storage.write_probe import write_problem
 from metrics import events
 
-PROBE_INTERVAL_SECONDS: Final = 120.0
+PROBE_INTERVAL_SECONDS: Final = 300.0
 """A bucket charges for four requests each time."""
 FAILING_INTERVAL_SECONDS: Final = 5.0
 

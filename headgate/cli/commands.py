@@ -33,6 +33,7 @@ COMMANDS: Final[CommandTable] = {
     "consumer": ("headgate.cli.subscriptions.consumer", "List and evict the consumers of subscriptions."),
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
     "migrate": ("headgate.cli.migrate", "Take over the positions of a KCL application."),
+    "perf": ("headgate.cli.records.perf", "Measure how fast a cluster stores and delivers records."),
     "plan": ("headgate.cli.subscriptions.explain", "Show what a split, a merge or a consumer change would move."),
     "verify-history": ("headgate.cli.verify_history", "Judge what producers and consumers have recorded."),
 }

@@ -18,7 +18,7 @@ from headgate.backoff import Backoff
 from headgate.errors import ObjectMissingError, StoreUnavailableError
 from headgate.reading.head import POLL_SECONDS, Head
 
-POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=30.0, jitter=0)
+POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=300.0, jitter=0)
 """Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
 
 

@@ -32,7 +32,7 @@ from headgate.errors import LedgerError, ObjectExistsError, OutcomeUnknownError,
 
 YIELD_SECONDS: Final = 0.5
 """Pause between commits of rule 8: long enough for a contender to read the last chunks and create the next one."""
-LOOKS: Final = Backoff(first_seconds=1.0, longest_seconds=120.0, jitter=0)
+LOOKS: Final = Backoff(first_seconds=1.0, longest_seconds=240.0, jitter=0)
 """Pauses between looks for the next chunk, by how many have found none (rule 6); a store may charge for each."""
 FAILURES: Final = (ObjectExistsError, OutcomeUnknownError, TimeoutError, StoreUnavailableError, LedgerError)
 """How a commit, or an attempt to start a term, may fail; anything else is a bug."""

@@ -373,7 +373,10 @@ class Delivery:
 
     @property
     def part(self) -> tuple[RecordBatch, int, int]:
-        """What `Deliveries` has of it."""
+        """What `Deliveries` has of it.
+
+        :meta private:
+        """
         return self._batch, self._index, self._index + 1
 
 
