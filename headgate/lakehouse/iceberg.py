@@ -9,18 +9,21 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.utils.config import Config
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, table_errors
+from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, one_line, table_errors
 from headgate.reading.topic_position import TopicPosition
 
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
 NAME_PARTS: Final = 3
+NEED_URI: Final = {"rest", "sql", "hive"}
+"""Types of catalogs."""
 
 
 class IcebergExport:
@@ -65,14 +68,27 @@ def _parts(name: str) -> tuple[str, tuple[str, ...]]:
     return parts[0], tuple(parts[1:])
 
 
+def _catalog(name: str) -> Catalog:
+    """Return a catalog; raises ConfigError: its settings are wrong, or HeadgateError: it does not answer as one."""
+    settings = f"PYICEBERG_CATALOG__{name.upper()}__TYPE, …__URI and so on, or ~/.pyiceberg.yaml"
+    configured = Config().get_catalog_config(name) or {}
+    if configured.get("type", "rest") in NEED_URI and not configured.get("uri"):
+        raise ConfigError(f"pyiceberg has no URI of a catalog {name!r}: set {settings}")
+    try:
+        return load_catalog(name)
+    except Exception as error:  # They have no common base: of pyiceberg, requests, pydantic, SQLAlchemy and boto3.
+        wrong = ConfigError if isinstance(error, ValueError) else HeadgateError
+        raise wrong(f"catalog {name!r}: {one_line(error)}; its settings are {settings}") from error
+
+
 def loaded_table(name: str) -> Table:
-    """Return the table CATALOG.NAMESPACE.TABLE. Raises ConfigError, or what pyiceberg raises."""
+    """Return the table CATALOG.NAMESPACE.TABLE. Raises HeadgateError, or what pyiceberg raises."""
     catalog, identifier = _parts(name)
-    return load_catalog(catalog).load_table(identifier)
+    return _catalog(catalog).load_table(identifier)
 
 
 def _opened(catalog_name: str, identifier: tuple[str, ...], rows: TableRows) -> Table:
-    catalog = load_catalog(catalog_name)
+    catalog = _catalog(catalog_name)
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:

@@ -55,9 +55,13 @@ def table_errors(table: str, *conflicts: type[Exception]) -> Iterator[None]:
     except HeadgateError:
         raise
     except Exception as error:
-        # delta-rs puts a coloured arrow before each cause.
-        lines = [re.sub(r"\x1b\[\d*m|↳", "", line).strip() for line in str(error).splitlines()]
-        raise HeadgateError(f"{table}: {': '.join(filter(None, lines)) or type(error).__name__}") from error
+        raise HeadgateError(f"{table}: {one_line(error)}") from error
+
+
+def one_line(error: Exception) -> str:
+    # delta-rs puts a coloured arrow before each cause.
+    lines = [re.sub(r"\x1b\[\d*m|↳", "", line).strip() for line in str(error).splitlines()]
+    return ": ".join(filter(None, lines)) or type(error).__name__
 
 
 def foreign_rows(table: str) -> HeadgateError:

@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
-from headgate.errors import HeadgateError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.delta import DeltaExport
 from headgate.lakehouse.iceberg import IcebergExport
 from headgate.lakehouse.parquet import ParquetExport
@@ -75,6 +76,27 @@ class Kind:
 def iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kind:
     monkeypatch.chdir(tmp_path)
     return Kind(IcebergExport, "lake.a.orders", lambda: load_catalog("lake").load_table("a.orders").scan().to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "reason"),
+    [
+        ({}, ConfigError, "pyiceberg has no URI of a catalog 'prod'"),
+        ({"TYPE": "rest", "CREDENTIAL": "a:b"}, ConfigError, "pyiceberg has no URI of a catalog 'prod'"),
+        ({"TYPE": "rset", "URI": "http://127.0.0.1:1"}, ConfigError, "catalog 'prod': 'rset' is not a valid Cat"),
+        ({"TYPE": "rest", "URI": "catalog.example"}, ConfigError, "catalog 'prod': Invalid URL 'catalog.example"),
+        ({"TYPE": "rest", "URI": "http://127.0.0.1:1"}, HeadgateError, "catalog 'prod': .*refused"),
+    ],
+)
+def test_a_catalog_that_cannot_be_used_is_named_in_one_line_with_its_variables(
+    settings: dict[str, str], error: type[Exception], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__PROD__{name}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    with pytest.raises(error, match=f"^{reason}.*PYICEBERG_CATALOG__PROD__TYPE, …__URI .*yaml$") as raised:
+        IcebergExport("prod.sales.orders", ORIGIN, TableRows(None, by_day=False))
+    assert error is type(raised.value)
 
 
 def parquet_rows(url: str) -> pa.Table:
