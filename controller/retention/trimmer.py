@@ -34,7 +34,7 @@ from shard.state.shard_state import ShardState
 
 LISTING_INTERVAL_SECONDS: Final = 3600.0
 """Between two listings of all chunks in a term."""
-LONGEST_PAUSE_SECONDS: Final = 600.0
+LONGEST_PAUSE_SECONDS: Final = 1800.0
 """Between two rounds. Chunks are kept for hours after their compaction."""
 MAX_DELETIONS_PER_ROUND: Final = 2000
 """Bounds a round on a store that deletes slowly."""

@@ -15,9 +15,12 @@ class Head:
         self.number = 0
         self.history = KnownHistory() if history is None else history
         """What is known of the chunks that were read, and of those that a leader's replies stated."""
+        self.statements = 0
+        """How often a leader has stated a head, newer or not: silence means that it is gone, or its words are lost."""
         self._advanced = asyncio.Event()
 
     def advance(self, number: int) -> None:
+        self.statements += 1
         if number > self.number:
             self.number = number
             self._advanced.set()

@@ -4,8 +4,9 @@ Each chunk is looked at once, and wakes the readers whose segments have records 
 the segments that a consumer holds.
 
 An announcement of a new head may be lost, and a leader can fail before it announces what it wrote. So the next chunk
-is looked for a second after the last one, and then ever more seldom: replies to heartbeats state the head as well. A
-chunk that was not announced may not be durable yet, although it can be read, so it is made durable first.
+is looked for a second after the last one, and then ever more seldom: replies to heartbeats state the head as well, and
+their absence ends a pause. A chunk that was not announced may not be durable yet, although it can be read, so it is
+made durable first.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from headgate.reading.head import POLL_SECONDS, Head
 
 POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=300.0, jitter=0)
 """Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
+SILENCE_SECONDS: Final = 30.0
+"""After which a pause ends in which no leader has stated the head."""
 
 
 class Tail:
@@ -63,7 +66,7 @@ class Tail:
         try:
             while self._waiting:
                 if self.number > (known := head.number):
-                    await head.wait_for(known + 1, POLLS.bound_seconds(polls))
+                    await _pause(head, known, POLLS.bound_seconds(polls))
                     polls = polls + 1 if head.number == known else 0
                 if self._waiting and await self._look(head):
                     polls = 0
@@ -97,3 +100,13 @@ class Tail:
                 if not woken.done():
                     woken.set_result(number)
         return True
+
+
+async def _pause(head: Head, known: int, seconds: float) -> None:
+    """Wait until a head after ``known`` is stated, for so long, or until nothing was stated for `SILENCE_SECONDS`."""
+    until, heard = asyncio.get_running_loop().time() + seconds, -1
+    while head.number == known and heard != head.statements:
+        if (left := until - asyncio.get_running_loop().time()) <= 0:
+            return
+        heard = head.statements
+        await head.wait_for(known + 1, min(left, SILENCE_SECONDS))

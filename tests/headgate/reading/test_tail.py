@@ -58,7 +58,7 @@ async def test_all_readers_share_polls_that_grow_rare_and_sleep_while_they_find_
     readers = [ledger.reader() for _ in range(5)]
     await asyncio.sleep(95)
 
-    assert ledger.times == pytest.approx([1, 3.01, 7.02, 15.03, 31.04, 63.05])
+    assert ledger.times == pytest.approx([1, 3.01, 7.02, 15.03, 31.04, 61.05, 91.06])
     assert not any(reader.done() for reader in readers)
     ledger.error = None
     ledger.head.advance(1)
@@ -68,6 +68,18 @@ async def test_all_readers_share_polls_that_grow_rare_and_sleep_while_they_find_
     reader = ledger.reader(number=2)
     await asyncio.sleep(1.1)
     assert ledger.times[-1] == pytest.approx(96.0, abs=0.1), "a second after the head has changed"
+    reader.cancel()
+
+
+async def test_while_a_leader_states_the_head_polls_are_five_minutes_apart_and_its_silence_ends_the_pause() -> None:
+    ledger = PolledLedger()
+    reader = ledger.reader()
+    for _ in range(300):
+        await asyncio.sleep(5)
+        ledger.head.advance(0)
+    assert ledger.times == pytest.approx([1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111, 1411], abs=0.3)
+    await asyncio.sleep(60)
+    assert ledger.times[12:] == pytest.approx([1530], abs=5)
     reader.cancel()
 
 
