@@ -342,8 +342,10 @@ class Daemon:
         context = ShardContext(
             ledger=ledger,
             shards=config.shards,
+            cluster=self.settings.cluster.name,
             instance=self.instance,
             elections=elections,
+            transport=transport,
             new_leader=new_leader,
             standby=standby,
             unready=lambda: self._unready(transport),

@@ -1,8 +1,9 @@
 """Follows the ledger of one shard while another daemon leads, or until it can be read again.
 
-It keeps reading, so that a new term only has to read the chunks of the last second; while there are none, it asks more
-seldom, up to every 30 s, because a store may charge for each request. Of a shard whose state does not fit into the
-daemon's `StandbyMemory`, it follows the terms.
+It keeps reading, so that a new term only has to read the chunks of the last second. While there are none, it asks more
+seldom, because a store may charge for each request: after 30 s it subscribes to the announcements of new chunks, the
+next of which ends its pause, up to five minutes. Of a shard whose state does not fit into the daemon's `StandbyMemory`,
+it follows the terms.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
 again with pauses.
@@ -21,15 +22,18 @@ from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
 from shard.steps import ResultT, Steps
 
-READS = Backoff(first_seconds=1.0, longest_seconds=30.0, jitter=0)
-"""Pauses between reads, by how many have found nothing. What is not read yet costs a failover time."""
 LISTING_INTERVAL_SECONDS = 300.0
 """How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""
+READS = Backoff(first_seconds=1.0, longest_seconds=LISTING_INTERVAL_SECONDS, jitter=0)
+"""Pauses between reads, by how many have found nothing. What is not read yet costs a failover time."""
+UNHEARD_SECONDS = 30.0
+"""The longest pause without a subscription to announcements."""
 UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
 """Pause before an unreadable ledger is read again: a whole snapshot and the chunks after it, at worst."""
 
@@ -55,6 +59,7 @@ class Follower:
         """When this daemon last knew the end of the ledger, or began to read it; by the loop's clock."""
         self._failures = 0
         """How often in a row the ledger could not be read."""
+        self._subscribed = False
 
     @property
     def keeps_state(self) -> bool:
@@ -63,7 +68,9 @@ class Follower:
 
     @property
     def lag_seconds(self) -> float:
-        """How long this daemon has not known the end of the ledger."""
+        """How long this daemon has not known the end of the ledger, nor would have heard of a new chunk."""
+        if self._subscribed and self.fault is None and self._context.transport.connected:
+            return 0.0
         return asyncio.get_running_loop().time() - self._read_to_end_at
 
     async def run(self) -> None:
@@ -75,7 +82,7 @@ class Follower:
         """How many reads in a row have found nothing."""
         while True:
             failures = self._failures
-            pause = UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else READS.bound_seconds(looks)
+            pause = UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else await self._pause_seconds(looks)
             await standby.pause(shard, pause)
             if not self._follows():
                 looks = 0
@@ -155,6 +162,18 @@ class Follower:
         self._read_to_end_at = asyncio.get_running_loop().time()
         self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)  # A snapshot may include the end.
         return read
+
+    async def _pause_seconds(self, looks: int) -> float:
+        """Return how long to pause, after ``looks`` reads that have found nothing. For long, if a new chunk ends it."""
+        context, seconds = self._context, READS.bound_seconds(looks)
+        if (seconds > UNHEARD_SECONDS) != self._subscribed:
+            topic = m.head_topic(context.cluster, self.state.shard)
+            self._subscribed = not self._subscribed
+            if self._subscribed:
+                await context.transport.subscribe(topic, lambda *_: context.standby.wake(self.state.shard))
+                return 0.0  # A chunk may have been announced before.
+            await context.transport.unsubscribe(topic)
+        return seconds if context.transport.connected else min(seconds, UNHEARD_SECONDS)
 
     async def _follow(self, *, keeps: bool) -> int:
         """Read new chunks by number; return how many."""

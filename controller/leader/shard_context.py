@@ -7,6 +7,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
 from headgate.ledger.ledger import Ledger
+from headgate.transport.port import Transport
 from metrics import events
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
@@ -18,8 +19,10 @@ class ShardContext:
 
     ledger: Ledger
     shards: int
+    cluster: str
     instance: str
     elections: Elections
+    transport: Transport
     new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader]
     """Gets a state with its term chunk, and whether to yield to a contender."""
     standby: StandbyMemory

@@ -17,6 +17,8 @@ from controller.leadership.policy.successors import Successors
 DECISION_SECONDS: Final = 1.0
 READERS: Final = 4
 """States that are read from snapshots at a time. They may exceed the limit until their size is known."""
+WAKE_SECONDS: Final = 1.0
+"""From a new chunk to its reading: a busy leader announces many, and a forger any number."""
 TURN_SECONDS: Final = 30.0
 """After which another state may be read as well: a request to the store may hang for one shard only."""
 
@@ -68,6 +70,10 @@ class StandbyMemory:
             async with asyncio.timeout(seconds):
                 await self._pauses[shard].wait()
 
+    def wake(self, shard: int) -> None:
+        """Let the follower of ``shard``, which pauses, read in a moment."""
+        asyncio.get_running_loop().call_later(WAKE_SECONDS, self._pauses[shard].set)
+
     @asynccontextmanager
     async def turn_to_read(self) -> AsyncIterator[None]:
         """Wait for a turn to read a state from its snapshot. A read that takes too long loses it, and continues."""
@@ -92,6 +98,8 @@ class StandbyMemory:
         for known in (self._sizes, self._nominated_at, self._used_at):
             known.pop(shard, None)
         self._warm.discard(shard)
+        if shard in self._pauses:
+            self._pauses[shard].set()
 
     def _decide(self, now: float) -> None:
         before, self._decided_at = self._chosen, now

@@ -144,8 +144,10 @@ class SimulatedDaemon:
                 ShardContext(
                     ledger=Ledger(self._ledger_store, shard),
                     shards=shards,
+                    cluster=CLUSTER,
                     instance=self.name,
                     elections=self.elections,
+                    transport=self.transport,
                     new_leader=self._new_leader,
                     standby=self.standby,
                     unready=lambda: None if self.transport.connected else "the broker is not connected",

@@ -82,7 +82,7 @@ async def test_chunks_that_were_trimmed_before_they_were_read_are_noticed() -> N
             del cluster.objects[chunk_path(0, number)]
         follower.store.thaw()
 
-        await until(lambda: follower.controller.follower.end.chunk == 6, seconds=LISTING_INTERVAL_SECONDS + 60)
+        await until(lambda: follower.controller.follower.end.chunk == 6, seconds=2 * LISTING_INTERVAL_SECONDS)
         await asyncio.sleep(3)
         assert not follower.controller.follower.keeps_state
         assert follower.controller.follower.state.chunk == 0, "the state that was read for the listing is released"

@@ -55,8 +55,7 @@ class Contender:
     ) -> None:
         """``spread``: keep the shards spread; None: they stay where they are."""
         self.name = name
-        self.standby_bytes = 1 << 30
-        self.replicas = 2
+        self.standby_bytes, self.replicas = 1 << 30, 2
         self.unreachable_seconds = 5.0
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
@@ -76,8 +75,10 @@ class Contender:
                 ShardContext(
                     ledger=Ledger(self.store, shard),
                     shards=shards,
+                    cluster=CLUSTER,
                     instance=name,
                     elections=self.elections,
+                    transport=self.transport,
                     new_leader=self._new_leader,
                     standby=self.standby,
                     unready=lambda: None if self.transport.connected else "the broker is not connected",
