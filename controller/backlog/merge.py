@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from drain.protocol import Backlog, BacklogResponse, ExternalBacklogResponse
 from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import TRACKED, estimate_size_bytes, summarize_backlog
-from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
+from headgate.views.backlogs import BacklogInfo, CountedBy, SegmentBacklogInfo
 from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
@@ -56,8 +56,9 @@ def backlogs(
                 said = oldest_unhandled_ms(subscription.subscription_id)
                 found.append((yield from _external_backlog(subscription, topic, counted, said, now_ms)))
             elif response is not None and subscription.subscription_id in rows:
-                yield len(rows[subscription.subscription_id]) * COST_PER_ITEM
-                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], response.as_of_ms))
+                yield len(counts := rows[subscription.subscription_id]) * COST_PER_ITEM
+                segments = map(_spark_segment_backlog, counts)
+                found.append(_summary(subscription, segments, "spark", response.as_of_ms))
             else:
                 found.append((yield from leader_backlog(subscription, topic, now_ms)))
     return found
@@ -71,14 +72,7 @@ def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) ->
         yield cost
         segments += (_leader_segment_backlog(subscription, topic, segment) for segment in some_segments)
     yield len(segments)
-    return summarize_backlog(
-        topic=topic.name,
-        subscription=subscription.name,
-        subscription_type=subscription.type,
-        counted_by="leader",
-        as_of_ms=now_ms,
-        segments=segments,
-    )
+    return _summary(subscription, segments, "leader", now_ms)
 
 
 def _external_backlog(
@@ -111,16 +105,13 @@ def _external_backlog(
             segments[segment] = replace(segments[segment], **known)
     reason = response.reason or OUTDATED
     unknown = any(each.records is None for each in segments.values())
-    return summarize_backlog(
-        topic=topic.name,
-        subscription=subscription.name,
-        subscription_type=subscription.type,
-        counted_by="spark" if rows else "leader",
-        as_of_ms=now_ms if response.as_of_ms is None else response.as_of_ms,
-        segments=segments.values(),
-        unknown_reason=reason if unknown or response.failing else "",
-        failing=response.failing,
+    summary = _summary(
+        subscription,
+        segments.values(),
+        "spark" if rows else "leader",
+        now_ms if response.as_of_ms is None else response.as_of_ms,
     )
+    return replace(summary, unknown_reason=reason if unknown or response.failing else "", failing=response.failing)
 
 
 def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segment: int) -> SegmentBacklogInfo:
@@ -139,14 +130,16 @@ def _leader_segment_backlog(subscription: Subscription, topic: TopicView, segmen
     )
 
 
-def _spark_backlog(subscription: Subscription, rows: Iterable[Backlog], as_of_ms: int) -> BacklogInfo:
+def _summary(
+    subscription: Subscription, segments: Iterable[SegmentBacklogInfo], counted_by: CountedBy, as_of_ms: int
+) -> BacklogInfo:
     return summarize_backlog(
         topic=subscription.topic,
         subscription=subscription.name,
         subscription_type=subscription.type,
-        counted_by="spark",
+        counted_by=counted_by,
         as_of_ms=as_of_ms,
-        segments=[_spark_segment_backlog(row) for row in rows],
+        segments=segments,
     )
 
 

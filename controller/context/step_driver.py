@@ -34,12 +34,14 @@ class TurnBudget:
         """Spend ``cost`` if this turn has capacity and no driver waits; return whether it does."""
         if self._waiting or not self._has_capacity(cost):
             return False
-        self._spend(cost)
+        self.charge(cost)
         return True
 
     def charge(self, cost: int) -> None:
-        """Count work that was done in this turn without asking."""
-        self._spend(cost)
+        """Count work that is done in this turn, whether or not it has capacity."""
+        if self._spent == 0:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._spent += max(cost, 1)
 
     async def spend(self, cost: int) -> None:
         """Return in a turn with capacity for ``cost``, in order of the calls."""
@@ -51,11 +53,6 @@ class TurnBudget:
     def _has_capacity(self, cost: int) -> bool:
         return self._spent == 0 or self._spent + cost <= self._max_cost
 
-    def _spend(self, cost: int) -> None:
-        if self._spent == 0:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        self._spent += max(cost, 1)
-
     def _begin_turn(self) -> None:
         """Admit the drivers that wait, as far as the next turn has capacity."""
         self._spent = admitted_cost = 0
@@ -66,7 +63,7 @@ class TurnBudget:
                 admitted_cost += max(cost, 1)
         if admitted_cost:
             # After the tasks were woken: the next turn begins when they have taken their steps.
-            self._spend(admitted_cost)
+            self.charge(admitted_cost)
 
 
 class StepDriver:

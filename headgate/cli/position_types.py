@@ -59,6 +59,16 @@ PLACE_HELP: Final = f"earliest is the first stored record, latest the present en
 _POSITION = Position()
 
 
+start_option: Final = click.option(
+    "--from",
+    "start",
+    type=Place(),
+    default="latest",
+    show_default=True,
+    help=f"Where a new subscription starts. An existing one continues at its position. {PLACE_HELP}",
+)
+
+
 def place_arguments(place: PlaceOption, word: str) -> dict[str, Any]:
     """Return the argument of a method of `Admin` that means ``place``. ``word``: its name for earliest and latest."""
     return {"timestamp_ms": place} if isinstance(place, int) else {word: place}

@@ -68,7 +68,10 @@ async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline
     finally:
         for remove in removals:
             remove()
-        await _cancel(asked)
+        # What becomes of the questions that were not answered first does not matter any more.
+        for task in asked.values():
+            task.cancel()
+        await asyncio.gather(*asked.values(), return_exceptions=True)
     return None
 
 
@@ -88,13 +91,6 @@ def _answer(asked: dict[str, asyncio.Task[m.Reply]]) -> m.ClusterReply | None:
             continue
         return body_of(task.result(), m.ClusterReply, f"daemon {instance!r}")
     return None
-
-
-async def _cancel(asked: dict[str, asyncio.Task[m.Reply]]) -> None:
-    """Drop the questions that were not answered first; what becomes of them does not matter any more."""
-    for task in asked.values():
-        task.cancel()
-    await asyncio.gather(*asked.values(), return_exceptions=True)
 
 
 def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:

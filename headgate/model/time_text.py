@@ -78,6 +78,11 @@ def utc_minute(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
+def time_of_day(at_ms: int) -> str:
+    """Return ``22:31:05 UTC``."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%H:%M:%S} UTC"
+
+
 def duration(seconds: float) -> str:
     """Return ``seconds`` as ``0.4 s``, ``12 s``, ``3 min``, ``2 h`` or ``3 days``."""
     if seconds < 1:

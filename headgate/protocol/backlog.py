@@ -58,8 +58,6 @@ def summarize_backlog(
     counted_by: CountedBy,
     as_of_ms: int,
     segments: Iterable[SegmentBacklogInfo],
-    unknown_reason: str = "",
-    failing: bool = False,
 ) -> BacklogInfo:
     """Return the backlog of a subscription: its segments, their totals and the outlook."""
     by_id = sorted(segments, key=lambda each: each.segment)
@@ -81,8 +79,6 @@ def summarize_backlog(
         stored_per_second=stored,
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
-        unknown_reason=unknown_reason,
-        failing=failing,
     )
 
 

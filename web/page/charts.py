@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from headgate.model.time_text import time_of_day
 from web.api.documents import HistorySample
 from web.page.markup import Html, element
 from web.page.tables import Column, part, table
-from web.page.units import count, duration, rate, time_of_day
+from web.page.units import count, duration, rate
 
 WIDTH, HEIGHT = 300, 96
 TABLE_ROWS: Final = 40

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from urllib.parse import quote
 
+from headgate.model.time_text import time_of_day
 from web.page.markup import Html, element, markup
 from web.page.tables import Column, link, part, table
-from web.page.units import time_of_day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

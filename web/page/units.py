@@ -1,4 +1,4 @@
-"""Formats values for people: counts, rates, sizes, durations and times of day. Pure.
+"""Formats values for people: counts, rates, sizes and durations. Pure.
 
 ``-`` is a value that is unknown or does not exist.
 """
@@ -11,7 +11,6 @@ UNKNOWN: Final = "-"
 _THOUSAND: Final = 1000
 _EXACT_BELOW: Final = 10_000
 _ONE_DIGIT_BELOW: Final = 100
-_DAY_SECONDS: Final = 86_400
 
 
 def count(value: int | None, *, estimated: bool = False) -> str:
@@ -46,12 +45,6 @@ def duration(seconds: float | None) -> str:
 def age_seconds(since_ms: int | None, as_of_ms: int) -> float:
     """Return the time since ``since_ms``; 0 if it is unknown, or in the future by another clock."""
     return 0.0 if since_ms is None else max(0, as_of_ms - since_ms) / 1000
-
-
-def time_of_day(at_ms: int) -> str:
-    """Return ``22:31:05 UTC``."""
-    seconds = at_ms // _THOUSAND % _DAY_SECONDS
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
 
 
 def plural(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from headgate.cli.cluster.finding import plural, wrapped
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
-from headgate.model.time_text import duration
+from headgate.model.time_text import duration, time_of_day
 from headgate.protocol.backlog import records_text
 from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 
@@ -29,8 +29,7 @@ def report_lines(cluster: ClusterInfo) -> list[str]:
 
 def time_line(cluster: ClusterInfo) -> str:
     """Return when the cluster was like this, and which daemon says so: ``22:31:05 UTC, by vm-1``."""
-    seconds = cluster.as_of_ms // 1000 % 86_400
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC, by {cluster.daemon}"
+    return f"{time_of_day(cluster.as_of_ms)}, by {cluster.daemon}"
 
 
 def subscription_rows(subscriptions: Iterable[SubscriptionSummary], as_of_ms: int) -> list[list[str]]:

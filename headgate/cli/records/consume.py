@@ -18,7 +18,7 @@ import msgspec
 
 from headgate.cli.arguments import of_subscription, subscription_type_option
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
+from headgate.cli.position_types import PlaceOption, start_option
 from headgate.cli.records.json_fields import json_headers, put_text
 from headgate.model.entries import SubscriptionType
 
@@ -66,14 +66,7 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
 )
 @of_subscription
 @subscription_type_option
-@click.option(
-    "--from",
-    "start",
-    type=Place(),
-    default="latest",
-    show_default=True,
-    help=f"Where a new subscription starts. An existing one continues at its position. {PLACE_HELP}",
-)
+@start_option
 @click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
 @click.option("--exit-when-caught-up", is_flag=True, help="Exit when all records stored so far have been printed.")
 @click.option(

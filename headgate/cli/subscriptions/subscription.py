@@ -19,7 +19,7 @@ from headgate.cli.arguments import (
 from headgate.cli.cluster.finding import plural
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import PLACE_HELP, Place, place_arguments
+from headgate.cli.position_types import place_arguments, start_option
 from headgate.cli.subscriptions.dead_letters import dead_letters
 from headgate.cli.subscriptions.parking import drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
@@ -235,14 +235,7 @@ max_processing_option = click.option(
 @topic_argument
 @click.argument("name", metavar="SUBSCRIPTION")
 @subscription_type_option
-@click.option(
-    "--from",
-    "start",
-    type=Place(),
-    default="latest",
-    show_default=True,
-    help=f"Where it starts. {PLACE_HELP}",
-)
+@start_option
 @click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
 @max_processing_option
 def create(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -14,10 +13,9 @@ from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 
 NOW = 1_000_000
-NOTHING = MappingProxyType({})
 
 
-def backlog(topic="orders", subscription="billing", more=NOTHING, **fields):
+def backlog(topic="orders", subscription="billing", **fields):
     given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
     return summarize_backlog(
         topic=topic,
@@ -26,7 +24,6 @@ def backlog(topic="orders", subscription="billing", more=NOTHING, **fields):
         counted_by="spark",
         as_of_ms=NOW - 1000,
         segments=[SegmentBacklogInfo(segment=0, sealed=False, **given)],
-        **more,
     )
 
 

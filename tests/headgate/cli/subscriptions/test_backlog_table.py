@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.cli.subscriptions.backlog_table import (
     NOTES,
@@ -21,15 +22,15 @@ def part(segment=0, **fields):
 
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
-    return summarize_backlog(
+    summary = summarize_backlog(
         topic=topic,
         subscription="billing",
         subscription_type=kind,
         counted_by=counted_by,
         as_of_ms=as_of_ms,
         segments=parts,
-        **more,
     )
+    return replace(summary, **more)
 
 
 COUNTED = {"records": 1234, "size_bytes": 56_000, "oldest_ms": NOW - 7000}
