@@ -172,14 +172,14 @@ class Daemon:
         elections = self._elections = zookeeper_elections(settings, self.instance, self._election_events.handle)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
-        config = await join_cluster(elections, settings, f"{elections_root(settings)}/config", store, stop)
+        config = await join_cluster(elections.registry, settings, f"{elections_root(settings)}/config", store, stop)
         if config is None:
             return
         drain_checker = await self._drain.connect(stack, lambda: config.ledger.ledger_id)
         secret = config.session_secret
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
-        self._cluster_status.elections = elections
+        self._cluster_status.registry = elections.registry
         shards = config.shards
         self._describe = partial(config.describe, settings.ledger.url)
         transport = self._transport = self._broker.transport(self.instance, config.session_secret)

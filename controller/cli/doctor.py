@@ -128,7 +128,7 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
             text = f"{hosts} did not answer within {timeout_seconds:g} s"
             return problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts")
         seconds = time.monotonic() - began
-        instances = await elections.instances()
+        instances = await elections.registry.instances()
     if refused:
         return problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates")
     registered = "no daemon is registered yet" if not instances else f"daemons: {', '.join(sorted(instances))}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from controller.leadership.election import Elections
+from controller.leadership.election import Registry
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
@@ -98,7 +98,7 @@ class ClusterConfig:
 
 
 async def join_cluster(
-    elections: Elections, settings: Settings, node: str, store: Store, stop: asyncio.Event
+    registry: Registry, settings: Settings, node: str, store: Store, stop: asyncio.Event
 ) -> ClusterConfig | None:
     """Return the configuration in ``node``, which is written if there is none; None if stopped before.
 
@@ -106,7 +106,7 @@ async def join_cluster(
         ConfigError: it does not fit the settings or the ledger, or is unusable.
         LedgerError: the ledger has another format, or no id although the cluster has one.
     """
-    joining = asyncio.ensure_future(_join(elections, settings, node, store))
+    joining = asyncio.ensure_future(_join(registry, settings, node, store))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,19 +116,19 @@ async def join_cluster(
         stopping.cancel()
 
 
-async def _join(elections: Elections, settings: Settings, node: str, store: Store) -> ClusterConfig:
+async def _join(registry: Registry, settings: Settings, node: str, store: Store) -> ClusterConfig:
     wanted = {
         "shards": settings.cluster.shards,
         "ledger_url": settings.ledger.url,
         "session_secret": SessionSecret.new_digits(),
     }
-    stored = await elections.cluster_config(wanted)
+    stored = await registry.cluster_config(wanted)
     shards, secret = _read(stored, settings, node)
     # First: a ledger of another format must get no id.
     await require_shards(store, shards)
     await require_format(store)
     ledger = LedgerIdentity(
-        store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=elections.claim_ledger
+        store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=registry.claim_ledger
     )
     try:
         await ledger.require()

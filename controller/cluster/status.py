@@ -19,7 +19,7 @@ from controller.cluster.peers import Peers, addresses
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
-from controller.leadership.election import Elections
+from controller.leadership.election import Registry
 from controller.leadership.policy.transitions import Role
 from headgate.model.hashing import shard_of
 from metrics.health import Health
@@ -88,7 +88,7 @@ class ClusterStatus:
     ) -> None:
         """``leader_of``: shard → the daemon that leads it, if one does."""
         self.controllers: Sequence[ShardController] = ()
-        self.elections: Elections | None = None
+        self.registry: Registry | None = None
         self.spreader: ShardSpreader | None = None
         self.url: str | None = None
         """Where others reach this daemon."""
@@ -180,7 +180,7 @@ class ClusterStatus:
 
     async def _find_instances(self) -> None:
         """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
-        if self.elections is not None:
-            found = await self.elections.instances()
+        if self.registry is not None:
+            found = await self.registry.instances()
             if found is not None:
                 self._peers.known = addresses(found)

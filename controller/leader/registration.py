@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from controller.leader.leader import ShardLeader
-from controller.leadership.election import Elections
+from controller.leadership.election import Registry
 from controller.leadership.policy.instance_record import InstanceRecord, encode_record
 from controller.leadership.policy.readiness import Contact, Servers, readiness
 from controller.leadership.policy.shard_load import Arrivals, Loads, ShardLoads
@@ -25,7 +25,7 @@ class Registration:
     def __init__(
         self,
         instance: str,
-        elections: Elections,
+        registry: Registry,
         record: InstanceRecord,
         settings: Callable[[], SpreadSettings],
         writes_fail: Callable[[], bool],
@@ -36,7 +36,7 @@ class Registration:
         self.leaving = False
         self.writes_fail = writes_fail
         self._instance = instance
-        self._elections = elections
+        self._registry = registry
         self._settings = settings
         self._observer = observer
         self._loads = ShardLoads()
@@ -45,7 +45,7 @@ class Registration:
 
     async def register(self) -> None:
         """Register this daemon as live. Returns at once."""
-        await self._elections.register_instance(self._instance, encode_record(self.record))
+        await self._registry.register_instance(self._instance, encode_record(self.record))
 
     def session_lost(self) -> None:
         """Begin to settle again (rule 1)."""

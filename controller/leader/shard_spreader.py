@@ -99,7 +99,7 @@ class ShardSpreader:
         self._instances: dict[str, bytes] = {}
         """From what the view was made: a quiet cluster shows the same for hours."""
         self._started_at = asyncio.get_running_loop().time()
-        self.own = Registration(instance, elections, record, settings, writes_fail, observer)
+        self.own = Registration(instance, elections.registry, record, settings, writes_fail, observer)
         self._spread_at: list[float] = []
         self._abandoned: dict[tuple[int, str], Abandoned] = {}
 
@@ -162,7 +162,7 @@ class ShardSpreader:
         if on and daemon not in self.view.records:
             return f"no daemon {daemon!r} is live: headgate daemon list"
         try:
-            await self._elections.set_maintenance(daemon, on=on, token=token)
+            await self._elections.registry.set_maintenance(daemon, on=on, token=token)
         except ElectionsUnreachableError as error:
             return str(error)
         log.info("daemon.maintenance", daemon=daemon, on=on)
@@ -209,8 +209,8 @@ class ShardSpreader:
 
     async def _look(self) -> bool:
         """Refresh the view; return whether ZooKeeper answered."""
-        instances = await self._elections.instances()
-        maintenance = await self._elections.maintenance()
+        instances = await self._elections.registry.instances()
+        maintenance = await self._elections.registry.maintenance()
         if instances is None or maintenance is None:
             return False
         if instances != self._instances or maintenance != self.view.maintenance:

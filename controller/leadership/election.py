@@ -81,8 +81,51 @@ EventHandler = Callable[[ElectionEvent], None]
 """Called on the event loop. Must not block and must not raise."""
 
 
+class Registry(Protocol):
+    """What a session with the election service knows of its cluster beside the queues."""
+
+    async def register_instance(self, name: str, data: bytes) -> None:
+        """Register this instance as live, from the next contact on, while the session exists.
+
+        Returns at once. A name that another session holds is registered once that session has
+        ended. Another call replaces the data.
+        """
+
+    async def maintenance(self) -> frozenset[str] | None:
+        """Return the names of the instances in maintenance, live or not; None without contact."""
+
+    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+        """Store permanently whether an instance is in maintenance.
+
+        A ``token`` that was used for this instance before changes nothing: it is a late copy. Raises
+        ElectionsUnreachableError.
+        """
+
+    async def instances(self) -> dict[str, bytes] | None:
+        """Return the live instances with their data, at most a few seconds after a change; None without contact."""
+
+    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.
+
+        Raises:
+            ConfigError: the stored data is not a config.
+        """
+
+    async def claim_ledger(self, ledger_id: str) -> str:
+        """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none.
+
+        Requires that `cluster_config` has returned. Waits for contact without limit.
+
+        Raises:
+            ConfigError: the stored data is not a config.
+        """
+
+
 class Elections(Protocol):
     """A session with the election service, maintained while open. Events go to an `EventHandler`."""
+
+    @property
+    def registry(self) -> Registry: ...
 
     def contend(self, shard: int) -> None:
         """Queue for a shard until `withdraw`, again whenever the queue node is lost. Does not wait."""
@@ -132,42 +175,6 @@ class Elections(Protocol):
         """Store that an operator wants the lock at this daemon, which is first. Does not wait.
 
         `SeenQueue.fixed` shows it. Nothing is stored if this daemon is not first by then.
-        """
-
-    async def register_instance(self, name: str, data: bytes) -> None:
-        """Register this instance as live, from the next contact on, while the session exists.
-
-        Returns at once. A name that another session holds is registered once that session has
-        ended. Another call replaces the data.
-        """
-
-    async def maintenance(self) -> frozenset[str] | None:
-        """Return the names of the instances in maintenance, live or not; None without contact."""
-
-    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
-        """Store permanently whether an instance is in maintenance.
-
-        A ``token`` that was used for this instance before changes nothing: it is a late copy. Raises
-        ElectionsUnreachableError.
-        """
-
-    async def instances(self) -> dict[str, bytes] | None:
-        """Return the live instances with their data, at most a few seconds after a change; None without contact."""
-
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.
-
-        Raises:
-            ConfigError: the stored data is not a config.
-        """
-
-    async def claim_ledger(self, ledger_id: str) -> str:
-        """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none.
-
-        Requires that `cluster_config` has returned. Waits for contact without limit.
-
-        Raises:
-            ConfigError: the stored data is not a config.
         """
 
     async def watch(self) -> NoReturn:

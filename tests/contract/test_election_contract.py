@@ -161,7 +161,7 @@ async def test_a_client_waits_for_a_service_that_is_down_at_first(
     await harness.stop()
     await stack.enter_async_context(candidate.elections)
     candidate.elections.contend(0)
-    config = asyncio.create_task(candidate.elections.cluster_config({"shards": 4}))
+    config = asyncio.create_task(candidate.elections.registry.cluster_config({"shards": 4}))
     await never(lambda: candidate.events or config.done(), 0.5)
 
     await harness.start()
@@ -228,33 +228,35 @@ async def test_a_deleted_queue_node_is_released_and_created_again(harness: Elect
 async def test_the_first_cluster_config_is_kept(join: Join) -> None:
     a, b = await join("a"), await join("b")
 
-    assert await a.elections.cluster_config({"shards": 4, "ledger_url": "file:///a"}) == {
+    assert await a.elections.registry.cluster_config({"shards": 4, "ledger_url": "file:///a"}) == {
         "shards": 4,
         "ledger_url": "file:///a",
     }
-    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
+    assert await b.elections.registry.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
 
 
 async def test_a_cluster_keeps_the_first_ledger_that_claims_it(join: Join) -> None:
     """Also of two at once, and of a config that an earlier version wrote."""
     a, b = await join("a"), await join("b")
-    await a.elections.cluster_config({"shards": 4})
+    await a.elections.registry.cluster_config({"shards": 4})
 
-    first, second = await asyncio.gather(a.elections.claim_ledger("1" * 32), b.elections.claim_ledger("2" * 32))
+    first, second = await asyncio.gather(
+        a.elections.registry.claim_ledger("1" * 32), b.elections.registry.claim_ledger("2" * 32)
+    )
 
     assert first == second
     assert first in {"1" * 32, "2" * 32}
-    assert await a.elections.claim_ledger("3" * 32) == first
-    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_id": first}
+    assert await a.elections.registry.claim_ledger("3" * 32) == first
+    assert await b.elections.registry.cluster_config({"shards": 8}) == {"shards": 4, "ledger_id": first}
 
 
 async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
-    await a.elections.register_instance("a", b"at a")
+    await a.elections.registry.register_instance("a", b"at a")
     b = Candidate()
     b.elections = await harness.build("b", b.on_event)
     async with b.elections:
-        await b.elections.register_instance("b", b"at b")
+        await b.elections.registry.register_instance("b", b"at b")
         await listed(harness, {"a": b"at a", "b": b"at b"})
 
     await listed(harness, {"a": b"at a"})
@@ -263,22 +265,22 @@ async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness
 @pytest.mark.usefixtures("short_sessions")
 async def test_a_client_sees_the_live_instances_and_none_without_contact(harness: ElectionHarness, join: Join) -> None:
     a, b = await join("a"), await join("b")
-    await a.elections.register_instance("a", b"at a")
-    await b.elections.register_instance("b", b"at b")
+    await a.elections.registry.register_instance("a", b"at a")
+    await b.elections.registry.register_instance("b", b"at b")
     await listed(harness, {"a": b"at a", "b": b"at b"})
 
-    assert await a.elections.instances() == {"a": b"at a", "b": b"at b"}
+    assert await a.elections.registry.instances() == {"a": b"at a", "b": b"at b"}
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
-    assert await a.elections.instances() is None
+    assert await a.elections.registry.instances() is None
 
 
 async def test_the_data_of_an_instance_can_change(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
-    await a.elections.register_instance("a", b"young")
+    await a.elections.registry.register_instance("a", b"young")
     await listed(harness, {"a": b"young"})
 
-    await a.elections.register_instance("a", b"settled")
+    await a.elections.registry.register_instance("a", b"settled")
 
     await listed(harness, {"a": b"settled"})
 
@@ -288,31 +290,31 @@ async def test_maintenance_is_stored_until_it_ends(harness: ElectionHarness, joi
     """Also of an instance that is not live: it starts in maintenance."""
     a, b = await join("a"), await join("b")
     await until(lambda: a.connected and b.connected)
-    assert await a.elections.maintenance() == frozenset()
+    assert await a.elections.registry.maintenance() == frozenset()
 
     for _ in range(2):
-        await a.elections.set_maintenance("x", on=True, token="begin")
-    await a.elections.set_maintenance("y", on=True, token="begin")
-    assert await b.elections.maintenance() == {"x", "y"}
+        await a.elections.registry.set_maintenance("x", on=True, token="begin")
+    await a.elections.registry.set_maintenance("y", on=True, token="begin")
+    assert await b.elections.registry.maintenance() == {"x", "y"}
     for _ in range(2):
-        await b.elections.set_maintenance("x", on=False, token="end")
-    await a.elections.set_maintenance("x", on=True, token="begin")
-    assert await a.elections.maintenance() == {"y"}, "a late copy of the first command changes nothing"
-    await asyncio.gather(*(a.elections.set_maintenance("z", on=True, token=f"{n}") for n in range(5)))
-    await b.elections.set_maintenance("z", on=False, token="4")
-    assert await b.elections.maintenance() == {"y", "z"}, "no token is lost among concurrent commands"
+        await b.elections.registry.set_maintenance("x", on=False, token="end")
+    await a.elections.registry.set_maintenance("x", on=True, token="begin")
+    assert await a.elections.registry.maintenance() == {"y"}, "a late copy of the first command changes nothing"
+    await asyncio.gather(*(a.elections.registry.set_maintenance("z", on=True, token=f"{n}") for n in range(5)))
+    await b.elections.registry.set_maintenance("z", on=False, token="4")
+    assert await b.elections.registry.maintenance() == {"y", "z"}, "no token is lost among concurrent commands"
 
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
-    assert await a.elections.maintenance() is None
+    assert await a.elections.registry.maintenance() is None
     with pytest.raises(ElectionsUnreachableError):
-        await a.elections.set_maintenance("z", on=True, token="later")
+        await a.elections.registry.set_maintenance("z", on=True, token="later")
 
 
 @pytest.mark.usefixtures("short_sessions")
 async def test_an_instance_is_listed_again_after_its_session_expired(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
-    await a.elections.register_instance("a", b"at a")
+    await a.elections.registry.register_instance("a", b"at a")
     await listed(harness, {"a": b"at a"})
 
     await harness.partition("a")
@@ -328,10 +330,10 @@ async def test_the_name_of_an_older_session_is_registered_when_that_session_ends
 ) -> None:
     """A daemon that was killed and restarted finds its own name registered."""
     a, b = await join("a"), await join("b")
-    await a.elections.register_instance("same", b"old")
+    await a.elections.registry.register_instance("same", b"old")
     await listed(harness, {"same": b"old"})
 
-    await b.elections.register_instance("same", b"new")
+    await b.elections.registry.register_instance("same", b"new")
     await harness.partition("a")
 
     await listed(harness, {"same": b"new"})
@@ -355,14 +357,14 @@ async def test_another_user_is_refused_and_gets_nothing(
     harness: ElectionHarness, join: Join, stack: AsyncExitStack, user: DigestUser | None
 ) -> None:
     a = await join("a")
-    assert await a.elections.cluster_config({"shards": 4}) == {"shards": 4}
+    assert await a.elections.registry.cluster_config({"shards": 4}) == {"shards": 4}
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
     harness.user = user
     b = await join("b")
     b.elections.contend(0)
-    config = asyncio.create_task(b.elections.cluster_config({"shards": 8}))
+    config = asyncio.create_task(b.elections.registry.cluster_config({"shards": 8}))
 
     await until(lambda: b.problem is not None)
     assert b.problem is not None
@@ -379,7 +381,7 @@ async def test_another_user_is_refused_and_gets_nothing(
 async def test_a_cluster_that_was_open_is_closed(harness: ElectionHarness, join: Join) -> None:
     """The daemons without a user lose their rights, and their places in queues count for nothing."""
     a = await join("a")
-    assert await a.elections.cluster_config({"shards": 4}) == {"shards": 4}
+    assert await a.elections.registry.cluster_config({"shards": 4}) == {"shards": 4}
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
@@ -388,7 +390,7 @@ async def test_a_cluster_that_was_open_is_closed(harness: ElectionHarness, join:
     b.elections.contend(0)
 
     await until(lambda: b.first == {0} and b.holders == {0: "b"})
-    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4}
+    assert await b.elections.registry.cluster_config({"shards": 8}) == {"shards": 4}
     assert b.problem is None
     harness.user = None
     late = await join("late")
@@ -402,7 +404,7 @@ async def test_a_root_of_another_user_is_named_and_used_once_it_is_gone(harness:
     await harness.create_foreign_root()
     a = await join("a")
     a.elections.contend(0)
-    config = asyncio.create_task(a.elections.cluster_config({"shards": 4}))
+    config = asyncio.create_task(a.elections.registry.cluster_config({"shards": 4}))
 
     await until(lambda: a.problem is not None)
     await never(lambda: a.first or config.done(), 0.3)

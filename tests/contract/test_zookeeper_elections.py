@@ -39,7 +39,7 @@ async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: A
     elections = await stack.enter_async_context(await harness.build("a", lambda event: None))
 
     with pytest.raises(ConfigError, match="not a JSON object"):
-        await elections.cluster_config({"shards": 1})
+        await elections.registry.cluster_config({"shards": 1})
 
 
 async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
@@ -86,11 +86,11 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
 
     with capture_logs() as logs:
         a.elections = await stack.enter_async_context(await harness.build("a", on_event))
-        await a.elections.register_instance("a", b"here")
+        await a.elections.registry.register_instance("a", b"here")
         a.elections.contend(0)
         await until(lambda: a.first == {0} and bool(found))
         for _ in range(2):
-            assert await a.elections.instances() == {}
+            assert await a.elections.registry.instances() == {}
 
     lines = [entry for entry in logs if entry["event"] == "instance.foreign_node"]
     assert [line["node"] for line in lines] == [each.node for each in found]
@@ -164,7 +164,7 @@ async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, s
 
     await until(lambda: a.events[-1] in {Connected(), LockEvent(0, Event.LOCK_ACQUIRED)} and Suspended() in a.events)
     await until(lambda: a.first == {0})
-    assert await a.elections.cluster_config({"shards": 1}) == {"shards": 1}
+    assert await a.elections.registry.cluster_config({"shards": 1}) == {"shards": 1}
 
 
 async def test_closing_a_long_session_at_the_moment_of_a_partition_takes_a_few_seconds(zookeeper: Server) -> None:
@@ -210,9 +210,9 @@ async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitS
     for name, candidate in (("a", a), ("b", b)):
         candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
     with capture_logs() as logs:
-        await a.elections.register_instance("same", b"a")
+        await a.elections.registry.register_instance("same", b"a")
         await listed(harness, {"same": b"a"})
-        await b.elections.register_instance("same", b"b")
+        await b.elections.registry.register_instance("same", b"b")
         await until(lambda: any(entry["event"] == "instance.name_in_use" for entry in logs))
         await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)
 

@@ -50,8 +50,8 @@ async def test_other_users_can_do_nothing_to_any_node(secure_zookeeper: Server, 
     harness = ZooKeeperHarness(stack, secure_zookeeper)
     a = Candidate()
     a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
-    await a.elections.cluster_config({"shards": 1})
-    await a.elections.register_instance("a", b"at a")
+    await a.elections.registry.cluster_config({"shards": 1})
+    await a.elections.registry.register_instance("a", b"at a")
     a.elections.contend(0)
     await until(lambda: a.first == {0})
     await listed(harness, {"a": b"at a"})
@@ -108,7 +108,7 @@ async def test_a_place_in_a_queue_that_another_user_took_is_ignored(
     a = Candidate()
     with capture_logs() as logs:
         a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
-        await a.elections.register_instance("a", b"here")
+        await a.elections.registry.register_instance("a", b"here")
         a.elections.contend(0)
         await until(lambda: a.first == {0} and any(entry["event"] == "instance.foreign_node" for entry in logs))
     ignored = [entry for entry in logs if entry["event"] == "queue.foreign_node"]
@@ -128,8 +128,8 @@ async def test_daemons_change_their_password_one_after_the_other(
     candidates = [Candidate(), Candidate()]
     for name, each in zip("ab", candidates, strict=True):
         each.elections = await stack.enter_async_context(await harness.build(name, each.on_event))
-        await each.elections.cluster_config({"shards": 1})
-        await each.elections.register_instance(name, b"")
+        await each.elections.registry.cluster_config({"shards": 1})
+        await each.elections.registry.register_instance(name, b"")
         each.elections.contend(0)
         await until(lambda: candidates[0].first == {0})
     a, b = candidates
@@ -150,7 +150,7 @@ async def test_daemons_change_their_password_one_after_the_other(
     harness.user = changed
     c = Candidate()
     c.elections = await stack.enter_async_context(await harness.build("c", c.on_event))
-    await c.elections.cluster_config({"shards": 1})
+    await c.elections.registry.cluster_config({"shards": 1})
     c.elections.contend(0)
     await until(lambda: c.holders == {0: "a"})
     assert c.first == set()
@@ -175,7 +175,7 @@ async def test_the_old_password_is_worth_nothing_after_a_restart(
     await asyncio.to_thread(harness.with_zookeeper_client, give_to_both)
     a = Candidate()
     a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
-    assert await a.elections.cluster_config({"shards": 8}) == {"shards": 1}
+    assert await a.elections.registry.cluster_config({"shards": 8}) == {"shards": 1}
 
     with pytest.raises(NoAuthError):
         await asyncio.to_thread(harness.with_zookeeper_client, lambda client, root: client.get(f"{root}/config"))

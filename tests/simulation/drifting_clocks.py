@@ -122,6 +122,8 @@ class _OnTrueTime:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
+        if found is self._client:  # as a part of it, which a fake also is
+            return self
         return partial(self._call, found) if callable(found) else found
 
     async def __aenter__(self) -> Self:

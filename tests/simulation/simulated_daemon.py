@@ -128,7 +128,7 @@ class SimulatedDaemon:
             peers=SimulatedPeers(name, simulation),
         )
         self.cluster_status.controllers = self.controllers
-        self.cluster_status.elections = self.elections
+        self.cluster_status.registry = self.elections.registry
         self.cluster_status.spreader = self.spreader
         self._devices: dict[str, FakeDeviceSession] = {}
         """By shard."""
@@ -136,9 +136,8 @@ class SimulatedDaemon:
         self._spreading: asyncio.Task[None] | None = None
 
     def _new_controllers(self, shards: int) -> list[ShardController]:
-        identity = LedgerIdentity(
-            self._ledger_store, url="sim:", node="/headgate/sim/config", known=None, claim=self.elections.claim_ledger
-        )
+        node, claim = "/headgate/sim/config", self.elections.registry.claim_ledger
+        identity = LedgerIdentity(self._ledger_store, url="sim:", node=node, known=None, claim=claim)
         return [
             ShardController(
                 ShardContext(

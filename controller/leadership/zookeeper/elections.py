@@ -105,7 +105,7 @@ class ZooKeeperElections:
         """Number of the session. A queue node belongs to one session."""
         self._nodes = ZooKeeperNodes(self._connection)
         self._contact = ZooKeeperContact(hosts, on_event, self._nodes, RECONCILE_INTERVAL_SECONDS)
-        self._registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact)
+        self.registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact, self._start)
         self._succession = ZooKeeperSuccession(self._connection, on_event)
         self._contenders: dict[int, Contender] = {}
         self._leaving: dict[tuple[str, str], Grant | None] = {}
@@ -116,7 +116,6 @@ class ZooKeeperElections:
         self._granted.set()
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
-        self._registering: _Task | None = None
         self._log = log.bind(zookeeper=hosts)
 
     # Elections
@@ -182,26 +181,6 @@ class ZooKeeperElections:
             self._granted.clear()
         self._leave_requested.set()
 
-    async def register_instance(self, name: str, data: bytes) -> None:
-        if self._registering is not None:
-            self._registering.cancel()
-        self._registering = self._start(self._registry.keep_registered(name, data), "zookeeper-registration")
-
-    async def instances(self) -> dict[str, bytes] | None:
-        return await self._registry.instances()
-
-    async def maintenance(self) -> frozenset[str] | None:
-        return await self._registry.maintenance()
-
-    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
-        await self._registry.set_maintenance(name, on=on, token=token)
-
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        return await self._registry.cluster_config(default)
-
-    async def claim_ledger(self, ledger_id: str) -> str:
-        return await self._registry.claim_ledger(ledger_id)
-
     async def watch(self) -> NoReturn:
         raise await self._failure
 
@@ -213,7 +192,7 @@ class ZooKeeperElections:
         if self._connection.use(credentials):
             self._log.info("zookeeper.password_changed")
             self._nodes.forget()
-            self._start(self._registry.close_nodes(), "zookeeper-close-nodes")
+            self._start(self.registry.close_nodes(), "zookeeper-close-nodes")
             for contender in self._contenders.values():
                 contender.wakeup.set()
 

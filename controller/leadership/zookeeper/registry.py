@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -25,19 +26,32 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperRegistry:
-    """The registry of one session; see `controller.leadership.election.Elections`."""
+    """The registry of one session; see `controller.leadership.election.Registry`."""
 
     def __init__(
-        self, connection: ZooKeeperConnection, nodes: ZooKeeperNodes, root: str, contact: ZooKeeperContact
+        self,
+        connection: ZooKeeperConnection,
+        nodes: ZooKeeperNodes,
+        root: str,
+        contact: ZooKeeperContact,
+        start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
+        """``start`` gives a task that runs until the session is closed its name, and starts it."""
         self._connection = connection
         self._nodes = nodes
         self._root = root
         self._contact = contact
+        self._start = start
+        self._registering: asyncio.Task[None] | None = None
         self._foreign: set[str] = set()
         """Nodes that were reported."""
         self._written: bytes | None = None
         """The data of the own instance, as it was written last."""
+
+    async def register_instance(self, name: str, data: bytes) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
+        self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
 
     async def instances(self) -> dict[str, bytes] | None:
         folder = f"{self._root}/instances"
@@ -94,7 +108,7 @@ class ZooKeeperRegistry:
                 await self._connection.call("set", path, msgspec.json.encode(changed), version=stat.version)
                 return
 
-    async def keep_registered(self, name: str, data: bytes) -> None:
+    async def _keep_registered(self, name: str, data: bytes) -> None:
         """Register the instance again and again; cancel it to stop."""
         path = f"{self._root}/instances/{name}"
         reported = False

@@ -36,7 +36,7 @@ OTHER_ID = "fedcba9876543210" * 2
 async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig | None:
     settings = Settings(cluster=ClusterSettings(shards=4), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
-        return await join_cluster(elections, settings, NODE, store or FakeStore(), asyncio.Event())
+        return await join_cluster(elections.registry, settings, NODE, store or FakeStore(), asyncio.Event())
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_without_the_store_the_comparison_waits_for_the_first_term() -> No
     service.service_state.config["ledger_id"] = OTHER_ID
     async with service.elections("b", lambda _: None) as elections:
         # As a term does.
-        late = LedgerIdentity(store, url=LEDGER, node=NODE, known=None, claim=elections.claim_ledger)
+        late = LedgerIdentity(store, url=LEDGER, node=NODE, known=None, claim=elections.registry.claim_ledger)
         with pytest.raises(ConfigError, match=OTHER_ID):
             await late.require()
 

@@ -69,7 +69,7 @@ def status_of(peers, leader="two"):
 
 
 def register(status, **urls):
-    status.elections = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
+    status.registry = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
 
 
 @pytest.fixture

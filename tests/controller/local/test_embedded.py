@@ -83,7 +83,7 @@ async def test_zookeeper_serves_and_restarts_until_it_is_stopped(tmp_path: Path)
         async with ZooKeeperElections(
             zookeeper.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
         ) as elections:
-            assert await elections.cluster_config({"shards": 1}) == {"shards": 1}
+            assert await elections.registry.cluster_config({"shards": 1}) == {"shards": 1}
     assert first is not None
     assert second is not None
     assert [runs(first), runs(second)] == [False, False]

@@ -262,25 +262,29 @@ class FakeElections:
         """See `Elections.pass_over`."""
         self._service.later(self._pass_over, shard, instance)
 
+    @property
+    def registry(self) -> Self:
+        return self
+
     async def register_instance(self, name: str, data: bytes) -> None:
-        """See `Elections.register_instance`."""
+        """See `Registry.register_instance`."""
         self._registration = (name, data)
         self._service.later(self.reconcile)
 
     async def instances(self) -> dict[str, bytes] | None:
-        """See `Elections.instances`."""
+        """See `Registry.instances`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return {name: data for name, (_, data) in self._service.service_state.instances.items()}
 
     async def maintenance(self) -> frozenset[str] | None:
-        """See `Elections.maintenance`."""
+        """See `Registry.maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return self._service.service_state.in_maintenance
 
     async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
-        """See `Elections.set_maintenance`."""
+        """See `Registry.set_maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
         records = self._service.service_state.maintenance

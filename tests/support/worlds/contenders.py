@@ -65,9 +65,8 @@ class Contender:
             lambda: self.controllers, ShardLeaders(name), 0, on_lost=self._session_lost, observer=self.instruments
         )
         self.elections = cluster.zookeeper.elections(name, self.election_events.handle)
-        identity = LedgerIdentity(
-            self.store, url="memory:", node="/headgate/test/config", known=LEDGER_ID, claim=self.elections.claim_ledger
-        )
+        node, claim = "/headgate/test/config", self.elections.registry.claim_ledger
+        identity = LedgerIdentity(self.store, url="memory:", node=node, known=LEDGER_ID, claim=claim)
         self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
         restoring = SerialSteps(TurnBudget(), lambda: None)
         self.controllers = [
