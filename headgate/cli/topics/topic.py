@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
-from headgate.cli.arguments import ask_first, destroy, dry_run_option, require_consent, yes_option
+from headgate.cli.arguments import ask_first, consent_options, destroy, require_consent
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
@@ -20,7 +20,7 @@ from headgate.model.entries import TopicPolicy
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
-    from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicInfo
+    from headgate import Admin, PruneResult, SegmentId, SubscriptionInfo, TopicImportResult, TopicInfo, TopicSetting
 
 
 @click.group()
@@ -32,10 +32,11 @@ topic.add_command(copy)
 topic.add_command(files)
 
 
-def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]]) -> None:
-    described = context.ask(request)
-    if not context.printed_as_json(described):
-        click.echo("\n".join(draw_topic(described)))
+_topic_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+
+
+def _print_topic(described: TopicInfo) -> None:
+    click.echo("\n".join(draw_topic(described)))
 
 
 @command("headgate topic create orders", "headgate topic create orders --segments 4", group=topic)
@@ -43,7 +44,7 @@ def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[T
 @click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of segments.")
 def create(context: CommandContext, name: str, segments: int) -> None:
     """Create TOPIC."""
-    _print_topic(context, lambda admin: admin.create_topic(name, segments=segments))
+    context.show(lambda admin: admin.create_topic(name, segments=segments), _print_topic)
 
 
 @command(
@@ -53,7 +54,7 @@ def create(context: CommandContext, name: str, segments: int) -> None:
     group=topic,
     name="import",
 )
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 @click.argument("file", type=click.File("rb"))
 @click.option(
     "--format",
@@ -76,23 +77,23 @@ def import_(context: CommandContext, name: str, file: BinaryIO, form: str, parti
     data = file.read()
     layout = read_layout(data) if form == "headgate" else read_list_shards(data)
 
-    answer = context.ask(lambda admin: admin.import_topic(name, layout, complete=not partial, dry_run=dry_run))
-    if context.printed_as_json(answer):
-        return
-    click.echo("\n".join(draw_topic(answer.topic)))
-    for line in import_lines(answer, dry_run=dry_run):
-        click.echo(line, err=True)
+    def print_import(answer: TopicImportResult) -> None:
+        _print_topic(answer.topic)
+        for line in import_lines(answer, dry_run=dry_run):
+            click.echo(line, err=True)
+
+    context.show(lambda admin: admin.import_topic(name, layout, complete=not partial, dry_run=dry_run), print_import)
 
 
 @command("headgate topic list", "headgate topic list --json", group=topic, name="list")
 def list_(context: CommandContext) -> None:
     """List all topics."""
-    topics = sorted(context.ask(lambda admin: admin.list_topics()), key=lambda found: found.topic)
-    if context.printed_as_json(topics):
-        return
-    if not topics:
-        click.echo("no topics; create one: headgate topic create NAME", err=True)
-        return
+    context.show(
+        lambda admin: admin.list_topics(), _print_list, empty="no topics; create one: headgate topic create NAME"
+    )
+
+
+def _print_list(topics: Sequence[TopicInfo]) -> None:
     print_table(
         ("topic", "kind", "shard", "active", "sealed", "records", "size", "subscriptions"),
         [
@@ -121,25 +122,26 @@ def _amounts(found: TopicInfo) -> tuple[str, str]:
 
 
 @command("headgate topic describe orders", "headgate topic describe orders --json", group=topic)
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 def describe(context: CommandContext, name: str) -> None:
     """Show the segments of TOPIC as a tree, with their key-hash ranges, records and sizes.
 
     The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
-    _print_topic(context, lambda admin: admin.describe_topic(name))
+    context.show(lambda admin: admin.describe_topic(name), _print_topic)
 
 
 @command("headgate topic get orders", "headgate topic get orders --json", group=topic)
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 def get(context: CommandContext, name: str) -> None:
     """Show the scaling and retention settings that apply to TOPIC, and where each is from.
 
     "topic": `headgate topic set`. "setting": the settings of the daemon that leads it. "default": neither.
     """
-    found = context.ask(lambda admin: admin.topic_settings(name))
-    if context.printed_as_json(found):
-        return
+    context.show(lambda admin: admin.topic_settings(name), _print_settings)
+
+
+def _print_settings(found: Sequence[TopicSetting]) -> None:
     policy: dict[str, Any] = {each.name: each.value for each in found}
     values = option_values(TopicPolicy(**policy))
     sources = {each.name.removesuffix("_ms").replace("_", "-"): each.source for each in found}
@@ -147,23 +149,23 @@ def get(context: CommandContext, name: str) -> None:
 
 
 @command("headgate topic split orders 2", group=topic)
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 @click.argument("segment", type=click.IntRange(min=0))
 def split(context: CommandContext, name: str, segment: SegmentId) -> None:
     """Split SEGMENT of TOPIC in the middle of its key-hash range.
 
     Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
     """
-    _print_topic(context, lambda admin: admin.split(name, segment))
+    context.show(lambda admin: admin.split(name, segment), _print_topic)
 
 
 @command("headgate topic merge orders 3 4", group=topic)
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 @click.argument("first", type=click.IntRange(min=0))
 @click.argument("second", type=click.IntRange(min=0))
 def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId) -> None:
     """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
-    _print_topic(context, lambda admin: admin.merge(name, first, second))
+    context.show(lambda admin: admin.merge(name, first, second), _print_topic)
 
 
 @command(
@@ -175,7 +177,7 @@ def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentI
     group=topic,
     name="set",
 )
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 @click.option("--auto-split", type=switch, metavar="on|off|default", help="Split busy segments automatically.")
 @click.option("--auto-merge", type=switch, metavar="on|off|default", help="Merge idle adjacent segments automatically.")
 @click.option("--min-segments", type=count, metavar="N|default", help="Never merge below N active segments.")
@@ -209,13 +211,12 @@ def set_(context: CommandContext, name: str, **given: Any) -> None:
         raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _print_topic(context, lambda admin: admin.set_topic_policy(name, TopicPolicy(**values), reset=reset))
+    context.show(lambda admin: admin.set_topic_policy(name, TopicPolicy(**values), reset=reset), _print_topic)
 
 
 @command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
-@dry_run_option
-@yes_option
+@_topic_argument
+@consent_options
 def prune(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
@@ -258,10 +259,9 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
     "headgate topic delete orders --force --yes",
     group=topic,
 )
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+@_topic_argument
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@dry_run_option
-@yes_option
+@consent_options
 def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool) -> None:
     """Delete TOPIC with its records and subscriptions. This cannot be undone.
 
