@@ -41,8 +41,9 @@ class Instruments:
         add_leadership_metrics(metrics)
         add_dependency_metrics(metrics)
         BacklogMetrics(metrics, backlog_topics, max_subscriptions)
-        metrics.on(events.StoreOperationSucceeded, self._store_succeeded)
-        metrics.on(events.StoreOperationFailed, self._store_failed)
+        problems = self.store_problems
+        metrics.on(events.StoreOperationSucceeded, lambda event: problems.pop(event.operation, None))
+        metrics.on(events.StoreOperationFailed, lambda event: problems.update({event.operation: event.reason}))
         ProcessCollector(registry=registry)
         self._handlers = metrics.handlers
         self.labels = metrics.labels
@@ -55,9 +56,3 @@ class Instruments:
     def writes_fail(self) -> bool:
         """Return whether the last write to the object store has failed: this daemon cannot lead."""
         return "create" in self.store_problems
-
-    def _store_succeeded(self, event: events.StoreOperationSucceeded) -> None:
-        self.store_problems.pop(event.operation, None)
-
-    def _store_failed(self, event: events.StoreOperationFailed) -> None:
-        self.store_problems[event.operation] = event.reason

@@ -80,7 +80,7 @@ class MetricFactory:
         self.labels: dict[str, Mapping[str, Values]] = {}
         self._created: dict[str, LabeledMetric[Any]] = {}
 
-    def on(self, event_type: type[E], handler: Callable[[E], None]) -> None:
+    def on(self, event_type: type[E], handler: Callable[[E], object]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
         # The cast is safe: `Instruments.observe` passes a handler only events of the type that it
         # was registered for.

@@ -68,16 +68,13 @@ class StatusPages:
         self._may_read = may_read
         self._static = StaticFiles()
         self._around = Surroundings(daemon=daemon, cluster=cluster, version=version, assets=self._static.urls)
-        self._live = LivePages(self._render, version=version, observer=observer)
+        self.live = LivePages(self._render, version=version, observer=observer)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for path in PATHS:
             router.add_get(path, self._page)
         router.add_get("/static/{name}", self._static.handle)
         router.add_get("/events", self._events, allow_head=False)
-
-    async def close(self) -> None:
-        await self._live.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         path, status = request.path_qs, 200
@@ -95,7 +92,7 @@ class StatusPages:
         path = request.query.get("page", "/")
         if not path.startswith("/") or len(path) > MAX_PATH:
             return web.Response(status=400, text="page: give the path of a page of this daemon\n")
-        return await self._live.stream(request, path, lambda: self._may_read(request))
+        return await self.live.stream(request, path, lambda: self._may_read(request))
 
     async def _render(self, path: str) -> Page:
         """Return the page at ``path``. Raises UnknownNameError, NotAnsweredError or InvalidQueryError."""

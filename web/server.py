@@ -128,7 +128,7 @@ class HttpServer:
         """Stop listening, and wait up to ``close_seconds`` for open requests."""
         if self._runner is not None and self._listener is not None:
             await self._listener.close()
-            await self._pages.close()
+            await self._pages.live.close()
             await self._runner.cleanup()
             self._runner = self._listener = None
 

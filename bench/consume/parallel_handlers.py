@@ -111,7 +111,7 @@ class _Consumption:
         """Yield the next ``count`` records, some at a time, as `headgate.Consumer` does."""
         while count:
             while not (records := self.feed.take(at_once)):
-                await self.feed.changed()
+                await self.feed.queue.changed()
             count -= len(records)
             yield records
 

@@ -77,7 +77,7 @@ async def _read(store: LocalStore, chunks: int, records: int, at_once: int) -> f
         feed.begin(grant)
         while taken < records:
             if not (found := feed.take(at_once)):
-                await feed.changed()
+                await feed.queue.changed()
             taken += len(found)
         seconds = time.process_time() - began
         await feed.close()

@@ -41,13 +41,9 @@ class LedgerIdentity:
         self._store = store
         self._url = url
         self._node = node
-        self._known = known
-        self._claim = claim
-
-    @property
-    def ledger_id(self) -> str | None:
+        self.ledger_id = known
         """The cluster's id; None before `require` has returned once."""
-        return self._known
+        self._claim = claim
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -58,24 +54,24 @@ class LedgerIdentity:
             StoreUnavailableError: the store is unreachable.
         """
         found = await read_ledger_id(self._store, self._url)
-        if self._known is None:
+        if self.ledger_id is None:
             if found is None:
                 found = await claim_ledger_id(self._store, self._url)
                 log.info("ledger.identified", ledger_id=found, url=self._url)
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
             await self._store.make_durable("")
-            self._known = await self._claim(found)
+            self.ledger_id = await self._claim(found)
         if found is None:
             raise LedgerError(
                 f"{self._url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "
-                f"{self._known} (ledger_id in the ZooKeeper node {self._node}). Mount the cluster's ledger. If it was "
-                "moved, or lost the object, while all daemons are stopped, remove ledger_id from that node"
+                f"{self.ledger_id} (ledger_id in the ZooKeeper node {self._node}). Mount the cluster's ledger. If it "
+                "was moved, or lost the object, while all daemons are stopped, remove ledger_id from that node"
             )
-        if found != self._known:
+        if found != self.ledger_id:
             raise ConfigError(
                 f"{self._url} is another ledger here: its object {IDENTITY_PATH} has the id {found}, and cluster node "
-                f"{self._node} in ZooKeeper has {self._known}. All daemons need one ledger, not a disk each: mount the "
-                "cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
+                f"{self._node} in ZooKeeper has {self.ledger_id}. All daemons need one ledger, not a disk each: "
+                "mount the cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
             )
 
 

@@ -32,7 +32,7 @@ class TurnBudget:
 
     def try_spend(self, cost: int) -> bool:
         """Spend ``cost`` if this turn has capacity and no driver waits; return whether it does."""
-        if self._waiting or not self._has_capacity(cost):
+        if self._waiting or (self._spent and self._spent + cost > self._max_cost):
             return False
         self.charge(cost)
         return True
@@ -49,9 +49,6 @@ class TurnBudget:
             admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((cost, admitted))
             await admitted
-
-    def _has_capacity(self, cost: int) -> bool:
-        return self._spent == 0 or self._spent + cost <= self._max_cost
 
     def _begin_turn(self) -> None:
         """Admit the drivers that wait, as far as the next turn has capacity."""

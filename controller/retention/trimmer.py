@@ -20,7 +20,7 @@ from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.context.leader_context import LeaderContext
 from controller.leadership.policy.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
-from controller.snapshots.format import SnapshotError, check_snapshot
+from controller.snapshots.format import SnapshotError, decode_file
 from controller.snapshots.restore import require_complete
 from headgate.backoff import Backoff
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
@@ -171,7 +171,7 @@ class Trimmer:
             shard = self._ledger.shard
             try:
                 data = await self._ledger.store.read(snapshot_path(shard, number))
-                await asyncio.to_thread(check_snapshot, data, shard=shard, chunk=number)
+                await asyncio.to_thread(decode_file, data, shard=shard, chunk=number)
             except ObjectMissingError:
                 return False  # Replaced by newer snapshots.
             except (SnapshotError, ForeignObjectError) as error:

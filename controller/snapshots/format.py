@@ -104,15 +104,10 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
     return checksum.seal(_ENCODER.encode(file))
 
 
-def check_snapshot(data: bytes, *, shard: int, chunk: int) -> None:
-    """Raise SnapshotError unless ``data`` is intact and this version can decode it."""
-    _decode_file(data, shard, chunk)
-
-
 def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     """Decode ``data`` part by part and return the state at the end; raises SnapshotError."""
     where = snapshot_path(shard, chunk)
-    file = _decode_file(data, shard, chunk)
+    file = decode_file(data, shard=shard, chunk=chunk)
     yield _cost(file.core)
     core = _decompress(file.core, _Core, where)
     state = ShardState(shard)
@@ -140,7 +135,8 @@ def _cost(part: bytes) -> int:
     return len(part) // BYTES_PER_COST
 
 
-def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
+def decode_file(data: bytes, *, shard: int, chunk: int) -> _File:
+    """Return the parts of the snapshot ``data``; raises SnapshotError if it is damaged or of a newer version."""
     where = snapshot_path(shard, chunk)
     try:
         checksum.verify(data)

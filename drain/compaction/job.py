@@ -96,14 +96,10 @@ class CompactionJob:
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
-        self._published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
-        self._runner = SparkRunner(session, name="compaction", run_timeout_seconds=settings.run_timeout_seconds)
+        self.published = PublishedRanges(self.store, settings.delete_after_seconds, now_ms=now_ms)
+        self.runner = SparkRunner(session, name="compaction", run_timeout_seconds=settings.run_timeout_seconds)
         self._levels: dict[tuple[int, ChunkRange], int] = {}
         """Levels of the ranges that `is_due` has seen: it is called every few seconds."""
-
-    def close(self) -> None:
-        """Release the threads without waiting for them."""
-        self._runner.close()
 
     async def run(self, shard: int) -> list[Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
@@ -117,7 +113,7 @@ class CompactionJob:
         written: list[Manifest] = []
         while (manifest := await self.compact_next(shard)) is not None:
             written.append(manifest)
-        await self.sweep(shard)
+        await self.published.sweep(shard)
         return written
 
     async def is_due(self, shard: int) -> bool:
@@ -154,16 +150,12 @@ class CompactionJob:
             else None
         )
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
-        return await self._published.publish(await self._written(work, last_at_ms), began_ms)
-
-    async def sweep(self, shard: int) -> int:
-        """Delete replaced ranges and orphans, after their delays; see `PublishedRanges.sweep`."""
-        return await self._published.sweep(shard)
+        return await self.published.publish(await self._written(work, last_at_ms), began_ms)
 
     async def _written(self, work: _CompactionWork, last_at_ms: int) -> Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         shard, planned = work.shard, work.planned
-        written = await self._runner.run(lambda _: self._write(work))
+        written = await self.runner.run(lambda _: self._write(work))
         _check_record_counts(work, written)
         facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(written.facts, shard, *planned.range)
@@ -330,7 +322,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             except HeadgateError as error:
                 print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 code = 1
-        compaction_job.close()
+        compaction_job.runner.close()
     return code
 
 

@@ -85,7 +85,7 @@ class CompactionScheduler:
                     for manifest in await self._job.run(shard):
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
                 if every_shard:
-                    await self._job.sweep(shard)
+                    await self._job.published.sweep(shard)
             except HeadgateError as error:
                 print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True

@@ -168,7 +168,7 @@ async def _run_compaction(
     try:
         await schedule.run()
     finally:
-        compaction_job.close()
+        compaction_job.runner.close()
 
 
 async def _run(arguments: argparse.Namespace) -> int:

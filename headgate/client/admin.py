@@ -91,7 +91,7 @@ class Admin:
 
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""
-        return (await self._client.description(self._timeout_seconds)).ledger_url
+        return (await self._client.cluster_watch.description(self._timeout_seconds)).ledger_url
 
     async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
         """Return daemons, leaders, totals and subscriptions of the whole cluster, as one daemon sees it.

@@ -102,8 +102,8 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
         by_reason.setdefault(client.unanswered(shard), []).append(shard)
     reasons = "; ".join(f"{_named(each)}: {reason}" for reason, each in by_reason.items())
     return (
-        f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.broker} answers, so look at the "
-        "daemons and at ZooKeeper"
+        f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.cluster_watch.broker} "
+        "answers, so look at the daemons and at ZooKeeper"
     )
 
 

@@ -66,7 +66,13 @@ class ClusterWatch:
     # Questions
 
     async def description(self, timeout_seconds: float) -> m.ClusterDescription:
-        """Wait for the cluster's description. Raises like `Client.description`."""
+        """Wait for the cluster's description.
+
+        Raises:
+            NoLeaderError: no daemon has published it in time.
+            TransportError: the broker and this program refuse each other; waiting does not help.
+            ProtocolError: the cluster runs another version of the protocol; waiting does not help.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         await self._reach_broker(timeout_seconds)
         try:

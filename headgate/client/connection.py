@@ -91,13 +91,14 @@ class Client:
         # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
-        self._cluster_watch = ClusterWatch(transport, cluster, config)
+        self.cluster_watch = ClusterWatch(transport, cluster, config)
         self._incarnation = 0
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
         self._watched_heads: set[int] = set()
         self._head_watchers: defaultdict[int, Handlers[Callable[[m.HeadAnnouncement], None]]] = defaultdict(Handlers)
-        self._connection_watchers: Handlers[Callable[[bool], None]] = Handlers()
+        self.connection_watchers: Handlers[Callable[[bool], None]] = Handlers()
+        """Called at each connection and loss."""
         self._log = log.bind(cluster=cluster, client_id=client_id)
         self.replies = ReplyDispatch(self._count_undecodable)
 
@@ -162,7 +163,7 @@ class Client:
         self._incarnation = self.now_ms()
         self.entered = True
         self.transport.on_connection(self._on_connection)
-        self.transport.on_refusal(self._cluster_watch.refused)
+        self.transport.on_refusal(self.cluster_watch.refused)
         await self.transport.__aenter__()
         await self._subscribe(
             m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self.replies.dispatch
@@ -171,7 +172,7 @@ class Client:
             m.cluster_topic(self.cluster),
             "cluster",
             partial(m.decode, _CLUSTER),
-            self._cluster_watch.described,
+            self.cluster_watch.described,
             retained=True,
         )
         if self.transport.connected:
@@ -185,18 +186,14 @@ class Client:
             watch.close()
         await self.transport.__aexit__(None, None, None)
 
-    def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
-        """Call ``handler`` at each connection and loss; returns a function that removes it."""
-        return self._connection_watchers.add(handler)
-
     def _on_connection(self, connected: bool) -> None:
         if connected:
-            self._cluster_watch.connected()
+            self.cluster_watch.connected()
         if connected and self.entered:
             self._publish_presence(online=True)
         for watch in self._leaders.values():
             watch.connection_changed(connected)
-        for handler in self._connection_watchers:
+        for handler in self.connection_watchers:
             handler(connected)
 
     def _publish_presence(self, *, online: bool) -> None:
@@ -205,27 +202,13 @@ class Client:
 
     # The cluster
 
-    async def description(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> m.ClusterDescription:
-        """Return the cluster's description.
-
-        Raises:
-            NoLeaderError: no daemon has published it in time.
-            TransportError: the broker and this program refuse each other; waiting does not help.
-            ProtocolError: the cluster runs another version of the protocol; waiting does not help.
-        """
-        return await self._cluster_watch.description(timeout_seconds)
-
     async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
-        """Return the number of shards; raises like `description`."""
-        return (await self.description(timeout_seconds)).shards
+        """Return the number of shards; raises like `ClusterWatch.description`."""
+        return (await self.cluster_watch.description(timeout_seconds)).shards
 
     async def ledger_id(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> str:
-        """Return the id of the cluster's ledger; empty if no daemon knows it.
-
-        Raises like `description`. If this client has a store, also LedgerError, if that has another ledger or none, and
-        StoreUnavailableError, if it is unreachable all the time.
-        """
-        return await self._cluster_watch.ledger_id(self._store, timeout_seconds)
+        """See `ClusterWatch.ledger_id`; the store is that of this client, if it has one."""
+        return await self.cluster_watch.ledger_id(self._store, timeout_seconds)
 
     async def watch_leader(self, shard: int) -> None:
         """Subscribe to the leader announcements of ``shard``."""
@@ -247,13 +230,8 @@ class Client:
     def unanswered(self, shard: int) -> str:
         """Return why no leader answers for ``shard``, for people."""
         if not self.transport.connected:
-            return self._cluster_watch.outage()
+            return self.cluster_watch.outage()
         return "its leader does not reply" if self._leader_watch(shard).heard_of_leader else "it has no leader"
-
-    @property
-    def broker(self) -> str:
-        """Where the broker is, and which file says so, for messages."""
-        return self._cluster_watch.broker
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
@@ -389,7 +367,10 @@ class Client:
         if (known := self.leader(shard)) is not None and self.transport.connected:
             return known.leader_epoch  # Most requests: no handlers to add and remove.
         changed = asyncio.Event()
-        remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
+        remove_handlers = [
+            self.on_leader(shard, lambda _: changed.set()),
+            self.connection_watchers.add(lambda _: changed.set()),
+        ]
         try:
             while True:
                 known = self.leader(shard)

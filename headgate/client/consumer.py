@@ -175,7 +175,7 @@ class Consumer:
         self._acknowledger.acknowledge((grant.segment, grant.generation), first_offset, end_offset)
 
     def _on_failure(self) -> None:
-        self._feed.wake()
+        self._feed.queue.wake()
         self._acknowledger.stop()
 
     # Opening and closing
@@ -338,7 +338,7 @@ class Consumer:
             self._state = _State.ENDED
         if self._holdings.handling is not None:
             self._holdings.handling.stop()
-        self._feed.wake()
+        self._feed.queue.wake()
 
     def __aiter__(self) -> Self:
         """Iterate over records as they arrive; ends when the consumer is stopped or closed."""
@@ -356,7 +356,7 @@ class Consumer:
         """
         while True:
             if not (records := self._take(1)):
-                await self._feed.changed()
+                await self._feed.queue.changed()
             elif begun := await self._hand_over(records):
                 return begun[0]
 
@@ -367,7 +367,7 @@ class Consumer:
                 if records := self._take(max_records):
                     yield records
                 else:
-                    await self._feed.changed()
+                    await self._feed.queue.changed()
 
     async def _hand_over(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of ``records``. `run` does so itself, when it calls the handler."""
@@ -408,7 +408,7 @@ class Consumer:
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not (records := self._take(max_records)):
-                    await self._feed.changed()
+                    await self._feed.queue.changed()
         except TimeoutError:
             return []
         except StopAsyncIteration:
@@ -607,7 +607,7 @@ class Consumer:
             handler_calls=totals.handler_calls,
             handler_seconds=totals.handler_seconds,
             held_segments=len(feed.holdings),
-            queued_records=feed.queued_records,
+            queued_records=feed.queue.records,
             lag_seconds=feed.lag_seconds(self._client.now_ms()),
         )
 

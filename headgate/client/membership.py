@@ -113,7 +113,7 @@ class Membership:
             self._feed.unhandled,
             asks_unread=asks_unread,
             problem=self._deliveries.sender.problem,
-            ready=asked != self._asked_before if handling is None else handling.is_free,
+            ready=asked != self._asked_before if handling is None else handling.schedule.is_free,
         )
         self._asked_before = asked
         self._feed.head.advance(alive.head)

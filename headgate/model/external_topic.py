@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from headgate.model import entries as e
 from headgate.model.hashing import SEGMENT_HASHES
-from headgate.model.layout import Layout, Segment, SegmentState
+from headgate.model.layout import Segment, SegmentState
 
 OPAQUE_END_OFFSET = 1
 """End offset of every segment of a source whose positions are opaque."""
@@ -57,10 +57,6 @@ class ExternalTopic:
     def max_end_offset(self, segment: Segment) -> int | None:
         """Return the highest end offset that may be acknowledged; None if it is not known."""
         return OPAQUE_END_OFFSET if self.positions == "opaque" else segment.end_offset
-
-
-def imported_layout(entry: e.TopicImported, at_ms: int) -> Layout:
-    return Layout.imported(imported_segments(entry.segments, entry.hash_bits, at_ms))
 
 
 def imported_segments(segments: Sequence[e.ImportedSegment], hash_bits: int, at_ms: int) -> list[Segment]:

@@ -70,10 +70,6 @@ def _iso_ms(text: str) -> int:
     return at_ms
 
 
-def utc_day(at_ms: int) -> str:
-    return utc_minute(at_ms)[:10]
-
-
 def utc_minute(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headgate.model import entries as e
-from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
+from headgate.model.external_topic import ExternalTopic, imported_segments
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 from shard.state.dedup_window import FinishedBatch
@@ -114,7 +114,8 @@ class ShardState:
             case e.TopicCreated():
                 self._topic_created(entry)
             case e.TopicImported():
-                layout, external = imported_layout(entry, self.at_ms), ExternalTopic.imported(entry)
+                created = imported_segments(entry.segments, entry.hash_bits, self.at_ms)
+                layout, external = Layout.imported(created), ExternalTopic.imported(entry)
                 self._add_topic(
                     Topic(entry.topic_id, entry.topic, layout, KEY_BUCKETS, {}, external=external, user=entry.user)
                 )

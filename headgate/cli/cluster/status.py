@@ -9,6 +9,7 @@ import click
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.seconds_type import Seconds
+from headgate.model.time_text import time_of_day
 
 if TYPE_CHECKING:
     from headgate.views.cluster import ClusterInfo
@@ -51,9 +52,7 @@ def status(context: CommandContext, interval_seconds: float | None) -> None:
 
 
 def _print_with_time(found: ClusterInfo) -> None:
-    from headgate.cli.cluster.status_report import time_line  # noqa: PLC0415
-
-    click.echo(time_line(found))
+    click.echo(f"{time_of_day(found.as_of_ms)}, by {found.daemon}")
     _print(found)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from headgate.cli.cluster.finding import plural, wrapped
 from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
-from headgate.model.time_text import duration, time_of_day
+from headgate.model.time_text import duration
 from headgate.protocol.backlog import records_text
 from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 
@@ -25,11 +25,6 @@ _WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
 
 def report_lines(cluster: ClusterInfo) -> list[str]:
     return [*wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
-
-
-def time_line(cluster: ClusterInfo) -> str:
-    """Return when the cluster was like this, and which daemon says so: ``22:31:05 UTC, by vm-1``."""
-    return f"{time_of_day(cluster.as_of_ms)}, by {cluster.daemon}"
 
 
 def subscription_rows(subscriptions: Iterable[SubscriptionSummary], as_of_ms: int) -> list[list[str]]:

@@ -12,7 +12,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.records.copy_position import decode_copy
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.output import print_table
-from headgate.model.time_text import utc_day, utc_minute
+from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
     from headgate import ProducerInfo
@@ -40,7 +40,7 @@ def _print_list(found: list[ProducerInfo]) -> None:
     print_table(
         ("producer", "shard", "last used", "topic", "position"),
         [
-            (each.producer, each.shard, utc_day(each.last_used_at_ms), *position)
+            (each.producer, each.shard, utc_minute(each.last_used_at_ms)[:10], *position)
             for each in found
             for position in _positions(each)
         ],

@@ -169,7 +169,7 @@ class RecordFeed:
         self._spawn = spawn
         self._cache: ChunkCache | None = None
         self._compacted: CompactedRecords | None = None
-        self._queue = _Queue()
+        self.queue = _Queue()
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         """Read from the ledger of ``shard``. Further calls change nothing."""
@@ -185,7 +185,7 @@ class RecordFeed:
     async def close(self) -> None:
         for holding in self.holdings.values():
             self.stop(holding)
-        self.wake()
+        self.queue.wake()
         if self._cache is not None:
             await self._cache.close()
 
@@ -334,7 +334,7 @@ class RecordFeed:
     async def enqueue(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
         """Queue a run for the program, once there is space. A record that is resumed or delivered again is a run."""
         holding.queued += 0 if records[0].parked_number else len(records)
-        await self._queue.put(holding, records)
+        await self.queue.put(holding, records)
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Record how far a bucket range was read; report the skipped records that can be acknowledged."""
@@ -363,13 +363,9 @@ class RecordFeed:
             holding.acknowledged = holding.read_offset
             self.on_skipped(holding.grant, 0, holding.read_offset)
 
-    async def changed(self) -> None:
-        """Wait until a record is queued, or the consumer should check whether to stop."""
-        await self._queue.changed()
-
     def take(self, max_records: int) -> list[ConsumedRecord]:
         """Return the next records of one run, at most so many; an empty list if none is queued."""
-        queue = self._queue
+        queue = self.queue
         while queue.runs:
             holding = queue.runs[0].holding
             records = queue.take(1 if holding.parked else max_records)
@@ -454,11 +450,6 @@ class RecordFeed:
             for holding in self.holdings.values()
         )
 
-    @property
-    def queued_records(self) -> int:
-        """Records that are read, and that the program has not taken."""
-        return self._queue.records
-
     def lag_seconds(self, now_ms: int) -> float:
         """Return the metric of this name (headgate.client.client_metrics). Any thread may call it."""
         behind = (held.queued or not held.reader.has_read(self.head.number) for held in list(self.holdings.values()))
@@ -471,10 +462,6 @@ class RecordFeed:
     def unhandled(self) -> list[tuple[int, int, int | None]]:
         """What a heartbeat says of external segments, see `Heartbeat`."""
         return []
-
-    def wake(self) -> None:
-        """End the waits of `changed`."""
-        self._queue.wake()
 
 
 @dataclass(slots=True, eq=False)
@@ -490,6 +477,7 @@ class _Queue:
     def __init__(self) -> None:
         self.runs: deque[_Run] = deque()
         self.records = 0
+        """Those that are read, and that the program has not taken."""
         self._entrance = asyncio.Lock()
         """Held by the reader that waits for space; others follow in their order."""
         self._awaited = 0
@@ -522,9 +510,11 @@ class _Queue:
         return records
 
     async def changed(self) -> None:
+        """Wait until there is a record, or the consumer should check whether to stop."""
         if not self.runs:
             self._changed.clear()
             await self._changed.wait()
 
     def wake(self) -> None:
+        """End the waits of `changed`."""
         self._changed.set()

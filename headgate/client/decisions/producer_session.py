@@ -106,7 +106,8 @@ class ProducerSession:
     ) -> None:
         """``request_ids`` and ``tokens`` never repeat."""
         self._named = named
-        self._end: tuple[Outcome, str] = (Outcome.FENCED, "")
+        self.end: tuple[Outcome, str] = (Outcome.FENCED, "")
+        """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
         self.phase = Phase.WAITING
         self.epoch_bumps = 0
         self._max_in_flight = max_in_flight
@@ -120,11 +121,6 @@ class ProducerSession:
         self._batches = SessionBatches(self._commands, request_ids, request_timeout_seconds)
 
     # Observations
-
-    @property
-    def end(self) -> tuple[Outcome, str]:
-        """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
-        return self._end
 
     @property
     def wake_at(self) -> float | None:
@@ -164,7 +160,7 @@ class ProducerSession:
         """Queue a batch. ``deadlines``, ascending: when the outcomes of its records must be known; see `Sendable`."""
         assert self.phase is not Phase.CLOSED, "offered to a closed session"
         if self.phase is Phase.FENCED:
-            outcome, reason = self._end
+            outcome, reason = self.end
             return [Resolve(payload, outcome, reason=reason)]
         self._batches.add(payload, deadlines, now, source)
         return self._advance(now)
@@ -305,7 +301,7 @@ class ProducerSession:
                 self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
             case Action.FENCE_ALL:
                 outcome = Outcome.FORGOTTEN if occurrence.verdict == "forgotten" else Outcome.FENCED
-                self._end = outcome, occurrence.reason
+                self.end = outcome, occurrence.reason
                 if not self._identity.open:
                     self._commands.append(IdentityRejected(occurrence.verdict, occurrence.reason))
                 self._batches.resolve_all(outcome, outcome, occurrence.reason)

@@ -117,7 +117,7 @@ class Runner:
                 f"run: then='{LastAction(options.retry.then)}' is for type {wanted}, and this subscription is of type "
                 f"{kind}"
             )
-        self._schedule = Schedule(
+        self.schedule = Schedule(
             options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
         )
         self._workers = Workers(self._work, self._fail)
@@ -142,11 +142,6 @@ class Runner:
             raise self._failure
         return self.report
 
-    @property
-    def is_free(self) -> bool:
-        """Whether another call could begin now."""
-        return self._schedule.is_free
-
     def stop(self) -> None:
         self._stopping.set()
 
@@ -157,7 +152,7 @@ class Runner:
 
     async def _take(self, records: AsyncIterator[Sequence[ConsumedRecord]]) -> None:
         """Take records as they arrive. After the last one, end the run once all are handled."""
-        clock, feed, schedule = asyncio.get_running_loop().time, self._deliveries.feed, self._schedule
+        clock, feed, schedule = asyncio.get_running_loop().time, self._deliveries.feed, self.schedule
         async for some in records:
             now, held = clock(), len(feed.holdings)
             for record in some:
@@ -170,7 +165,7 @@ class Runner:
         self._note_progress()
 
     async def _wind_down(self) -> None:
-        schedule, seconds = self._schedule, self._options.stop_seconds
+        schedule, seconds = self.schedule, self._options.stop_seconds
         schedule.hurried = True
         self.report.unhandled += sum(self._give_back(key) for key in self._deliveries.feed.generations())
         self._start()
@@ -192,17 +187,17 @@ class Runner:
     # Calls of the handler
 
     def _start(self) -> None:
-        if self._schedule.can_start(asyncio.get_running_loop().time()):
+        if self.schedule.can_start(asyncio.get_running_loop().time()):
             self._workers.start()
         if self._options.batch is not None and not self._ended:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
-            due = self._schedule.starts_at
+            due = self.schedule.starts_at
             self._batch_timer = None if due is None else asyncio.get_running_loop().call_at(due, self._start)
 
     async def _work(self) -> None:
         """Call the handler for what may start, until nothing may."""
-        clock, schedule, totals = asyncio.get_running_loop().time, self._schedule, self._deliveries.feed.totals
+        clock, schedule, totals = asyncio.get_running_loop().time, self.schedule, self._deliveries.feed.totals
         batch = schedule.start(clock())
         self._start()
         while batch is not None and not self._ended:
@@ -231,7 +226,7 @@ class Runner:
 
     async def _failed(self, batch: Batch, error: BaseException) -> None:
         """Retry after a pause, or perform the last action. The pause keeps only the batch's keys waiting."""
-        schedule, records = self._schedule, batch.records
+        schedule, records = self.schedule, batch.records
         schedule.failed(batch)
         self._start()
         outcome = self._options.retry.after(batch.failures, error, self._draw())
@@ -273,7 +268,7 @@ class Runner:
             log.warning("run.not_parked", reason=str(refusal))
             return False
         parked = len(batch.works)
-        self._schedule.join_later(batch)
+        self.schedule.join_later(batch)
         for work in batch.works[parked:]:
             if not work.holding.ended:
                 await parking.park(work.record, "")
@@ -284,7 +279,7 @@ class Runner:
     async def _store(self, handled: list[ConsumedRecord]) -> None:
         for record in handled:
             await self._acknowledge(record)
-        for key in self._schedule.take_resumed():
+        for key in self.schedule.take_resumed():
             self._deliveries.feed.resume(key)
         self._note_progress()
 
@@ -293,16 +288,16 @@ class Runner:
     async def settle(self, key: HeldKey) -> None:
         """Give back what was not begun of a segment that is revoked, and wait for the rest."""
         self._give_back(key)
-        while self._schedule.unfinished_of(key) and not self._ended:
+        while self.schedule.unfinished_of(key) and not self._ended:
             await self._next_progress()
 
     def ended(self, key: HeldKey) -> None:
         """Ignore what is still handled of a segment that another consumer may hold."""
-        self._schedule.end(key)
+        self.schedule.end(key)
         self._note_progress()
 
     def _give_back(self, key: HeldKey) -> int:
-        records = self._schedule.revoke(key)
+        records = self.schedule.revoke(key)
         self._deliveries.feed.give_back(records)
         self._note_progress()
         return len(records)
@@ -316,7 +311,7 @@ class Runner:
 
     def _note_progress(self) -> None:
         self._progress.set()
-        if self._schedule.hurried and not self._schedule.unfinished:
+        if self.schedule.hurried and not self.schedule.unfinished:
             self.stop()
 
     async def _next_progress(self) -> None:

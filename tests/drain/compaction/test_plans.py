@@ -150,7 +150,7 @@ async def test_replaced_ranges_are_deleted_after_the_delay(spark, tmp_path):
     assert len(await manifest_ranges(fixture.store, 0)) == FANOUT + 1
     before, _ = await fixture.compacted()
     fixture.now_ms += HOUR_MS
-    await fixture.compaction_job.sweep(0)
+    await fixture.compaction_job.published.sweep(0)
 
     assert await manifest_ranges(fixture.store, 0) == [ChunkRange(1, FANOUT)]
     assert len(await fixture.store.folders("compacted/shard=0000")) == 1
@@ -255,7 +255,7 @@ async def test_a_killed_run_leaves_nothing_visible_and_is_swept(spark, tmp_path,
     await fixture.run()
     assert len(await fixture.store.folders("compacted/shard=0000")) == 2
     fixture.now_ms += int(ORPHAN_MAX_AGE_SECONDS * 1000)
-    await fixture.compaction_job.sweep(0)
+    await fixture.compaction_job.published.sweep(0)
     assert len(await fixture.store.folders("compacted/shard=0000")) == 1
     assert (await fixture.compacted())[1] == 4
 

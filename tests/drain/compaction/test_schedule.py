@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Self
 
 import pytest
 
@@ -37,6 +38,10 @@ class FakeJob:
         if self.failing is not None:
             raise self.failing
         return []
+
+    @property
+    def published(self) -> Self:
+        return self
 
     async def sweep(self, shard: int) -> int:
         self.calls.append(f"sweep {shard}")

@@ -132,13 +132,13 @@ async def test_a_refused_first_connection_ends_the_wait_at_once(cluster):
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
         with pytest.raises(TransportError, match="cannot reach the broker: the broker refuses user shop"):
-            await client.description(timeout_seconds=30)
+            await client.cluster_watch.description(timeout_seconds=30)
         assert asyncio.get_running_loop().time() - began < 2
 
         cluster.broker.refusal = None
         async with cluster.leader():
             await asyncio.sleep(5)  # It has tried again.
-            assert (await client.description(timeout_seconds=30)).shards
+            assert (await client.cluster_watch.description(timeout_seconds=30)).shards
 
 
 async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
@@ -150,7 +150,7 @@ async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
         asking = asyncio.create_task(client.request(0, DESCRIBE, timeout_seconds=30))
         await asyncio.sleep(5)
         assert not asking.done()
-        assert (await client.description()).shards
+        assert (await client.cluster_watch.description(timeout_seconds=30)).shards
         cluster.broker.refusal = None
         await asking
 

@@ -86,7 +86,7 @@ async def test_a_thousand_records_are_queued_for_the_program_and_readers_wait_in
     first = asyncio.create_task(feed.read(*range(910, 1110)))
     second = asyncio.create_task(feed.read(10, grant=other))
     await asyncio.sleep(60)
-    assert 900 == feed.queued_records
+    assert 900 == feed.queue.records
     assert [*range(10, 109)] == feed.taken(99)
     await asyncio.sleep(60)
     assert not first.done()

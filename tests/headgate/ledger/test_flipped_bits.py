@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.snapshots.format import check_snapshot, encode_snapshot
+from controller.snapshots.format import decode_file, encode_snapshot
 from drain.backlog.aggregates import FACTS, SCHEMA
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.merge import StateRow
@@ -88,7 +88,7 @@ def stored_snapshot() -> Stored:
         encode_snapshot(history.state, written_at_ms=7),
         (
             lambda data: decode_snapshot(data, shard=0, chunk=number),
-            lambda data: check_snapshot(data, shard=0, chunk=number),
+            lambda data: decode_file(data, shard=0, chunk=number),
         ),
     )
 

@@ -93,7 +93,7 @@ async def test_handlers_continue_while_many_records_are_taken(cluster):
     left: list[int] = []
 
     async def handle(_: ConsumedRecord) -> None:
-        left.append(reader._feed.queued_records)
+        left.append(reader._feed.queue.records)
 
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, running(reader, handle):
         await until(lambda: len(left) == 200)
