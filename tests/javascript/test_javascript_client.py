@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,19 +14,15 @@ from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TIMEOUT_FACTOR, wait_until, whole_lines
 from tests.support.source_folders import ROOT
 
-BATCH, BATCHES, KEYS = 5, 400, 7
+BATCH, BATCHES, KEYS = 5, 1000, 7
+LINES = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)]
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
-    programs: Path, cluster: Cluster, tmp_path: Path
-) -> None:
-    await cluster.start_daemon("two")
-    leader = await cluster.leader()
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-    lines = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)]
-    out = tmp_path / "javascript.out"
+@asynccontextmanager
+async def producing(programs: Path, cluster: Cluster, out: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the producer, and feed it `LINES`; it is killed if it has not ended after the block."""
     with out.open("wb") as to_out:
         client = await asyncio.create_subprocess_exec(
             *("node", str(programs / "produce.mjs"), "--cluster", cluster.name, "--topic", "orders"),
@@ -36,13 +34,10 @@ async def test_the_client_stores_every_record_once_and_in_order_although_its_lea
         )
     assert client.stdin is not None
     try:
-        for n, (key, value) in enumerate(lines):
-            client.stdin.write(key + b"\t" + value + b"\n")
-            if n == len(lines) // 3:
-                await wait_until(lambda: len(whole_lines(out)) > 10, "some batches are stored")
-                await cluster.kill(leader)
-            await client.stdin.drain()
+        client.stdin.write(b"".join(key + b"\t" + value + b"\n" for key, value in LINES))
         client.stdin.close()
+        await wait_until(lambda: len(whole_lines(out)) > 10, "some batches are stored")
+        yield client
         async with asyncio.timeout(60 * TIMEOUT_FACTOR):
             await client.wait()
     finally:
@@ -50,15 +45,41 @@ async def test_the_client_stores_every_record_once_and_in_order_although_its_lea
             client.kill()
             await client.wait()
 
+
+async def test_a_leader_that_replies_late_gets_no_window_of_batches_again(programs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "javascript.out"
+    async with Cluster(tmp_path, session_seconds=30.0, shards=1) as cluster:
+        await cluster.start_servers()
+        leader = await cluster.start_daemon("one")
+        await cluster.leader()
+        await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
+        async with producing(programs, cluster, out):
+            leader.process.freeze()
+            await asyncio.sleep(7)  # longer than a reply may take
+            leader.process.thaw()
+
+        assert int(whole_lines(out)[-1].removeprefix(f"done {len(LINES)} resent ")) < 5
+        assert len(await cluster.stored()) == len(LINES)
+
+
+async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
+    programs: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    await cluster.start_daemon("two")
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
+    out = tmp_path / "javascript.out"
+    async with producing(programs, cluster, out) as client:
+        await cluster.kill("one")
+
     printed = whole_lines(out)
     assert client.returncode == 0, printed[-20:]
-    assert printed[-1].startswith(f"done {len(lines)} resent "), printed[-1]
-    assert [f"stored {first} {BATCH}" for first in range(0, len(lines), BATCH)] == printed[:-1]
+    assert printed[-1].startswith(f"done {len(LINES)} resent "), printed[-1]
+    assert [f"stored {first} {BATCH}" for first in range(0, len(LINES), BATCH)] == printed[:-1]
     assert len(await cluster.past_leaders()) >= 2
     records = await cluster.stored()
-    expected = {key: [value for found, value in lines if found == key] for key, _ in lines}
+    expected = {key: [value for found, value in LINES if found == key] for key, _ in LINES}
     assert expected == {key: [value for found, value in records if found == key] for key in expected}
-    assert len(lines) == len(records)
+    assert len(LINES) == len(records)
 
 
 def test_the_lock_file_names_no_registry_host() -> None:

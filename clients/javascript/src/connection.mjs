@@ -10,7 +10,6 @@ import { Signal } from "./waiting.mjs";
 const PROTOCOL = 2n;
 
 export class Connection {
-  clientId;
   cluster = null; // its description, once it is known
   session = null; // an object per connection, once it is subscribed to replies
   replies = new Map(); // request id → function that gets the reply

@@ -7,8 +7,7 @@ import { HeadgateError } from "./errors.mjs";
 import { sleep } from "./waiting.mjs";
 
 const RETRY_MS = 1000; // before a delivery that could not begin is tried again
-const [SWEEP_MS, DAY_MS] = [100, 86_400_000];
-const MOST_BEGUN = 1000; // of one request
+const [SWEEP_MS, DAY_MS, MOST_BEGUN] = [100, 86_400_000, 1000]; // the last one: of one request
 
 export class Deliveries {
   #due = new Set(); // {held, at, offset, delivery, chunk} or {held, at, record}

@@ -13,9 +13,7 @@ export class Membership {
   provenHead = 0n; // the newest one that a reply stated
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
-  #subscriptionId;
-  #heartbeatMs;
-  #heartbeatAt = 0;
+  #subscriptionId; #heartbeatMs; #heartbeatAt = 0;
   #problem; // why its dead letters are not sent
   #forbiddenSince = 0;
   /** `parts`: connection, shard, holdings, history, options of the registration, and `names`, which every request names. */

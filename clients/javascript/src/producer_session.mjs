@@ -3,6 +3,7 @@
 // 1. All sends of an attempt go to one leader epoch. A refusal, a loss or another leader ends the attempt. The next one
 //    sends one batch alone, and all others once that is committed: the same records under the same sequences.
 // 2. `committed` counts whenever it arrives, and for all earlier batches too. A refusal counts only in its own attempt.
+//    A late `committed` shows that the leader is slow: what it got from this connection later is not sent again.
 // 3. An attempt ends when its oldest batch has no reply for 5 s. If the leader replies to a question meanwhile, 250 ms
 //    without any other reply are enough: what was sent was probably lost.
 // 4. What leaves a gap (a batch that is refused for good, or a history that the leader has lost) closes the epoch. The
@@ -29,10 +30,11 @@ export class ProducerSession {
   #token = null; // of the opening that is not answered; each attempt repeats it
   #openingAt = 0; #openingIds = []; // when it was sent, and its requests; 0: no opening is in flight
   #attempt = 0;
+  #link = {}; // an object per leader and connection
   #hasEnded = true; // the attempt has ended, and the next one begins at `#pauseUntil`
   #isProven = false; // a batch was answered in this attempt: the window is open
   #pauseUntil = 0; #pauseMs = FIRST_PAUSE_MS; #overdueAt = Infinity; #lastReplyAt = 0;
-  #inFlight = []; // {body, sequence, attempt, sentAt, ids, refusal, resolve, reject}, by sequence
+  #inFlight = []; // {body, sequence, attempt, sentAt, link, ids, refusal, resolve, reject}, by sequence
   #queue = []; // those that have no sequence
   #sequence = 0; // of the next batch
   /** `notify` is called after each change, `onFailure` with what ends every session of the producer. */
@@ -40,7 +42,7 @@ export class ProducerSession {
     this.#shard = shard;
     this.#notify = notify;
     this.#onFailure = onFailure;
-    shard.onLeader = shard.onReconnect = () => this.#endAttempt(0);
+    shard.onLeader = shard.onReconnect = () => this.#endAttempt(0, (this.#link = {}));
     shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, Date.now() + OVERDUE_MS));
     this.#timer = setInterval(() => this.#tick(Date.now()), SWEEP_MS);
   }
@@ -137,10 +139,9 @@ export class ProducerSession {
   }
   #sendBatch(batch, now) {
     if (batch.attempt) this.resent++;
-    Object.assign(batch, { attempt: this.#attempt, sentAt: now });
-    const [attempt, epoch] = [this.#attempt, this.#shard.epoch];
-    const body = { ...batch.body, ...this.#identity, sequence: batch.sequence };
-    batch.ids.push(this.#shard.send(body, (reply) => this.#onReply(batch, reply, attempt, epoch)));
+    const sent = { attempt: this.#attempt, sentAt: now, link: this.#link };
+    const [body, { epoch }] = [{ ...batch.body, ...this.#identity, sequence: batch.sequence }, this.#shard];
+    Object.assign(batch, sent).ids.push(this.#shard.send(body, (reply) => this.#onReply(batch, reply, sent, epoch)));
   }
 
   // Replies
@@ -149,23 +150,26 @@ export class ProducerSession {
     this.#lastReplyAt = Date.now();
     this.#overdueAt = Infinity;
   }
-  #onReply(batch, { leader_epoch, body }, attempt, epoch) {
-    if (body.type === "committed") this.#onCommitted(batch, body);
+  #onReply(batch, { leader_epoch, body }, { attempt, link }, epoch) {
+    if (body.type === "committed") this.#onCommitted(batch, body, link === this.#link && attempt < this.#attempt);
     else if (leader_epoch >= epoch && attempt === this.#attempt && !this.#hasEnded) this.#onRefused(batch, body, leader_epoch > epoch ? leader_epoch : 0n);
     this.#notify();
   }
-  #onCommitted(batch, { placements, topic_id: topicId = null, duplicate = false }) {
+  #onCommitted(batch, { placements, topic_id: topicId = null, duplicate = false }, isLate) {
     this.#heard();
     while (this.#inFlight.length && this.#inFlight[0].sequence <= batch.sequence) {
       const each = this.#forget(this.#inFlight.shift()); // earlier ones are durable too, even if their replies were lost
       each.resolve(each === batch ? { placements: placements?.map(placement) ?? null, topicId, duplicate } : PROVEN);
     }
     this.#pauseMs = FIRST_PAUSE_MS;
-    if (!this.#isAwaiting && !this.#hasEnded) this.#isProven = true;
+    const onTheirWay = isLate && !this.#hasEnded ? this.#inFlight.filter(({ link }) => link === this.#link) : [];
+    for (const each of onTheirWay) Object.assign(each, { attempt: this.#attempt, sentAt: Date.now() });
+    if (!this.#hasEnded && (onTheirWay.length || !this.#isAwaiting)) this.#isProven = true;
     this.#advance();
   }
   #onRefused(batch, rejected, newerEpoch) {
     const { verdict } = rejected;
+    this.#link = {}; // what follows the batch is refused, too
     this.#heard();
     if (newerEpoch || verdict === "not_leader") this.#shard.whoLeads(newerEpoch);
     if (newerEpoch) return this.#failAttempt();
