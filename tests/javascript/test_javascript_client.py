@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,3 +89,13 @@ def test_the_lock_file_names_no_registry_host() -> None:
     assert "integrity" in lock
     assert "resolved" not in lock
     assert "://" not in lock
+
+
+def test_the_types_describe_the_package(programs: Path) -> None:
+    tsc = programs.parent / "node_modules" / "typescript" / "bin" / "tsc"
+    options = "--strict", "--noEmit", "--module", "nodenext", "--target", "es2022"
+    done = subprocess.run(
+        ("node", tsc, *options, programs / "typed.mts"), cwd=programs, capture_output=True, check=False
+    )
+
+    assert (0, b"") == (done.returncode, done.stdout)

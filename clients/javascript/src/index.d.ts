@@ -1,0 +1,55 @@
+// Types of @headgate/client. Ids, offsets and segments are BigInt.
+export interface BrokerOptions {
+  host: string; port: number | string; cluster: string; clientId?: string;
+  /** Further options of mqtt.js, such as `username`, `password` and `ca`. */
+  mqtt?: Record<string, unknown>;
+}
+export interface Header { name: string; value: Uint8Array }
+export interface NewRecord { key: Uint8Array; value: Uint8Array; headers?: Header[]; timestampMs?: number | bigint }
+export interface Placement { segment: bigint; firstHash: bigint; lastHash: bigint; firstOffset: bigint; count: bigint }
+/** `placements` are null if the batch is known to be durable only by a later one. */
+export interface Stored { placements: Placement[] | null; topicId: bigint | null; duplicate: boolean }
+export interface ConsumedRecord {
+  topic: string; segment: bigint; offset: bigint; generation: bigint; deliveryCount: number;
+  key: Uint8Array; value: Uint8Array; timestampMs: bigint; headers: Header[];
+}
+export interface ConsumerOptions extends BrokerOptions {
+  topic: string; subscription: string; consumer?: string; ledger: string;
+  type?: "STREAM" | "QUEUE" | "CHECKPOINT";
+  start?: "earliest" | "latest"; order?: "strict" | "none";
+  positions?: string; behind?: "error" | "continue";
+}
+export interface RetryPolicy { attempts?: number; firstPauseMs?: number; longestPauseMs?: number; then?: "stop" | "skip" | "redeliver" }
+export interface RunOptions { concurrency?: number; retry?: RetryPolicy; stopMs?: number }
+export interface RunReport { handled: number; retried: number; skipped: number; unhandled: number }
+
+export class Producer {
+  constructor(options: BrokerOptions);
+  readonly resent: number;
+  open(...topics: string[]): Promise<void>;
+  send(topic: string, records: NewRecord[]): Promise<{ stored: Promise<Stored> }>;
+  close(): Promise<void>;
+}
+export class Consumer implements AsyncIterable<ConsumedRecord> {
+  constructor(options: ConsumerOptions);
+  readonly positions: string;
+  readonly segments: bigint[];
+  open(): Promise<void>;
+  close(options?: { failed?: boolean }): Promise<void>;
+  stop(): void;
+  [Symbol.asyncIterator](): AsyncIterator<ConsumedRecord>;
+  run(handler: (record: ConsumedRecord) => unknown, options?: RunOptions): Promise<RunReport>;
+  acknowledge(record: ConsumedRecord): void;
+  negativeAcknowledge(record: ConsumedRecord, options?: { delayMs?: number; reason?: string }): void;
+  flush(options?: { timeoutMs?: number }): Promise<void>;
+}
+export class HeadgateError extends Error { readonly verdict: string | null }
+export class RequestRejectedError extends HeadgateError {}
+export class FencedError extends RequestRejectedError {}
+export class ForgottenError extends RequestRejectedError {}
+export class OtherHistoryError extends RequestRejectedError {}
+export class PositionOutOfRangeError extends RequestRejectedError {}
+export class DeliveryFailedError extends HeadgateError {}
+export class DeliveryUnknownError extends HeadgateError {}
+export class HandlerFailedError extends HeadgateError {}
+export class AcknowledgementsNotStoredError extends HeadgateError {}

@@ -1,0 +1,14 @@
+import { Consumer, DeliveryFailedError, Producer } from "@headgate/client";
+
+const broker = { host: "127.0.0.1", port: 1883, cluster: "local" };
+const { stored } = await new Producer(broker).send("orders", [{ key: new Uint8Array([1]), value: new Uint8Array() }]);
+const segments: bigint[] | undefined = (await stored).placements?.map(({ segment }) => segment);
+const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUE", ledger: "ledger" });
+for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });
+const { handled } = await consumer.run(async ({ offset }) => offset, { concurrency: 4, retry: { then: "redeliver" } });
+const verdict: string | null = new DeliveryFailedError("refused").verdict;
+// @ts-expect-error: an id is a BigInt
+const rounded: number[] | undefined = segments;
+// @ts-expect-error: there is no such type
+new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUES", ledger: "ledger" });
+export { handled, rounded, verdict };
