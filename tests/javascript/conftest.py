@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,11 @@ import pytest
 from controller.settings.sections import SubscriptionSettings
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.npm_packages import npm_packages
+from tests.support.servers.programs import RunningProgram
 from tests.support.source_folders import ROOT
 
 CLIENT = ROOT / "clients" / "javascript"
+Start = Callable[..., Awaitable[RunningProgram]]
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +48,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await cluster.start_daemon("one")
         await cluster.leader()
         yield cluster
+
+
+@pytest.fixture
+async def start(programs: Path) -> AsyncIterator[Start]:
+    """Start one of the programs at the topic orders of a cluster. What still runs at the end is killed."""
+    started: list[RunningProgram] = []
+
+    async def start(program: str, cluster: Cluster, out: Path, *options: str, **more: int) -> RunningProgram:
+        named = "--cluster", cluster.name, "--topic", "orders", "--port", str(cluster.broker.port), *options
+        log = out.with_suffix(".err")
+        command = "node", str(programs / program), *named
+        started.append(await RunningProgram.start(*command, log_path=log, output_path=out, **more))
+        return started[-1]
+
+    yield start
+    for program in started:
+        await program.kill()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.javascript.conftest import Start
 from tests.support.servers.cluster import Cluster
-from tests.support.servers.programs import TIMEOUT_FACTOR, wait_until, whole_lines
+from tests.support.servers.programs import RunningProgram
 from tests.support.source_folders import ROOT
 
 BATCH, BATCHES, KEYS = 5, 1000, 7
@@ -21,59 +19,42 @@ LINES = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-@asynccontextmanager
-async def producing(programs: Path, cluster: Cluster, out: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the producer, and feed it `LINES`; it is killed if it has not ended after the block."""
-    with out.open("wb") as to_out:
-        client = await asyncio.create_subprocess_exec(
-            *("node", str(programs / "produce.mjs"), "--cluster", cluster.name, "--topic", "orders"),
-            *("--port", str(cluster.broker.port), "--batch", str(BATCH)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=to_out,
-            stderr=to_out,
-            env=os.environ | {"NODE_OPTIONS": ""},
-        )
+async def producing(start: Start, cluster: Cluster, out: Path) -> RunningProgram:
+    """Start the producer, feed it `LINES`, and return it when it has stored some of them."""
+    client = await start("produce.mjs", cluster, out, "--batch", str(BATCH), stdin=subprocess.PIPE)
     assert client.stdin is not None
-    try:
-        client.stdin.write(b"".join(key + b"\t" + value + b"\n" for key, value in LINES))
-        client.stdin.close()
-        await wait_until(lambda: len(whole_lines(out)) > 10, "some batches are stored")
-        yield client
-        async with asyncio.timeout(60 * TIMEOUT_FACTOR):
-            await client.wait()
-    finally:
-        if client.returncode is None:
-            client.kill()
-            await client.wait()
+    client.stdin.write(b"".join(key + b"\t" + value + b"\n" for key, value in LINES))
+    client.stdin.close()
+    await client.until_printed(10)
+    return client
 
 
-async def test_a_leader_that_replies_late_gets_no_window_of_batches_again(programs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "javascript.out"
+async def test_a_leader_that_replies_late_gets_no_window_of_batches_again(start: Start, tmp_path: Path) -> None:
     async with Cluster(tmp_path, session_seconds=30.0, shards=1) as cluster:
         await cluster.start_servers()
         leader = await cluster.start_daemon("one")
         await cluster.leader()
         await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-        async with producing(programs, cluster, out):
-            leader.process.freeze()
-            await asyncio.sleep(7)  # longer than a reply may take
-            leader.process.thaw()
+        client = await producing(start, cluster, tmp_path / "javascript.out")
+        leader.process.freeze()
+        await asyncio.sleep(7)  # longer than a reply may take
+        leader.process.thaw()
 
-        assert int(whole_lines(out)[-1].removeprefix(f"done {len(LINES)} resent ")) < 5
+        assert await client.ended(60) == 0, client.errors()
+        assert int(client.lines()[-1].removeprefix(f"done {len(LINES)} resent ")) < 5
         assert len(await cluster.stored()) == len(LINES)
 
 
 async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
-    programs: Path, cluster: Cluster, tmp_path: Path
+    start: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
     await cluster.start_daemon("two")
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-    out = tmp_path / "javascript.out"
-    async with producing(programs, cluster, out) as client:
-        await cluster.kill("one")
+    client = await producing(start, cluster, tmp_path / "javascript.out")
+    await cluster.kill("one")
 
-    printed = whole_lines(out)
-    assert client.returncode == 0, printed[-20:]
+    assert await client.ended(60) == 0, client.errors()
+    printed = client.lines()
     assert printed[-1].startswith(f"done {len(LINES)} resent "), printed[-1]
     assert [f"stored {first} {BATCH}" for first in range(0, len(LINES), BATCH)] == printed[:-1]
     assert len(await cluster.past_leaders()) >= 2
