@@ -36,7 +36,6 @@ OF_SELF = re.compile(r"\bself\.(\w+)")
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "ZooKeeperElections": 17,
     "Daemon": 26,
     "LocalCluster": 18,
     "Client": 19,

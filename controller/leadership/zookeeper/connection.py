@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoAuthError, SessionClosedRequireSaslError, WriterNotClosedException
+from kazoo.exceptions import (
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    SessionClosedRequireSaslError,
+    WriterNotClosedException,
+)
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.security import ACL, Id, Permissions, make_digest_acl_credential
 
@@ -190,6 +196,14 @@ class ZooKeeperConnection:
                 if not self._users
                 else "ZooKeeper does not accept users of the scheme digest: add it to enforce.auth.schemes"
             ) from None
+
+    async def children(self, folder: str) -> list[str]:
+        """Return the names of the nodes in ``folder``; none if it does not exist. Raises like `call`."""
+        try:
+            found: list[str] = await self.call("get_children", folder)
+        except NoNodeError:
+            return []
+        return found
 
     def _denial(self, path: str) -> str:
         if not self._users:

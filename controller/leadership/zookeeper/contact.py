@@ -30,6 +30,8 @@ class ZooKeeperContact:
     def __init__(self, hosts: str, on_event: EventHandler, nodes: ZooKeeperNodes, retry_seconds: float) -> None:
         """``hosts``: for log lines. ``retry_seconds``: pause after a failure that is no loss of contact."""
         self.exists = asyncio.Event()
+        self.session = 0
+        """Number of the session. A queue node belongs to one session."""
         self.closing = False
         """No problem is reported any more."""
         self._on_event = on_event

@@ -56,6 +56,7 @@ from controller.leadership.policy.queue_order import (
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import FAILURES, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contact import ZooKeeperContact
+from controller.leadership.zookeeper.exits import QueueExits
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.leadership.zookeeper.succession import Contender, Grant, ZooKeeperSuccession
@@ -101,19 +102,12 @@ class ZooKeeperElections:
             on_tls_problem=lambda problem: self._contact.set_problem(_CONNECTING, problem),
             on_end=self._fail,
         )
-        self._session = 0
-        """Number of the session. A queue node belongs to one session."""
         self._nodes = ZooKeeperNodes(self._connection)
         self._contact = ZooKeeperContact(hosts, on_event, self._nodes, RECONCILE_INTERVAL_SECONDS)
         self.registry = ZooKeeperRegistry(self._connection, self._nodes, self._root, self._contact, self._start)
         self._succession = ZooKeeperSuccession(self._connection, on_event)
         self._contenders: dict[int, Contender] = {}
-        self._leaving: dict[tuple[str, str], Grant | None] = {}
-        """(folder, prefix) of the queue nodes to delete, and to which node the lock passes."""
-        self._leave_requested = asyncio.Event()
-        self._granted = asyncio.Event()
-        """All locks that this daemon passed on are where they should be."""
-        self._granted.set()
+        self._exits = QueueExits(self._connection, self._contact, self._succession)
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
         self._log = log.bind(zookeeper=hosts)
@@ -161,7 +155,7 @@ class ZooKeeperElections:
         contender = self._contenders.get(shard)
         if contender is not None and contender.successor:
             order = QueueOrder(first=contender.successor, fixed=fixed)
-            self._leave(shard, Grant(order, contender.version, self._session))
+            self._leave(shard, Grant(order, contender.version, self._contact.session))
         else:
             self._leave(shard, None)
 
@@ -175,11 +169,7 @@ class ZooKeeperElections:
             return
         assert contender.task is not None
         contender.task.cancel()
-        # A create without a response may have left a node: all nodes with this prefix are deleted.
-        self._leaving[contender.folder, contender.prefix] = grant
-        if grant is not None:
-            self._granted.clear()
-        self._leave_requested.set()
+        self._exits.leave(contender, grant)
 
     async def watch(self) -> NoReturn:
         raise await self._failure
@@ -198,7 +188,7 @@ class ZooKeeperElections:
 
     async def __aenter__(self) -> Self:
         self._connection.start()
-        self._start(self._delete_queue_nodes(), "zookeeper-leave")
+        self._start(self._exits.run(), "zookeeper-leave")
         self._start(self._warn_if_slow(), "zookeeper-connect-warning")
         return self
 
@@ -207,7 +197,7 @@ class ZooKeeperElections:
         if self._contact.exists.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
-                    await self._granted.wait()
+                    await self._exits.granted.wait()
         self._contact.closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)
@@ -232,7 +222,7 @@ class ZooKeeperElections:
             self._on_event(Suspended())
         else:
             self._contact.exists.clear()
-            self._session += 1
+            self._contact.session += 1
             self._nodes.forget()
             self._log.warning("zookeeper.session_expired")
             for _, contender in sorted(self._contenders.items()):
@@ -279,7 +269,7 @@ class ZooKeeperElections:
 
     async def _reconcile_queue(self, contender: Contender) -> None:
         """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
-        session, shard, folder = self._session, contender.shard, contender.folder
+        session, shard, folder = self._contact.session, contender.shard, contender.folder
         contender.wakeup.clear()
         contender.joined = contender.joined and contender.session == session
         contender.session = session
@@ -308,7 +298,7 @@ class ZooKeeperElections:
         # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
         watched_stat = await self._connection.call("exists", f"{folder}/{watched}", watch=contender.watcher)
-        if session != self._session or not self._contact.exists.is_set():
+        if session != self._contact.session or not self._contact.exists.is_set():
             # kazoo's threads may deliver the response after a later loss.
             raise ConnectionLoss("out of contact")
         if watched_stat is None:
@@ -346,7 +336,7 @@ class ZooKeeperElections:
 
     async def _contenders_in(self, contender: Contender) -> list[str]:
         """Return the queue nodes of daemons. Another one at the front would leave the shard without a leader."""
-        queue = await self._queue(contender.folder)
+        queue = queue_nodes(await self._connection.children(contender.folder))
         known = contender.owned
         owned = contender.owned = {name: known[name] for name in queue if name in known}
         for name in queue:
@@ -360,12 +350,6 @@ class ZooKeeperElections:
                     self._contact.report_foreign("queue.foreign_node", path, strangeness)
         return [name for name in queue if owned.get(name, True)]
 
-    async def _queue(self, folder: str) -> list[str]:
-        try:
-            return queue_nodes(await self._connection.call("get_children", folder))
-        except NoNodeError:
-            return []
-
     async def _pass_over(self, contender: Contender, instance: str) -> None:
         with suppress(*FAILURES):
             data, stat = await self._connection.call("get", contender.folder)
@@ -373,23 +357,3 @@ class ZooKeeperElections:
             if (changed := passing_over(queue, instance)) is not None:
                 data = msgspec.json.encode(changed)
                 await self._connection.call("set", contender.folder, data, version=stat.version)
-
-    # Leaving queues
-
-    async def _delete_queue_nodes(self) -> None:
-        while True:
-            await self._leave_requested.wait()
-            self._leave_requested.clear()
-            for (folder, prefix), grant in list(self._leaving.items()):
-                await self._contact.complete("leave", partial(self._leave_queue, folder, prefix, grant))
-                self._leaving.pop((folder, prefix), None)
-            if not any(self._leaving.values()):
-                self._granted.set()
-
-    async def _leave_queue(self, folder: str, prefix: str, grant: Grant | None) -> None:
-        if grant is not None and grant.session == self._session:
-            await self._succession.write_grant(folder, grant)
-        for name in await self._queue(folder):
-            if name.startswith(prefix):
-                with suppress(NoNodeError):
-                    await self._connection.call("delete", f"{folder}/{name}")

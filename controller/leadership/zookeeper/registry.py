@@ -75,10 +75,8 @@ class ZooKeeperRegistry:
             return None
         try:
             folder = f"{self._root}/maintenance"
-            names = await self._connection.call("get_children", folder)
+            names = await self._connection.children(folder)
             records = [(name, await self._connection.call("get", f"{folder}/{name}")) for name in names]
-        except NoNodeError:
-            return frozenset()
         except FAILURES:
             return None
         return frozenset(name for name, (data, _) in records if read_maintenance(data).on)
