@@ -61,7 +61,6 @@ from headgate.transport.port import Transport
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.instruments import Instruments
-from metrics.label_values import DrainState
 from shard.requests.client_ids import ClientIds
 from shard.state.shard_state import ShardState
 from shard.state.steady_clock import SteadyClock
@@ -92,10 +91,8 @@ class Daemon:
     def __init__(self, settings: Settings, read_clocks: Callable[[], tuple[int, int]] = read_clocks) -> None:
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
-        self.http_address = ""
-        self.registry = CollectorRegistry()
         limits = settings.metrics.backlog_topics, settings.metrics.max_subscriptions
-        self.instruments = Instruments(self.registry, *limits)
+        self.instruments = Instruments(CollectorRegistry(), *limits)
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
         self._garbage = GarbageCollection(self.instruments)
@@ -118,7 +115,7 @@ class Daemon:
         self._elections: ZooKeeperElections | None = None
         self._broker = BrokerConnection(settings, self.instruments, self._rng)
         self._transport: Transport | None = None
-        self._drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
+        self.drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
         self._client_ids = ClientIds()
         self._access = AccessControl(settings.access.rules(), self.instruments)
         self._describe: Callable[[], m.ClusterDescription] | None = None
@@ -132,7 +129,7 @@ class Daemon:
             now_ms=self._now_ms,
             peers=self._peers,
         )
-        self._http = self._http_server()
+        self.http = self._http_server()
         report_certificates(settings, self.instruments)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -148,9 +145,8 @@ class Daemon:
             await stack.enter_async_context(self._peers)
             await stack.enter_async_context(FileDescriptorWatch())
             await stack.enter_async_context(FileSystemWatch(measured_folders(settings), self.instruments))
-            await stack.enter_async_context(self._http)
-            self.http_address = self._http.address
-            self._cluster_status.url = advertised_url(settings.http, self.http_address, socket.gethostname())
+            await stack.enter_async_context(self.http)
+            self._cluster_status.url = advertised_url(settings.http, self.http.address, socket.gethostname())
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
             ticking = tasks.create_task(self._tick(notifier), name="tick")
             try:
@@ -168,17 +164,17 @@ class Daemon:
         notifier: SystemdNotifier,
     ) -> None:
         settings = self.settings
-        await self._drain.start(stack)
+        await self.drain.start(stack)
         elections = self._elections = zookeeper_elections(settings, self.instance, self._election_events.handle)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
         config = await join_cluster(elections.registry, settings, f"{elections_root(settings)}/config", store, stop)
         if config is None:
             return
-        drain_checker = await self._drain.connect(stack, lambda: config.ledger.ledger_id)
+        drain_checker = await self.drain.connect(stack, lambda: config.ledger.ledger_id)
         secret = config.session_secret
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
-        self._http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
+        self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self._cluster_status.registry = elections.registry
         shards = config.shards
         self._describe = partial(config.describe, settings.ledger.url)
@@ -207,7 +203,7 @@ class Daemon:
             tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
         ]
         notifier.ready(f"{self.instance}: contending for {shards} shards")
-        log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
+        log.info("daemon.started", instance=self.instance, shards=shards, http=self.http.address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
         notifier.stopping()
@@ -223,10 +219,6 @@ class Daemon:
         await asyncio.gather(*running)
         log.info("daemon.stopped", instance=self.instance)
 
-    @property
-    def drain_state(self) -> tuple[DrainState, str]:
-        return self._drain.state
-
     def _leader_of(self, shard: int) -> str | None:
         controller = self._controllers[shard]
         return self._leaders.leader_of(shard, controller.leadership.role, controller.follower.end.leader_instance)
@@ -241,8 +233,8 @@ class Daemon:
                 zookeeper_problem=self._election_events.problem,
                 broker_connected=transport is not None and transport.connected,
                 broker_problem=None if transport is None else transport.unreachable_reason,
-                drain=self._drain.state[0],
-                drain_reason=self._drain.state[1],
+                drain=self.drain.state[0],
+                drain_reason=self.drain.state[1],
                 shards=len(self._controllers),
                 unreadable={
                     each.shard: each.follower.fault for each in self._controllers if each.follower.fault is not None
@@ -275,7 +267,7 @@ class Daemon:
         self.settings = reload.settings
         report_certificates(self.settings, self.instruments)
         change_level(self.settings.log.level)
-        self._access.rules, self._http.access = access_rules, http_access
+        self._access.rules, self.http.access = access_rules, http_access
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)
@@ -288,7 +280,7 @@ class Daemon:
         return HttpServer(
             settings.http.host,
             settings.http.port,
-            registry=self.registry,
+            registry=self.instruments.registry,
             health=self.health,
             source=self._cluster_status,
             observer=self.instruments,
@@ -324,14 +316,14 @@ class Daemon:
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
                 drained_source=drain_checker.drained,
-                drain_problem=self._drain.problem,
+                drain_problem=self.drain.problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
                 new_producer_id=partial(secrets.randbits, ID_BITS),
                 open_session=self._broker.device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
                 turn_budget=self._turn_budget,
-                backlog_source=self._drain.query_backlog,
+                backlog_source=self.drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
                 operations=self._spreader,

@@ -32,6 +32,7 @@ class Instruments:
         ``max_subscriptions``: how many other subscriptions are, the busiest.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry
         self.store_problems: dict[str, str] = {}
         """Kind of operation of the object store → why its last one failed. `/readyz` shows it."""
         metrics = MetricFactory(registry)

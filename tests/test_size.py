@@ -36,7 +36,7 @@ OF_SELF = re.compile(r"\bself\.(\w+)")
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "Daemon": 26,
+    "Daemon": 24,
     "LocalCluster": 18,
     "Client": 19,
     "ShardSession": 16,

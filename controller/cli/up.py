@@ -313,7 +313,7 @@ class _Node:
         report = SparkReport("Spark" if self._results is None else "drain results", loop.time())
         await self._report_when_ready(daemon)
         while True:
-            if (line := report.line(*daemon.drain_state, loop.time())) is not None:
+            if (line := report.line(*daemon.drain.state, loop.time())) is not None:
                 _print_status(line)
             await asyncio.sleep(SPARK_POLL_INTERVAL_SECONDS)
 
@@ -327,7 +327,7 @@ class _Node:
                 _print_status(f"not ready after {READY_WARNING_SECONDS:.0f} s ({reasons}); still waiting, see the logs")
                 warn_at = None
             await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
-        _print_status(_welcome(daemon.http_address, self._folder.path, self._security))
+        _print_status(_welcome(daemon.http.address, self._folder.path, self._security))
 
 
 def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:

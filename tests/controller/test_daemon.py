@@ -54,7 +54,7 @@ async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings
     for _ in range(MAX_PROMOTIONS):
         gc.collect(1)
     name = "headgate_garbage_collection_seconds_count"
-    await until(lambda: daemon.registry.get_sample_value(name, {"scope": "new"}))
+    await until(lambda: daemon.instruments.registry.get_sample_value(name, {"scope": "new"}))
     stop.set()
     await running
 
@@ -117,7 +117,7 @@ async def test_health_and_metrics_name_what_zookeeper_refuses(settings: Settings
 
     def shown() -> tuple[str, float | None]:
         (zookeeper,) = [each for each in daemon.health().components if each.component == "zookeeper"]
-        return zookeeper.reason, daemon.registry.get_sample_value("headgate_zookeeper_refused")
+        return zookeeper.reason, daemon.instruments.registry.get_sample_value("headgate_zookeeper_refused")
 
     daemon._election_events.handle(Connected())
     assert shown() == ("connected", 0)
@@ -197,7 +197,9 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
         daemon._on_presence(topic, b"not presence")
     daemon._on_presence(m.presence_topic("local", "other/till-3"), b"not presence")
 
-    read = daemon.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "presence"})
-    exceeded = daemon.registry.get_sample_value("headgate_quota_exceeded_total", {"quota": "requests_per_second"})
+    read = daemon.instruments.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "presence"})
+    exceeded = daemon.instruments.registry.get_sample_value(
+        "headgate_quota_exceeded_total", {"quota": "requests_per_second"}
+    )
     assert 20 <= read <= 23
     assert 101 == read + exceeded

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from controller.local.broker_access import BrokerAccess
@@ -64,7 +65,7 @@ class FakeServer:
 class FakeDaemon:
     """Replaces the daemon: runs until it is stopped, and records that."""
 
-    http_address = "127.0.0.1:9464"
+    http = SimpleNamespace(address="127.0.0.1:9464")
 
     def __init__(self, recorder: NodeRecorder, settings: Settings) -> None:
         self.recorder = recorder
@@ -72,8 +73,8 @@ class FakeDaemon:
         recorder.settings.append(settings)
 
     @property
-    def drain_state(self) -> tuple[str, str]:
-        return self.recorder.drain_state
+    def drain(self) -> SimpleNamespace:
+        return SimpleNamespace(state=self.recorder.drain_state)
 
     def health(self) -> Health:
         return Health(True, "", ())
