@@ -370,7 +370,7 @@ class Consumer(_Facade[consumer.Consumer]):
 
     @property
     def positions(self) -> str:
-        """Segment → next offset to read."""
+        """See `headgate.Consumer.positions`."""
         return self._read(lambda: self._client.positions)
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 
@@ -23,7 +23,6 @@ QUIET_SECONDS = 2.0
 DISTINCT = 1000
 """Values and keys that repeat."""
 
-_topic = click.argument("topic", metavar="TOPIC", shell_complete=complete_topic)
 _size = click.option("--size", type=click.IntRange(8), default=100, show_default=True, help="Bytes of a value.")
 
 
@@ -36,7 +35,7 @@ def perf() -> None:
 
 
 @command("headgate perf produce trial --records 1000000 --size 1000", group=perf)
-@_topic
+@topic_argument
 @click.option("--records", type=click.IntRange(1), default=100_000, show_default=True, help="How many to store.")
 @_size
 def produce(context: CommandContext, topic: str, records: int, size: int) -> None:
@@ -62,7 +61,7 @@ def produce(context: CommandContext, topic: str, records: int, size: int) -> Non
 
 
 @command("headgate perf consume trial", group=perf)
-@_topic
+@topic_argument
 def consume(context: CommandContext, topic: str) -> None:
     """Read all records of TOPIC with one consumer, which acknowledges nothing."""
 
@@ -81,7 +80,7 @@ def consume(context: CommandContext, topic: str) -> None:
 
 
 @command("headgate perf latency trial --records 1000", group=perf)
-@_topic
+@topic_argument
 @click.option("--records", type=click.IntRange(1), default=1000, show_default=True, help="How many to send.")
 @_size
 def latency(context: CommandContext, topic: str, records: int, size: int) -> None:
