@@ -77,7 +77,7 @@ def test_records_are_exported_once_and_the_subscription_follows(
         ),
         (("lake", "--to", "parquet", "--partition-by", "day"), 1, "needs a Delta or Iceberg table"),
         (("lake.orders", "--to", "iceberg"), 1, "'lake.orders' is not CATALOG.NAMESPACE.TABLE"),
-        (("absent.lake.orders", "--to", "iceberg"), 1, "Iceberg table absent.lake.orders: URI missing, please provide"),
+        (("absent.lake.orders", "--to", "iceberg"), 1, "pyiceberg has no URI of a catalog 'absent'"),
         (("/proc/lake", "--to", "delta"), 1, "Delta table /proc/lake: "),
     ],
 )
