@@ -28,7 +28,10 @@ from headgate.reading.stored_rows import Rows
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
-
+LOCATE_SECONDS: Final = 10.0
+"""How long it waits to learn that, before it reads the chunk."""
+FRESH_SECONDS: Final = 30.0
+"""How long it waits to find the place of a chunk that is gone, before it says so and tries again."""
 MISSING_SECONDS: Final = 60.0
 """How long an object that a leader has stated may be missing. A listing of a busy store lags by seconds."""
 
@@ -136,9 +139,10 @@ class SegmentReader:
         while not self.at_end:
             self._compaction_checked_at = asyncio.get_running_loop().time()
             try:
-                objects, last = await self._compacted.locate(
-                    self._segment, self.next_offset, self.next_chunk, fresh=fresh
-                )
+                async with asyncio.timeout(FRESH_SECONDS if fresh else LOCATE_SECONDS):
+                    objects, last = await self._compacted.locate(
+                        self._segment, self.next_offset, self.next_chunk, fresh=fresh
+                    )
                 if last < self.next_chunk:
                     break
                 for item in objects:
@@ -154,6 +158,11 @@ class SegmentReader:
                 if fresh:
                     await self._wait_for(error)
                 fresh = True
+                continue
+            except TimeoutError:
+                if not fresh:
+                    break  # The chunk is probably there.
+                await self._wait_for(StoreUnavailableError(f"no list of compacted objects within {FRESH_SECONDS:g} s"))
                 continue
             self.next_chunk, moved = last + 1, True
         return moved

@@ -5,12 +5,7 @@ from __future__ import annotations
 from controller.leader.cluster_answers import cluster_reply
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
-from tests.support.samples.status_documents import (
-    NOW_MS,
-    part,
-    subscription_summary,
-    topic_summary,
-)
+from tests.support.samples.status_documents import NOW_MS, part, subscription_summary, topic_summary
 from web.api.overview import merged
 
 

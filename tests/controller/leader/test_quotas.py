@@ -82,11 +82,7 @@ async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_
         refused = await shop.call(m.OpenProducer, token="3")
         await asyncio.sleep(IDLE_PRODUCER_MS / 1000 + 10)
         await shop.call(
-            m.ProduceBatch,
-            topic="orders",
-            records=[m.Record(b"k", b"v", 0)],
-            producer_id=first.producer_id,
-            sequence=0,
+            m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)], producer_id=first.producer_id, sequence=0
         )
         third = await shop.call(m.OpenProducer, token="3")
         gone = await shop.call(m.OpenProducer, token="4", producer_id=second.producer_id)

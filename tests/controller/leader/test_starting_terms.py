@@ -130,3 +130,23 @@ async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
     assert 5 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.2)
     [incomplete] = [line for line in logs if line["event"] == "handover.incomplete"]
     assert ("warning", 0, 5.0) == (incomplete["log_level"], incomplete["shard"], incomplete["limit_seconds"])
+
+
+async def test_while_listings_hang_a_leader_commits_and_a_follower_reads_but_no_term_begins() -> None:
+    cluster = Cluster()
+    a, b = Contender(cluster, "a"), Contender(cluster, "b")
+    async with a.running(), b.running():
+        await until(lambda: a.leads or b.leads)
+        a, b = (a, b) if a.leads else (b, a)
+        await until(lambda: b.controller.follower.end.chunk == 1)
+        a.store.listings.clear()
+        b.store.listings.clear()
+        for number in range(2, 6):
+            a.leader.commit.barrier()
+            await until(lambda number=number: b.controller.follower.end.chunk == number, 40)  # type: ignore[misc]
+            await asyncio.sleep(60)
+        await a.stop()
+        await asyncio.sleep(15)
+        assert not b.leads, "the missing number may be a hole"
+        b.store.listings.set()
+        await until(lambda: b.leads)

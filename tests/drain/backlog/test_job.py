@@ -16,13 +16,7 @@ from drain.backlog import job as job_module
 from drain.backlog.counting import Counted
 from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import outstanding
-from drain.backlog.results import (
-    STATE,
-    Result,
-    encode_result,
-    result_folder,
-    result_path,
-)
+from drain.backlog.results import STATE, Result, encode_result, result_folder, result_path
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
 from headgate.errors import HeadgateError, StoreUnavailableError
@@ -158,15 +152,7 @@ def shorter_than_the_result(ledger):
         (shorter_than_the_result, "000000000002.parquet is counted but missing"),
         (lambda ledger: corrupt(ledger.path(3)), "000000000003.parquet is damaged: .* checksum"),
     ],
-    ids=[
-        "truncated",
-        "not Parquet",
-        "foreign",
-        "another chunk",
-        "missing",
-        "shorter than the result",
-        "corrupted",
-    ],
+    ids=["truncated", "not Parquet", "foreign", "another chunk", "missing", "shorter than the result", "corrupted"],
 )
 async def test_a_damaged_ledger_fails_its_shard_only_and_names_the_object(spark, ledger, damage, reason):
     other = WrittenLedger(ledger.root, shard=1)

@@ -8,11 +8,7 @@ import pytest
 from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.reading.chunk_cache import (
-    CACHE_BYTES,
-    MAX_LOADS,
-    ChunkCache,
-)
+from headgate.reading.chunk_cache import CACHE_BYTES, MAX_LOADS, ChunkCache
 from headgate.reading.head import Head
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 

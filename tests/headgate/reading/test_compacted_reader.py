@@ -17,7 +17,7 @@ from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
-from headgate.reading.segment_reader import SegmentReader
+from headgate.reading.segment_reader import LOCATE_SECONDS, SegmentReader
 from headgate.reading.stored_rows import Rows
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
@@ -237,3 +237,19 @@ async def test_a_chunk_counts_as_missing_from_the_last_time_that_one_could_be_re
         ledger.grow()
         await asyncio.sleep(100)
     running.cancel()
+
+
+async def test_a_listing_that_hangs_delays_new_chunks_by_seconds_and_those_that_are_gone_until_it_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = CompactedLedger(4)
+    ledger.store.listings.clear()
+    await ledger.read_all(ledger.reader(), seconds=LOCATE_SECONDS + 1)
+
+    await ledger.compact(1, 4)
+    ledger.delete_chunks(*range(1, 5))
+    ledger.delivered, ledger.cache = [], ChunkCache(ledger.ledger, TOPIC_ID)
+    asyncio.get_running_loop().call_later(60, ledger.store.listings.set)
+    await ledger.read_all(ledger.reader(), seconds=90)
+    reasons = [each.msg.fields["reason"] for each in caplog.records if isinstance(each.msg, LogEvent)]
+    assert ["no list of compacted objects within 30 s"] == reasons

@@ -66,8 +66,10 @@ class FakeStore:
         self._rng = rng or random.Random(0)
         self._next: dict[Operation, deque[Fault]] = {operation: deque() for operation in self.calls}
         self._out = False
-        self._running = asyncio.Event()
-        self._running.set()
+        self._running, self.listings = asyncio.Event(), asyncio.Event()
+        """The store answers while it is running, and listings while both are set."""
+        self.thaw()
+        self.listings.set()
 
     # Faults
 
@@ -162,6 +164,8 @@ class FakeStore:
         fault = self._draw(operation)
         if not self._running.is_set():
             await self._running.wait()
+        if operation == "names" and not self.listings.is_set():
+            await self.listings.wait()
         failed = self._out or fault is not None
         found = find()
         await asyncio.sleep(self._rng.uniform(*self.latency_seconds))
