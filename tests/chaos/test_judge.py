@@ -7,13 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judge import (
-    RunEvidence,
-    SubscriptionEvidence,
-    TopicEvidence,
-    grants,
-    judge,
-)
+from chaos.judge import RunEvidence, SubscriptionEvidence, TopicEvidence, grants, judge
 from chaos.timeline import FaultWindow
 from demo.checks import Delivery, SentRecord, StoredRecord, Violation
 from headgate.ledger.chunk import Chunk, ChunkHeader
@@ -48,11 +42,7 @@ def acknowledged(segment: int, end: int) -> e.RecordsAcknowledged:
 BEGINNING: list[e.AnyEntry] = [
     e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"),
     e.SubscriptionCreated(
-        subscription="billing",
-        subscription_type=SubscriptionType.STREAM,
-        order="strict",
-        positions={},
-        **SUBSCRIPTION,
+        subscription="billing", subscription_type=SubscriptionType.STREAM, order="strict", positions={}, **SUBSCRIPTION
     ),
     granted(0, "a", 1),
 ]

@@ -2,14 +2,7 @@
 
 import pytest
 
-from headgate.client.decisions.session_transitions import (
-    ATTEMPT_PHASES,
-    PHASES,
-    SENDING_PHASES,
-    Action,
-    Event,
-    Phase,
-)
+from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
 from tests.support.documents.state_diagrams import DOCUMENT, document
 
 
@@ -50,10 +43,7 @@ def test_fenced_and_closed_are_final(phase):
 def test_what_leaves_a_gap_or_may_be_forgotten_closes_the_epoch_and_ends_the_attempt(event):
     """Rules 9, 12, 13 and 14: nothing is sent under the epoch any more."""
     rows = {phase: row[event] for phase, row in PHASES.items() if event in row}
-    expected = {
-        Event.GAP_FOUND: {Phase.WAITING, Phase.BACKING_OFF},
-        Event.SILENCE: {Phase.WAITING, *SENDING_PHASES},
-    }
+    expected = {Event.GAP_FOUND: {Phase.WAITING, Phase.BACKING_OFF}, Event.SILENCE: {Phase.WAITING, *SENDING_PHASES}}
     assert expected.get(event, set(SENDING_PHASES)) == set(rows)
     for after, actions in rows.values():
         assert Action.CLOSE_EPOCH in actions
