@@ -98,7 +98,8 @@ class Follower:
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
                     found = 0 if self.fault is not None else await self._follow(keeps=keeps or self.state.chunk > 0)
-                    looks = 0 if found else looks + 1
+                    # The chunk of an idle half hour ends no pauses: announcements of others still do.
+                    looks = looks + 1 if found <= self._subscribed else 0
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
                         if self.terms is None or self.fault is not None or await self.terms.lost(self._context.ledger):

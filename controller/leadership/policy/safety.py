@@ -81,7 +81,7 @@ def is_successors(number: int, *, durable: int, idle: bool) -> bool:
 
 
 def look_pause_seconds(looks: int, *, contended: bool) -> float:
-    """Return when an idle leader looks again that has looked ``looks`` times since its last commit (rule 6)."""
+    """Return when an idle leader looks again that has looked ``looks`` times since it was busy (rule 6)."""
     return LOOKS.bound_seconds(0 if contended else looks)
 
 
