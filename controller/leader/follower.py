@@ -2,8 +2,8 @@
 
 It keeps reading, so that a new term only has to read the chunks of the last second. While there are none, it asks more
 seldom, because a store may charge for each request: after 30 s it subscribes to the announcements of new chunks, the
-next of which ends its pause, up to five minutes. Of a shard whose state does not fit into the daemon's `StandbyMemory`,
-it follows the terms.
+next of which ends its pause, of up to five minutes. It stays at 30 s once it has found a chunk that was not announced.
+Of a shard whose state does not fit into the daemon's `StandbyMemory`, it follows the terms.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
 again with pauses.
@@ -21,7 +21,7 @@ from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
-from headgate.errors import LedgerError, StoreUnavailableError
+from headgate.errors import LedgerError, StoreUnavailableError, TransportError
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import StoreOperation
@@ -60,6 +60,10 @@ class Follower:
         self._failures = 0
         """How often in a row the ledger could not be read."""
         self._subscribed = False
+        self._received = False
+        """Whether a chunk was announced since the last read."""
+        self._receives = True
+        """False: a chunk was not announced, or the broker refuses the subscription."""
 
     @property
     def keeps_state(self) -> bool:
@@ -69,7 +73,7 @@ class Follower:
     @property
     def lag_seconds(self) -> float:
         """How long this daemon has not known the end of the ledger, nor would have heard of a new chunk."""
-        if self._subscribed and self.fault is None and self._context.transport.connected:
+        if self._subscribed and self._receives and self.fault is None and self._context.transport.connected:
             return 0.0
         return asyncio.get_running_loop().time() - self._read_to_end_at
 
@@ -98,8 +102,10 @@ class Follower:
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
                     found = 0 if self.fault is not None else await self._follow(keeps=keeps or self.state.chunk > 0)
+                    if found and self._subscribed:
+                        self._receives, self._received = self._received, False
                     # The chunk of an idle half hour ends no pauses: announcements of others still do.
-                    looks = looks + 1 if found <= self._subscribed else 0
+                    looks = looks + 1 if not found or (self._subscribed and found == 1) else 0
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
                         if self.terms is None or self.fault is not None or await self.terms.lost(self._context.ledger):
@@ -170,11 +176,20 @@ class Follower:
         if (seconds > UNHEARD_SECONDS) != self._subscribed:
             topic = m.head_topic(context.cluster, self.state.shard)
             self._subscribed = not self._subscribed
-            if self._subscribed:
-                await context.transport.subscribe(topic, lambda *_: context.standby.wake(self.state.shard))
+            if not self._subscribed:
+                await context.transport.unsubscribe(topic)
+            else:
+                try:
+                    await context.transport.subscribe(topic, self._on_announcement)
+                except TransportError as error:
+                    self._receives = False
+                    self._log.warning("announcements.refused", reason=str(error))
                 return 0.0  # A chunk may have been announced before.
-            await context.transport.unsubscribe(topic)
-        return seconds if context.transport.connected else min(seconds, UNHEARD_SECONDS)
+        return seconds if self._receives and context.transport.connected else min(seconds, UNHEARD_SECONDS)
+
+    def _on_announcement(self, *_: object) -> None:
+        self._received = True
+        self._context.standby.wake(self.state.shard)
 
     async def _follow(self, *, keeps: bool) -> int:
         """Read new chunks by number; return how many."""

@@ -71,8 +71,9 @@ class StandbyMemory:
                 await self._pauses[shard].wait()
 
     def wake(self, shard: int) -> None:
-        """Let the follower of ``shard``, which pauses, read in a moment."""
-        asyncio.get_running_loop().call_later(WAKE_SECONDS, self._pauses[shard].set)
+        """Let the follower of ``shard``, which has paused before, read in a moment."""
+        # The pause of then: a chunk that is announced during a read may come too late for it.
+        asyncio.get_running_loop().call_later(WAKE_SECONDS, self._end_pause, shard)
 
     @asynccontextmanager
     async def turn_to_read(self) -> AsyncIterator[None]:
@@ -98,13 +99,16 @@ class StandbyMemory:
         for known in (self._sizes, self._nominated_at, self._used_at):
             known.pop(shard, None)
         self._warm.discard(shard)
-        if shard in self._pauses:
-            self._pauses[shard].set()
+        self._end_pause(shard)
 
     def _decide(self, now: float) -> None:
         before, self._decided_at = self._chosen, now
         self._chosen = warm_shards([self._followed(each, now) for each in self._sizes], self._limit_bytes())
-        for shard in (before ^ self._chosen) & self._pauses.keys():
+        for shard in before ^ self._chosen:
+            self._end_pause(shard)
+
+    def _end_pause(self, shard: int) -> None:
+        if shard in self._pauses:
             self._pauses[shard].set()
 
     def _followed(self, shard: int, now: float) -> FollowedShard:

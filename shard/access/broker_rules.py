@@ -51,7 +51,7 @@ def daemon_rights(cluster: str) -> list[TopicRight]:
     return [
         TopicRight(Access.READWRITE, f"{base}/cluster"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/leader"),
-        TopicRight(Access.WRITE, f"{base}/shards/+/head"),
+        TopicRight(Access.READWRITE, f"{base}/shards/+/head"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/device-sentinels/+"),
         TopicRight(Access.READ, f"{base}/shards/+/requests/+/+"),
         TopicRight(Access.WRITE, f"{base}/clients/+/+/replies"),

@@ -45,11 +45,7 @@ FOREIGN = {"c/shards/0/device-sentinels/1", "c/shards/0/other", "d/cluster", "d/
 TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
 
 RECEIVES: Final = {
-    DAEMON: {"c/cluster", "c/shards/0/leader", "c/shards/0/device-sentinels/1"}
-    | REQUESTS
-    | PRESENCE
-    | DEVICES
-    | OWN_DEVICES,
+    DAEMON: ANNOUNCED | {"c/shards/0/device-sentinels/1"} | REQUESTS | PRESENCE | DEVICES | OWN_DEVICES,
     "till": ANNOUNCED | {"c/clients/till/1/replies"},
     "billing": ANNOUNCED | {"c/clients/billing/1/replies"},
     "gateway": {"c/devices/gateway/replies/1"},

@@ -1,7 +1,5 @@
 """Reports about many segments take small steps, and describe nothing twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.protocol import messages as m

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from controller.leadership.policy.transitions import Event
 from controller.snapshots.job import take_snapshot
+from headgate.errors import TransportError
 from headgate.ledger.paths import snapshot_path
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
@@ -49,6 +51,30 @@ async def test_leader_and_follower_of_an_idle_shard_ask_the_store_seldom_until_a
             for seconds in [2] * 6:
                 await commit(a)
                 await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_replica_that_receives_no_announcement_reads_every_half_minute(refused: bool) -> None:
+    """A broker drops what its rules do not let a daemon read, or refuses the subscription."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        b = Contender(cluster, "b")
+        subscribe = b.transport.subscribe
+
+        async def deny(topic: str, *given: Any, **options: Any) -> None:
+            if not topic.endswith("/head"):
+                await subscribe(topic, *given, **options)
+            elif refused:
+                raise TransportError("not allowed")
+
+        b.transport.subscribe = deny  # type: ignore[method-assign]
+        async with b.running():
+            await asyncio.sleep(600)
+            for seconds in (31 if refused else 301, 31, 31):
+                await commit(a)
+                await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
+                await asyncio.sleep(100)
 
 
 async def test_a_term_chunk_whose_write_hangs_is_given_up_in_time_and_logged() -> None:

@@ -112,3 +112,11 @@ async def test_a_decision_ends_the_pauses_of_idle_shards() -> None:
             await asyncio.sleep(0.5)
 
             assert kept == follower.controller.follower.state.chunk
+
+
+async def test_a_chunk_that_is_announced_between_two_pauses_ends_the_second_one() -> None:
+    memory = Contender(Cluster(), "b").standby
+    await memory.pause(0, 0.1)
+    memory.wake(0)
+    async with asyncio.timeout(2):
+        await memory.pause(0, 100)

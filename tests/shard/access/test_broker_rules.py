@@ -1,7 +1,5 @@
 """The broker's configuration that is made from the access rules."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -50,6 +48,9 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
             *(line.format(topic) for topic in topics for line in writes),
         ]
 
+    assert "readwrite headgate/plant/shards/+/head" in made["headgate"], (
+        "a replica receives the announcements of chunks"
+    )
     assert {**made, "headgate": []} == {
         "headgate": [],
         "gateway": device("gateway", "alarms", "telemetry"),

@@ -1,7 +1,5 @@
 """Quotas as values: which limits a user has, and what its rates allow."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What the users of one daemon have spent of their rates."""
 
-from __future__ import annotations
-
 from controller.access.control import AccessControl
 from metrics.events import NoopObserver
 from shard.access.quotas import DEFAULT_LIMITS, Limits

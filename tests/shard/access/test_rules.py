@@ -1,7 +1,5 @@
 """The access rules: what each role may do, and to which topics and subscriptions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

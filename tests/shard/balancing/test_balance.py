@@ -1,7 +1,5 @@
 """Bucket ranges and weights together: segments divided among more consumers, and balanced by load."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

@@ -1,7 +1,5 @@
 """Descriptions of a subscription in states that a coordinator passes through quickly."""
 
-from __future__ import annotations
-
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from shard.reporting.description import describe

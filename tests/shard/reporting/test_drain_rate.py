@@ -1,7 +1,5 @@
 """Rates at which blocking segments are acknowledged; tests of shared segments have those of several consumers."""
 
-from __future__ import annotations
-
 import pytest
 
 from shard.reporting.drain_rate import WINDOW_SECONDS, DrainRate

@@ -1,7 +1,5 @@
 """Explanations: the status comes first, then the cause, then the deadline."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Why a consumer has no segment. The reasons of real assignments: tests/coordinator/test_coordinator_sharing.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model.bucket_ranges import BucketRange

@@ -1,7 +1,5 @@
 """Plans match the real changes, and planning changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

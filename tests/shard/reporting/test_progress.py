@@ -1,7 +1,5 @@
 """The backlog that every report shows. Status and shared segments: tests/coordinator/test_coordinator_sharing.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

@@ -1,7 +1,5 @@
 """Two programs with one client id are noticed, and a restarted program is not mistaken for two."""
 
-from __future__ import annotations
-
 from headgate.protocol import messages as m
 from shard.requests import client_ids
 from shard.requests.client_ids import ClientIds, Conflict

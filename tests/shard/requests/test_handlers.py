@@ -1,7 +1,5 @@
 """A handler gets the parts of a request that its decision needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

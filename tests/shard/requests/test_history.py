@@ -1,7 +1,5 @@
 """A leader refuses a consumer that has read another history than its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

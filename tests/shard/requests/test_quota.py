@@ -1,7 +1,5 @@
 """Who pays for what an entry adds, and which quota that exceeds."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

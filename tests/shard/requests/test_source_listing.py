@@ -1,7 +1,5 @@
 """Listings of a source, segment by segment and as a graph: what is accepted, and what is refused for which reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Imports of external topics, rule by rule: decisions, results and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

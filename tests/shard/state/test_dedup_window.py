@@ -1,7 +1,5 @@
 """The deduplication window stores the last finished batches unchanged."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The estimate grows with everything that a state has many of."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 from controller.leadership.policy.standby import estimated_bytes

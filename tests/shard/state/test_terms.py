@@ -1,7 +1,5 @@
 """Which chunk was written by which term."""
 
-from __future__ import annotations
-
 from headgate.model import entries as e
 from shard.state.terms import Terms
 

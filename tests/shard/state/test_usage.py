@@ -1,7 +1,5 @@
 """Who has how much of a shard: counted with each change, and equal to a count of everything."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Subscriptions of external topics, rule by rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

@@ -1,7 +1,5 @@
 """Positions that CHECKPOINT consumers store themselves, rule by rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

@@ -1,7 +1,5 @@
 """A QUEUE keeps a limited number of acknowledged ranges, and progress always counts."""
 
-from __future__ import annotations
-
 from itertools import count
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """The leader's veto against a claim that a segment is drained, rule by rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.model import entries as e

@@ -1,7 +1,5 @@
 """Which segments nothing reads at present."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
