@@ -143,7 +143,7 @@ def _print_subscription(described: SubscriptionInfo) -> None:
         (
             *("segment", "status", "acknowledged", "end", "unacknowledged"),
             *("consumer", "generation", "blocked by"),
-            *("at the source", "checkpoint")[: 2 * any(segment.label for segment in described.segments)],
+            *(("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()),
             *["weight"] * by_load,
         ),
         [
