@@ -4,8 +4,6 @@ The source folder is the repository, so that pages lie where code hosts show the
 both places. Warnings are errors: a broken link or anchor, a page in no list, or a reference to nothing ends the build.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import metadata
 from pathlib import Path

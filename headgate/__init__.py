@@ -8,8 +8,6 @@ Importing this package is cheap. Each name is imported on first use, because the
 Parquet and object stores, and a module that needs only errors does not.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from importlib import import_module

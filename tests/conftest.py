@@ -13,8 +13,6 @@ process then costs half the processor time until it is ready, and half of that w
 (tests/support/servers/class_archive.py), which `make test` writes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

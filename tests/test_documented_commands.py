@@ -4,8 +4,6 @@ A complete command line, in a block of a document or the ExecStart of a unit, is
 between backticks may leave out arguments, so only its command and its options are checked.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The documents name links, files, make targets and markers that exist."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

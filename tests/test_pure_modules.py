@@ -3,8 +3,6 @@
 The import contract names the packages that are pure as a whole. This covers single modules elsewhere.
 """
 
-from __future__ import annotations
-
 import tomllib
 
 import grimp

@@ -4,8 +4,6 @@ What grows beyond a limit contains more than one concept: divide it, or remove s
 feature that users need, by what could not be removed for it, and with that reason.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`make test` collects some tiers from their folders only, which saves a minute: no other folder may have such tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

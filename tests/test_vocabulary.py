@@ -4,8 +4,6 @@ Words are matched as whole words and without regard to case, in prose and in ide
 are split first. A phrase also matches across a line break.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Every request is safe to repeat: it has a token or a sequence, or repeating it has no further effect.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Topics as a source and a sink of Spark. Programs bring their own PySpark, 4.2 or later, with pyarrow."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,5 @@
 """The faults of the catalogue, and the plan that follows from the options of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The judge of chaos runs: it finds each planted violation, names it, and reports nothing about a clean run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The schedule of faults: complete rounds, no overlap, and the same result for the same chance."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """ZooKeeper servers for all files of this folder, clients of elections, and a stack for what a test opens."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 

@@ -1,7 +1,5 @@
 """mosquitto enforces the exported rules in both formats, for users with certificates and with passwords."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """TLS towards a real broker: what is refused, and what users read about it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

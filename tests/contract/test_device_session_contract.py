@@ -1,7 +1,5 @@
 """The contract of `DeviceSession`: the same tests on the fake broker and on real ones."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack

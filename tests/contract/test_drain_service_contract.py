@@ -1,7 +1,5 @@
 """What a daemon may rely on when it asks a Spark process: the fake, and the real server with counts of its own."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import AsyncIterator, Sequence

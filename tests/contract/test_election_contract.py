@@ -1,7 +1,5 @@
 """The contract of `Elections`: the same tests on the fake and on a real ZooKeeper behind proxies."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 

@@ -1,7 +1,5 @@
 """The contract of `KinesisStream`: the same tests on the stream in memory, and on a server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any

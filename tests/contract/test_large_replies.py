@@ -1,7 +1,5 @@
 """The largest reply passes a broker that limits its packets, and every connection stays open."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

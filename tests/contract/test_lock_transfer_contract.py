@@ -1,7 +1,5 @@
 """The contract of `Elections` for passing a lock on to a successor: on the fake, and on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.leadership.election import Connected, LockEvent, Lost, Suspended

@@ -1,7 +1,5 @@
 """What a broker keeps of clients that are gone: nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The contract of `Store`: the same tests on the fake, a folder, obstore, and two servers of S3."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -1,7 +1,5 @@
 """How `ZooKeeperElections` behaves with a real ZooKeeper only: foreign nodes, frozen servers, lost watches."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

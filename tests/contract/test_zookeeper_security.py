@@ -1,7 +1,5 @@
 """ZooKeeper's access control lists and TLS, with a real server that requires both: users attack, daemons do not stop."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """The daemon's own steps before a term. tests/system runs it as a process."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

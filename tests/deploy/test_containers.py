@@ -1,7 +1,5 @@
 """The images and the compose file. No container engine runs here: linters check them, and what they name must exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The machine has real servers, and the settings that docs/security.md makes. Buil
 a minute more, so only ``make deb-test`` does it: ``--debian FOLDER`` tests the packages in a folder, both.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The two distributions: built as a release builds them, and installed as a user installs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Alerts, the runbook and the dashboard use metrics, labels and log events that exist."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

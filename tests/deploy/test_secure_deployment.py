@@ -4,8 +4,6 @@ The commands of docs/security.md make certificates, passwords, the broker's list
 what Debian's packages add are replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

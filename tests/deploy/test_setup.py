@@ -1,7 +1,5 @@
 """`make setup` on a machine that lacks something: one line, before anything long begins."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

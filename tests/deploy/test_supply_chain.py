@@ -1,7 +1,5 @@
 """The packages that `make setup` installs: pinned, checked against hashes, and named with their licenses."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The systemd units and their configuration files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

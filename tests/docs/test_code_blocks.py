@@ -1,7 +1,5 @@
 """Code blocks of documents: how they are read, and that each is run, or says why not."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

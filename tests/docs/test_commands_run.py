@@ -4,8 +4,6 @@ A command counts with each of its options. What a block runs on a node is run in
 or `tests/system/test_tutorial.py`. Names of programs other than ``headgate`` are in `tests/test_documented_commands.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

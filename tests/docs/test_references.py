@@ -1,7 +1,5 @@
 """The references that the site makes from the code: complete, and an error for what has no text."""
 
-from __future__ import annotations
-
 import functools
 import re
 from importlib import import_module

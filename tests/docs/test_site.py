@@ -1,7 +1,5 @@
 """The site: `make docs` builds it without a warning, and its pages load nothing from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

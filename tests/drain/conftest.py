@@ -4,8 +4,6 @@
 server. The last two are started once, and run the tests marked ``engines``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The limits of a line, in both directions."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """The path of the socket between daemon and Spark process, and who is believed at its other end."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

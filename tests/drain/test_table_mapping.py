@@ -1,7 +1,5 @@
 """The file that maps the tables of external topics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

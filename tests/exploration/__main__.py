@@ -1,7 +1,5 @@
 """``python -m tests.exploration [--depth N]``: search the models deeper than the tests do."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

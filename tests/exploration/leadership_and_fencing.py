@@ -19,8 +19,6 @@ term chunk without a chunk of another term between them; a handover discards no 
 commit, and every daemon contends or has stopped as it was asked to, with nothing under way; then a transfer succeeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 

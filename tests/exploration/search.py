@@ -5,8 +5,6 @@ to it and made again from them: a model may contain any objects of the product, 
 states with the same key have the same future, so the second one is not continued.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar

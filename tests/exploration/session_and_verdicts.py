@@ -16,8 +16,6 @@ committed is durable when it is reported; what is reported as not stored is neve
 and has it once faults end.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

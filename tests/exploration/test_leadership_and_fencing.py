@@ -1,7 +1,5 @@
 """All interleavings of two daemons that contend for a shard; each row of the transition table is needed for a promise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

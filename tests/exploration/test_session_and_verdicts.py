@@ -1,7 +1,5 @@
 """All interleavings of a producer session with its leaders, and bugs that the search must find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

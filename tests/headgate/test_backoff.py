@@ -1,7 +1,5 @@
 """Backoff: how pauses rise, between which bounds they are drawn, and when they start again."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

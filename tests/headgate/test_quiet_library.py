@@ -3,8 +3,6 @@
 The program is this file, run as a process of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

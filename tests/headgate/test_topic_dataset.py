@@ -1,7 +1,5 @@
 """A topic as Arrow data, of a ledger that was compacted and trimmed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

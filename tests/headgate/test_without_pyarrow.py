@@ -3,8 +3,6 @@
 The program is this file, run as a process of its own in which they cannot be imported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The client in JavaScript, installed as a user installs it, with its examples."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """The producer in JavaScript, with two real daemons of which one is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The consumer in JavaScript, with real daemons and a real drain check."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The choice of the subscriptions that have series of their own."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

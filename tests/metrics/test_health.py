@@ -1,7 +1,5 @@
 """Liveness and readiness."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Names and labels of the daemon's metrics, and the events that update them."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

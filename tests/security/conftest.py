@@ -1,7 +1,5 @@
 """One scene for all attacks: an attack that changes it for the next one has succeeded."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

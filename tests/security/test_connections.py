@@ -1,7 +1,5 @@
 """Connections without credentials, without TLS, to impostors, and under the names of others."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import urllib.error

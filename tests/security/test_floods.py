@@ -1,7 +1,5 @@
 """A device fills the broker with what it may publish, to displace what others publish."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path

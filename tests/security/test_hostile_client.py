@@ -1,7 +1,5 @@
 """Some seconds of the hostile client of the benchmark: the whole hour is ``python -m bench hostile_client``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

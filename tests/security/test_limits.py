@@ -1,7 +1,5 @@
 """Users that ask for more than their quota, requests that the broker keeps, and strangers at the Spark process."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

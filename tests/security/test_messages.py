@@ -4,8 +4,6 @@ mosquitto accepts any subscription, and then passes on what its client may read.
 client, so operators find them in its log (``log_type all``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

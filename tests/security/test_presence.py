@@ -1,7 +1,5 @@
 """A client reports only its own presence: not in a payload, and not as the last will of its connection."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Users with valid credentials send requests in their own name that they have no right to. The leader refuses them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -3,8 +3,6 @@
 ZooKeeper answers that a right is missing, and counts nothing. Its audit log, which is off by default, would show it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -11,8 +11,6 @@ Examples:
 Exit code 0: all invariants held; 1: a seed failed; 2: a wrong option.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

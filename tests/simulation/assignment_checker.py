@@ -6,8 +6,6 @@
 4. Consumers that cannot read bucket ranges have whole segments: one each, as long as one is left for the others to share.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from headgate.model.bucket_ranges import BucketRange, buckets_of, segment_of

@@ -7,8 +7,6 @@ Drain checks are answered from the facts of the chunks, by the functions that Sp
 (drain.backlog.aggregates, drain.backlog.merge). Its backlogs must be those of the leaders.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field

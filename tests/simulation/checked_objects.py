@@ -5,8 +5,6 @@ has changed. A lost one is not there until then, and nothing may be written in i
 as it was written.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.simulation.invariant_checker import InvariantChecker

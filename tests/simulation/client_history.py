@@ -3,8 +3,6 @@
 Only keys of the world's own producers count; of a subscription that was moved, what follows the move.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from typing import Any

@@ -5,8 +5,6 @@ the broker keeps every publication for the leader. Otherwise it may discard one,
 publishes the same counter again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import defaultdict

@@ -4,8 +4,6 @@ Pure, and with random numbers of its own. One of seven sparse seeds is such a wo
 draw without it. A calm plan has only operations that no client may notice, so more can be checked.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ is ahead of what was handled. At the end everything is read, but for segments wh
 subscription. Once there is one, `tests.simulation.invariant_checker` checks that only what was read is pruned.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

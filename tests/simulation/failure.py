@@ -1,7 +1,5 @@
 """A failed run, what it has in common with others, and the fewest parts of its plan with which it still fails."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

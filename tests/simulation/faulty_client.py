@@ -3,8 +3,6 @@
 No leader may report them as stored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -4,8 +4,6 @@ It invents epochs, repeats announcements of earlier terms, changes the present o
 No other honest client may send a request for a term that has not begun: it would have believed an announcement.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

@@ -3,8 +3,6 @@
 The handler notes what it begins and what it has handled, so the checker sees an acknowledgement of anything else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Late and repeated messages of the leader may name the same holding again. What i
 delivered once. A consumer that was removed, or whose time was up, may read on: it does not know yet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

@@ -3,8 +3,6 @@
 Meanwhile other programs open more anonymous producers than a shard keeps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

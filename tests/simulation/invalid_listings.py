@@ -3,8 +3,6 @@
 Each breaks one rule of `shard.requests.topic_import` and no other, so a leader that does not check this rule accepts it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

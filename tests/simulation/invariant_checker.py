@@ -5,8 +5,6 @@ what that fold assumes: chunk numbers, epochs, offsets, the order of each key, a
 granted before its ancestors are drained.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

@@ -12,8 +12,6 @@
 5. No term outlasts `UNREACHABLE_SECONDS` in which its daemon does not reach the broker.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

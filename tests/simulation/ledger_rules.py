@@ -14,8 +14,6 @@
     again: `tests.simulation.holding_rules`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

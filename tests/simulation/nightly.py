@@ -8,8 +8,6 @@ Examples:
 Exit code 0: each bug was found; 1: one was not; 2: a wrong option.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

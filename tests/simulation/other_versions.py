@@ -3,8 +3,6 @@
 A later version has fields that this one does not know, in every map: of the envelope, the body, and what is in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

@@ -8,8 +8,6 @@ Changes of one folder become durable in their order, as with a journal; those of
 btrfs. The checker gets an object when it is durable.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ others, "Swarm Testing", 2012). One of seven has several shards or daemons, and
 operations on their leaders (`tests.simulation.cluster_plan`); `plan_of(seed, SPARSE)` is its plan without them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Collection, Sequence

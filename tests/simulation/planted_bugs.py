@@ -5,8 +5,6 @@ planted, it replaces the right one in its module or class, and wherever the func
 found within 200 seeds of its kind; `tests.simulation.nightly` plays them.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Plays the simulation of one seed to its end, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -5,8 +5,6 @@
 2. A named producer is never forgotten.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field

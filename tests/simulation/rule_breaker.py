@@ -4,8 +4,6 @@ It knows what every client could find out: the names, incarnations and generatio
 request without a reply proves nothing: faults happen meanwhile. What a leader stores of it is found at the end of the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -4,8 +4,6 @@ Pure, except for the question that is asked: whether a selection still fails. Re
 to single parts, and starts again after each success, so no single part of the result can be left out.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar

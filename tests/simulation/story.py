@@ -4,8 +4,6 @@ Consecutive chunks are one row, and the rows of programs and faults stay as they
 is played again. A run keeps all rows; `table` shows the last ones.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the drain checks of a simulation count is compared with the leader's own counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

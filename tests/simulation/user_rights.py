@@ -1,7 +1,5 @@
 """What the users of a simulated cluster may do, and how much."""
 
-from __future__ import annotations
-
 from headgate.model.identifiers import ANONYMOUS
 from shard.access.quotas import UNLIMITED, Limits
 from shard.access.rules import OPEN, AccessRules, Right, Role

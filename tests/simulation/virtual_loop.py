@@ -5,8 +5,6 @@ ends, so both raise instead of hanging. Nothing is waited for, so a turn of the 
 tuples, and handles that are lists. Timers of one time run in the order in which they were set.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, copy_context

@@ -11,8 +11,6 @@ A named program may end at any moment and continue at its source position. Half 
 `InvariantChecker` sees every write and every delivery, and ends the run at the first violation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """The folders of this repository that contain Python, for tests that read all of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,6 @@ The default limit is long because the machine may be busy, and it costs nothing 
 limit only if the property is a time limit.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Compare states: all of their fields as plain values, and the state of a snapshot."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping

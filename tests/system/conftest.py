@@ -7,8 +7,6 @@ The tests pass with and without TLS, users and passwords. By default, half of th
 ``--tls all`` and ``--tls none`` choose otherwise. The shared node has them, so there is one node, except with ``none``.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Users of a real broker, with the access control list that `headgate access export` makes, and a real daemon."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Invalid input and environments cause one clear line and a non-zero exit code, without a traceback."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A ledger in a bucket: children are released when Spark of the node, or a scheduled job, has counted."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import uuid

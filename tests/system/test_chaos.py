@@ -1,7 +1,5 @@
 """A short run of `make chaos` with fixed faults, on an ensemble of ZooKeeper servers and three daemons."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Client ids of daemons on one broker: clusters do not share them, and one that is used twice is reported."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

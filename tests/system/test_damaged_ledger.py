@@ -1,7 +1,5 @@
 """A damaged object stops its shard only, a foreign one stops nothing, and a repair needs no restart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

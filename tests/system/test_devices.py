@@ -1,7 +1,5 @@
 """MQTT devices on real servers: `mosquitto_pub` publishes, and the leader is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import shutil

@@ -3,8 +3,6 @@
 docs/tutorial.md has a test of its own, which also plays the user of its reader.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The forger may write them: the broker has no access rules or, with TLS, the forger has stolen the rights of a daemon.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The disk of the ledger is full, and the logs of the daemons are on it, too."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Iterator

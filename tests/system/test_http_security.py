@@ -1,7 +1,5 @@
 """A daemon process that serves HTTP with TLS and tokens. It needs no servers: it serves while it waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import ssl

@@ -4,8 +4,6 @@ Each test checks the ledger. Rules of the client's transport simulate network fa
 machine faults.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

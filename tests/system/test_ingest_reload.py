@@ -1,7 +1,5 @@
 """SIGHUP to a running daemon applies what it can without a new leader term, and names the rest."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

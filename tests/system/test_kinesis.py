@@ -4,8 +4,6 @@ The example's programs run as processes, and read from a server that speaks the 
 from a copy of the stream as Firehose makes one, which the node is configured to read as a table.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

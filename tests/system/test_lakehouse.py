@@ -1,7 +1,5 @@
 """Exports to Delta and Iceberg tables on a real node, killed at any point: each record is in the table once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """A frozen daemon finds commands in its socket whose clients have given up, and refuses them when it continues."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`headgate produce --name` stores a file exactly once, whatever other producers a daemon forgets meanwhile."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

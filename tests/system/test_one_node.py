@@ -1,7 +1,5 @@
 """`headgate up` and the commands of the README, run as processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

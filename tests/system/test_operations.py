@@ -5,8 +5,6 @@ A named producer writes numbered lines throughout. After each step its next run 
 missing, and a subscription continues.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import AsyncIterator

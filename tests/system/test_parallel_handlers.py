@@ -1,7 +1,5 @@
 """Two programs that use `Consumer.run` with concurrency while the topic is split, and one of them is killed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

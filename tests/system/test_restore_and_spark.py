@@ -1,7 +1,5 @@
 """docs/operations/backup.md, "Restore", with a Spark service that was left on the old ledger: it opens no gate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

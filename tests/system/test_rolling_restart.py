@@ -3,8 +3,6 @@
 No request fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections import Counter

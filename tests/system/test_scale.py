@@ -1,7 +1,5 @@
 """A small `make scale`: every stage with real servers, Spark and generated clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Seek a subscription while a `consume` process reads it, before and after a split."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """ZooKeeper, broker or store are stopped, frozen or not started yet: the daemon waits and recovers."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from pathlib import Path

@@ -5,8 +5,6 @@ processes. Each test has its own topic. The heartbeat interval is 5 s, so missin
 everything noticed earlier was reported by the broker.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Two `consume` processes of one subscription while the topic is split and merged under load."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Topics as a source and a sink of real Spark queries, on one cluster and in one session."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -3,8 +3,6 @@
 ``--screenshots`` writes the pictures of README and docs/ to docs/images.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`headgate status --watch` on a real node: it shows what changes, and Ctrl-C ends it without a failure."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -4,8 +4,6 @@ The page has three terminals. ``headgate up`` is the first one, ``reader.py`` th
 A ``text`` block is what the reader shows next; Enter is pressed whenever the reader waits for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Two daemons and a named producer; each is killed, frozen or stopped under load."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A node and its clients on a machine whose loopback has no IPv4 address: a network namespace of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Who may read what over HTTP."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

@@ -1,7 +1,5 @@
 """The API over HTTP: its documents are those that its OpenAPI document describes."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

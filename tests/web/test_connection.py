@@ -1,7 +1,5 @@
 """Which end of a connection counts as a request that was too slow."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import create_autospec
 

@@ -1,7 +1,5 @@
 """Streams of events keep pages current, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager

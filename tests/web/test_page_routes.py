@@ -1,7 +1,5 @@
 """The status page over HTTP: its paths, and its files."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """The HTTP endpoint over a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

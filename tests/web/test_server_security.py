@@ -1,7 +1,5 @@
 """Tokens and TLS of the HTTP server, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """The file of tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

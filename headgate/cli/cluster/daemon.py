@@ -1,7 +1,5 @@
 """`headgate daemon` and `headgate shard`: the daemons of the cluster, their maintenance, and what each leads."""
 
-from __future__ import annotations
-
 import click
 
 from headgate.cli.completion import complete_daemon

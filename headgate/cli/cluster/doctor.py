@@ -1,7 +1,5 @@
 """`headgate doctor`: check what a client, or a daemon on this machine, needs, and say what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path

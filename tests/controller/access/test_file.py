@@ -1,7 +1,5 @@
 """The access file: what it may contain, and what its errors name."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

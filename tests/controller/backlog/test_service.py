@@ -1,7 +1,5 @@
 """Backlog requests are answered in time: with Spark's count, or with the leader's own."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A check reads everything, and names what a daemon or a consumer could not read."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """A copy of a shard is a prefix of it, also while the source is written, compacted and trimmed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The daemon's commands run like those of clients, with a fake daemon and fake servers."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.headgate.cli.conftest import cluster, invoke

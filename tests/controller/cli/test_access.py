@@ -1,7 +1,5 @@
 """`headgate access`: what it prints, and its errors. It needs no cluster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands that the daemon's distribution adds to `headgate`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

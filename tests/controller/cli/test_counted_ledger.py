@@ -1,7 +1,5 @@
 """What `headgate doctor` says about the ledger that Spark counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`headgate deploy-files`."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `headgate doctor` checks for a daemon."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

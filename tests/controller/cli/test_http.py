@@ -1,7 +1,5 @@
 """`headgate http token`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.headgate.cli.conftest import Invoke

@@ -1,7 +1,5 @@
 """`headgate ledger copy` and `headgate ledger check`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

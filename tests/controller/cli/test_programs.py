@@ -1,7 +1,5 @@
 """Commands that pass their arguments to a program of its own."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

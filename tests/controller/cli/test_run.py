@@ -1,7 +1,5 @@
 """`headgate run` and `check-config` with a fake daemon: settings, signals and reloads."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

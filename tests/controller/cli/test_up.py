@@ -1,7 +1,5 @@
 """`headgate up` with a fake daemon and fake servers."""
 
-from __future__ import annotations
-
 import signal
 import tomllib
 from pathlib import Path

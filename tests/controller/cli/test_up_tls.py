@@ -1,7 +1,5 @@
 """`headgate up --tls` with a fake daemon and fake servers."""
 
-from __future__ import annotations
-
 import signal
 import tomllib
 from pathlib import Path

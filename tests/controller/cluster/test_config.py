@@ -1,7 +1,5 @@
 """What the first daemon of a cluster stores in ZooKeeper, and what a daemon refuses to find there."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How much one daemon asks of the others, and how long it waits for them. `test_cluster_status` has what they answer."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """One daemon answers for the cluster: from its own leaders, and from real HTTP servers of others."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from itertools import pairwise

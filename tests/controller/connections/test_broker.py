@@ -1,7 +1,5 @@
 """The connections to the broker use the password and the certificates that were read last."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

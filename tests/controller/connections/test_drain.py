@@ -1,7 +1,5 @@
 """The daemon's connection to the Spark process: what it reports, and when leaders check again."""
 
-from __future__ import annotations
-
 import random
 from contextlib import AsyncExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether a daemon can write to the store is known at its start, and while it leads nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Long work takes its steps over turns of the loop, in rotation, and little work is done at once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

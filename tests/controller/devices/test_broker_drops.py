@@ -1,7 +1,5 @@
 """The broker's counter of dropped messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.connections.broker import DROPPED_TOPIC, BrokerDrops

@@ -1,7 +1,5 @@
 """A device learns what became of its message, if it asks for it, and only where its user may read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages of MQTT devices are stored at least once, and acknowledged once durable."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

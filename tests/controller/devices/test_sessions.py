@@ -1,7 +1,5 @@
 """Disabling and enabling the intake of MQTT devices loses no message with a PUBACK."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import get_args

@@ -1,7 +1,5 @@
 """What MQTT devices publish to topics that do not exist is counted and logged, at a limited cost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A leader acts on the present rights of the sender. What attackers may not do is in tests/security/test_requests.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.protocol import messages as m

@@ -1,7 +1,5 @@
 """A leader answers for the cluster without waiting for it, and while its store is away."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The reply to `describe_cluster`: what is on which page, and its limits."""
 
-from __future__ import annotations
-
 from controller.leader.cluster_answers import cluster_reply
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES

@@ -1,7 +1,5 @@
 """Replies to users who have spent their rates wait, in order; others do not."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Shards that fail on their own, with the real parts of two daemons on fake servers: the other shards do not notice."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What a daemon does while it follows a shard: pauses, listings, the health of the store, and what it logs."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of operators to a leader: each reply, and which limits apply."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A large reply is sent in parts. One beyond the limit is replaced by a refusal, and the leader continues."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

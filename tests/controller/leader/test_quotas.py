@@ -1,7 +1,5 @@
 """A leader refuses what exceeds a quota, and slows down who exceeds a rate. Nothing is lost, doubled or reordered."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A late copy of a command changes nothing, whatever was commanded since: for every request that has a token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """A message on a request topic is a request of its sender, or it yields a reason."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

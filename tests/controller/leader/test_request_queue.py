@@ -1,7 +1,5 @@
 """Large requests are answered over several turns of the loop, one after the other."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

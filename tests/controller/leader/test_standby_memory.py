@@ -1,7 +1,5 @@
 """Followers keep states within the memory limit, and follow the terms of the others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """How a daemon starts a term: its attempts and their pauses, what it reads, and what it reports."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from typing import Any

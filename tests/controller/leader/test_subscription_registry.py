@@ -1,7 +1,5 @@
 """Requests about subscriptions that the leader answers or refuses."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

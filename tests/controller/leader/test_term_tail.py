@@ -1,7 +1,5 @@
 """What a daemon reads of a shard that it follows without its state."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder

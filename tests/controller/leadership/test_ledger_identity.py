@@ -1,7 +1,5 @@
 """The id of the ledger: what a daemon reads, writes once, and refuses."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

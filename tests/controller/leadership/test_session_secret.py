@@ -1,7 +1,5 @@
 """Codes and tokens that only the daemons of one cluster can derive."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The users of an embedded broker: their hashed passwords, and the rights that amqtt reads from mosquitto's file."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A throwaway certificate authority: what it signs works in a TLS handshake, and the next start uses it again."""
 
-from __future__ import annotations
-
 import ssl
 import stat
 import time

@@ -1,7 +1,5 @@
 """The data folder of a node: its lock, its files, and its ports."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """The embedded servers as real processes: start, kill, restart, orphaned children and failed starts."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The embedded servers with TLS and users, as real processes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a machine lacks for a node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A reserved port: assigned to no other socket, but usable for its server."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import sys

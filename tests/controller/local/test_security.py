@@ -1,7 +1,5 @@
 """The secrets of a node's folder. What `headgate up --tls` makes of them is tested in tests/controller/cli/test_up_tls.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from controller.local.broker_access import is_password

@@ -1,7 +1,5 @@
 """When which garbage is collected: each rule, with times as values."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.process.garbage_collection import CollectionHistory, due

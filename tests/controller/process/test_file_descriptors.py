@@ -1,7 +1,5 @@
 """A process that has few file descriptors left says so."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

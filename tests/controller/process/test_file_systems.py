@@ -1,7 +1,5 @@
 """The space of the file systems that a daemon writes to."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """The collector of the process: what it looks at, what it frees, and what it leaves as it was."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

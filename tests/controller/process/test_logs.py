@@ -1,7 +1,5 @@
 """Log lines: their format, their level, the instance, and libraries."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

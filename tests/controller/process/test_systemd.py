@@ -1,7 +1,5 @@
 """Messages to systemd."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Pruning by the leader, automatic and on command, and the deletion of data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager

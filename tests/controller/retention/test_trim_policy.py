@@ -1,7 +1,5 @@
 """Which chunks can be deleted."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.retention.trim_policy import deletable, trim_point

@@ -1,7 +1,5 @@
 """How a leader deletes old chunks, looks whether the others exist, and what the next leader does."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

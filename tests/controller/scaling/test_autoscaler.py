@@ -1,7 +1,5 @@
 """Automatic splits and merges by the leader: measured, applied, logged, counted, and across a failover."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

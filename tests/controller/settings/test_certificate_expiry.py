@@ -1,7 +1,5 @@
 """When the daemon's own certificates expire."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who can reach what the daemon listens on, judged from the settings."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from pathlib import Path

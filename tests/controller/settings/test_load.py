@@ -1,7 +1,5 @@
 """Settings: defaults, errors that name the setting, and passwords."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

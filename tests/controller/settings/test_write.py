@@ -1,7 +1,5 @@
 """Documents that headgate writes are read back as the same values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

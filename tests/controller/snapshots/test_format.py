@@ -1,7 +1,5 @@
 """A snapshot and the chunks after it restore the state of the whole ledger, field by field."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import typing

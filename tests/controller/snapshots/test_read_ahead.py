@@ -1,7 +1,5 @@
 """Chunks are read in order, and the longer they follow each other, the more of them ahead."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 

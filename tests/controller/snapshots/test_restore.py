@@ -1,7 +1,5 @@
 """Restoring from snapshots and the chunks after them; trimmed chunks are distinct from gaps."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """When the snapshot job starts, and how its process is supervised."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts become aggregates, and aggregates of aggregates say the same. Whole results are compared."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """Counting real chunks on real Spark: every chunk is counted, or the run fails."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 import pytest

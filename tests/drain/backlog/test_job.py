@@ -1,7 +1,5 @@
 """The backlog job on real Spark: which chunks it reads, what it publishes, and what it rejects."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

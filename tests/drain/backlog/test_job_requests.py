@@ -1,7 +1,5 @@
 """How long the store's answers delay a run over many shards. Without Spark: nothing is aggregated."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path

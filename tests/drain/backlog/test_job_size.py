@@ -1,7 +1,5 @@
 """How many chunks a Spark job counts, so that slow machines make progress too."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Merging rows: seek generations, removals, buckets, and which segments are drained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

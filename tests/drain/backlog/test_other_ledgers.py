@@ -1,7 +1,5 @@
 """A count is never merged with that of another ledger, wherever it is remembered. Without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rates are computed from two counts about a minute apart, by the leader's clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from drain.backlog.rates import (

@@ -1,7 +1,5 @@
 """Published results are read back unchanged. Results of other versions are rejected."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """The timestamp index: which records it keeps, how exact it is, and merging."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

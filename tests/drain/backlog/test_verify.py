@@ -1,7 +1,5 @@
 """Comparison of incremental results with a full count, also on a real ledger with real Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

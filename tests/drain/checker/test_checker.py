@@ -1,7 +1,5 @@
 """The checker alone, against a server of the same protocol that misbehaves on request. No Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The checker that reads published results: immediate, monotonic and never too early. No Spark."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

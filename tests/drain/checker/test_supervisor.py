@@ -1,7 +1,5 @@
 """The supervisor with real child processes that misbehave on request. No Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Compaction on real Spark: the same records in other objects, made visible by one manifest."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

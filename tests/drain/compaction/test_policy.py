@@ -1,7 +1,5 @@
 """Which chunks are compacted next, and how many ranges there are at most."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which run may publish its range, and what is deleted, whatever process is suspended for how long."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

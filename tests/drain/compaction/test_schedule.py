@@ -1,7 +1,5 @@
 """When the Spark process compacts, and how it handles failures."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Self

@@ -1,7 +1,5 @@
 """The backlog of an external topic: which values are known, and why others are unknown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Counting the tables of an external topic with offsets: all formats, duplicates, files that change meanwhile, faults."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

@@ -3,8 +3,6 @@
 Positions are those of a Kinesis stream: numbers with 56 digits and more, with gaps.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

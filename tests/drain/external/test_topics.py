@@ -1,8 +1,6 @@
 """Counting external topics: which queries need tables, when topics are counted, and how errors are
 reported."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 from typing import Any

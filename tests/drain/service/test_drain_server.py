@@ -1,7 +1,5 @@
 """The server of the protocol, with a real socket and without Spark."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

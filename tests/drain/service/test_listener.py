@@ -1,7 +1,5 @@
 """Who is admitted to the Spark process, over real sockets. No Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """The service in its own process, with real Spark, queried over a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

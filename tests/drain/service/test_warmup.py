@@ -1,7 +1,5 @@
 """The warm-up of a fresh JVM."""
 
-from __future__ import annotations
-
 import pytest
 
 from drain.backlog.counting import count_chunks

@@ -1,7 +1,5 @@
 """Finding a Java runtime, with scripts in place of runtimes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engines of Spark masters, and rejected settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from drain.spark.master import conf_pair, conf_problem, engine_of, is_on_this_machine

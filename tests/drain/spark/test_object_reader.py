@@ -1,8 +1,6 @@
 """The object reader on Spark's workers returns the same rows as a folder, and its errors name
 objects."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One run at a time, with a time limit that begins with the run. Functions replace Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

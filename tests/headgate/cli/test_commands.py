@@ -1,7 +1,5 @@
 """Which commands there are, with the distribution of the daemon and without it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

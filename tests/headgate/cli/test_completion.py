@@ -1,7 +1,5 @@
 """Shell completion of names, as the script of bash asks for it."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

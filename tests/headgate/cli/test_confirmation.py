@@ -1,7 +1,5 @@
 """What destroys something asks first on a terminal, and needs `--yes` elsewhere."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of every command that speaks to a cluster: `--config` and `--timeout`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

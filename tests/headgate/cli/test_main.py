@@ -1,7 +1,5 @@
 """The command line as a whole: help, one-line errors, exit codes, import time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every command that takes a time takes the same texts, refuses the same ones with the same words, and helps alike."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

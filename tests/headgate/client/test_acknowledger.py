@@ -1,7 +1,5 @@
 """When acknowledgements are sent, and what becomes of those that the leader does not store."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

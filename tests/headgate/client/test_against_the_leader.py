@@ -1,7 +1,5 @@
 """Producer, Consumer and Admin with the real leader of a shard, over a fake broker and store, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Hostile replies and announcements to a client and its producer, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which daemon is asked for the cluster, and what is said if none answers; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """One connection to a cluster: presence, leaders, repeated requests, and the commands of `Admin`."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -1,7 +1,5 @@
 """The consumer with a scripted leader, over a broker and a store in memory, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

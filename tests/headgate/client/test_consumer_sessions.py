@@ -1,7 +1,5 @@
 """The consumer during changes of leader, reconnections, and programs of the same name, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A consumer of a bucket range: it delivers its own keys and skips the others, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Subscriptions that exist before their first consumer: real Producer, Consumer, Admin and leader, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """External topics from end to end in virtual time: the real leader, and a program that reads its own source."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from contextlib import asynccontextmanager

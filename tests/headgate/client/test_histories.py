@@ -1,7 +1,5 @@
 """Consumers, and their positions, whose ledger or topic is another one than they remember; with a real leader."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """A client compares the ledger that it reads with that of the daemons."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Named producers with the real leader of a shard: what survives, and how an import continues exactly once."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

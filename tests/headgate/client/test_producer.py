@@ -1,7 +1,5 @@
 """The producer with a scripted leader, over a broker in memory, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

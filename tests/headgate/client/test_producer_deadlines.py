@@ -1,7 +1,5 @@
 """A producer with a scripted leader, in virtual time: when records expire, and what closing reports."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

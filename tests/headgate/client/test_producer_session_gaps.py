@@ -1,7 +1,5 @@
 """The producer session: deadlines, gaps, epoch bumps, and verdicts that end something."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Invalid settings of a producer are refused when they are made."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

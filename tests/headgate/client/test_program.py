@@ -1,7 +1,5 @@
 """What a program says about itself keeps to the protocol."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

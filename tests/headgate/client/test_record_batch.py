@@ -1,7 +1,5 @@
 """One batch and its waiters; test_producer.py covers the outcomes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Records between the reader and the program: what counts as delivered, skipped and acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

@@ -1,7 +1,5 @@
 """Each message of the leaders reaches who waits for it, and no one else."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Repeated requests to a leader that answers late, and which of its replies count."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Seeks while consumers run: real Producer, Consumer, Admin and leader, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Listings of a source's segments, in headgate's form and in Kinesis'."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

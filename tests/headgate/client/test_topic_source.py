@@ -1,7 +1,5 @@
 """A topic for readers notices its deletion: real leader and client, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

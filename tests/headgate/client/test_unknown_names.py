@@ -1,7 +1,5 @@
 """A name that does not exist is answered with those that do, wherever it is used and as far as the user may see them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The error of a client whose broker cannot be reached, over a real socket."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The judge of histories: each history here has one violation, or none."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any, Self
 

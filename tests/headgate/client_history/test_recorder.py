@@ -1,7 +1,5 @@
 """What a producer and a consumer record, with the real leader in virtual time, and what the command says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count

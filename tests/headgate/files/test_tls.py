@@ -1,7 +1,5 @@
 """TLS contexts from files: what a handshake with them accepts, and how an unusable file is refused."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import subprocess

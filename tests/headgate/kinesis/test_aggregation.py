@@ -1,7 +1,5 @@
 """Records that the Kinesis Producer Library packs: bytes that ``aws_kinesis_agg`` 1.2.3 has written."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

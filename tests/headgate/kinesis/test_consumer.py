@@ -1,7 +1,5 @@
 """`KinesisConsumer` in virtual time: the real leader, and a stream in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Positions of a KCL application become those of a subscription."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one line on standard error, for people and for programs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A log that cannot be written ends nothing, and what it lost is counted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

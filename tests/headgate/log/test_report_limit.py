@@ -1,7 +1,5 @@
 """An event that repeats is reported once in an interval for each of a limited number of causes."""
 
-from __future__ import annotations
-
 from headgate.log.report_limit import ConditionReport, ReportLimit
 
 

@@ -1,7 +1,5 @@
 """Background tasks end with their owner, and their failures are raised."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

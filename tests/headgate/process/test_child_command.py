@@ -1,7 +1,5 @@
 """Children of headgate: they import headgate's packages wherever they run, and end with their parent."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One child process: how it starts, ends, and dies with its parent."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

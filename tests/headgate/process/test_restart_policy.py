@@ -1,7 +1,5 @@
 """How long a child process may take to start, and when it is started again."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.backoff import Backoff

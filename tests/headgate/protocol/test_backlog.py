@@ -1,7 +1,5 @@
 """The formulas of a backlog."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What is wrong with a message surfaces when it is decoded."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

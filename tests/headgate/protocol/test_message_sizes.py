@@ -4,8 +4,6 @@ The size is computed from the structs. Each text, list and map needs its limit b
 fails this test until its limit is given.
 """
 
-from __future__ import annotations
-
 import typing
 
 import msgspec

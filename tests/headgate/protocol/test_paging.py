@@ -1,7 +1,5 @@
 """Lists are cut into pages without gaps or repetitions."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

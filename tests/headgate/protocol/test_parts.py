@@ -1,7 +1,5 @@
 """Large messages are sent in parts, and are put together whatever the network does with the parts."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Help and errors of the programs that `headgate` passes its arguments to."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

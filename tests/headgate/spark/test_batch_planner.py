@@ -1,7 +1,5 @@
 """Micro-batches over random histories of a topic: order, limits, progress, and what was pruned unread."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import msgspec

@@ -1,7 +1,5 @@
 """What of a partition is stored already, and which rows and options are refused before anything starts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

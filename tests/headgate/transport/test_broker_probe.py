@@ -1,7 +1,5 @@
 """What a broker says it accepts, and how it fails to."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The text for users about each kind of failed handshake; tests/contract has those that a real broker causes."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from dataclasses import replace

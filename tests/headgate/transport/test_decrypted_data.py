@@ -1,7 +1,5 @@
 """What TLS has decrypted is read, although no readiness of the socket announces it."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

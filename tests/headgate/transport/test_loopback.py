@@ -1,7 +1,5 @@
 """The loopback address, and that nothing else names one. A node without IPv4: tests/system/test_without_ipv4.py."""
 
-from __future__ import annotations
-
 import ast
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Properties of the real MqttTransport only: bounds, private parts of its libraries, logging, frozen brokers."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

@@ -1,7 +1,5 @@
 """What connections use of MQTT 5, and a broker that refuses it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Messages are decoded as paho decodes them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """An attempt to connect ends when it is not wanted any more, and not later than the wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Sessions stop and continue reading together."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock, call
 
 from headgate.transport.reading_window import MESSAGE_BYTES, ReadingWindow

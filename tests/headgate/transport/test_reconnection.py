@@ -1,7 +1,5 @@
 """How long a transport waits before it connects again."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings of TLS that need each other, the same for daemons and clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

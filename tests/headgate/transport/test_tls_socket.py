@@ -1,7 +1,5 @@
 """A TLS connection over real sockets, with the standard library's socket on the other side."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

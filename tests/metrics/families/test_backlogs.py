@@ -1,7 +1,5 @@
 """Backlog metrics: totals per shard, and series of the busiest subscriptions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

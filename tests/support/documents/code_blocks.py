@@ -5,8 +5,6 @@ output and standard error. Documents show real output. What differs from run to 
 replaced on both sides before they are compared, and ``...`` matches the rest. CONTRIBUTING.md describes the notation.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A complete command line is in a block of a document or the ExecStart of a unit. 
 arguments.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 It runs in this process, which has imported most of its modules: a process for each would take half a second of a processor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -3,8 +3,6 @@
 A test checks that docs/state-machines.md is up to date.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A client for tests of the command line: Admin, Producer and Consumer on topics and records in plain lists."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import deque

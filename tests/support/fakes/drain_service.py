@@ -1,7 +1,5 @@
 """A Spark process without Spark, which answers in this process and misbehaves on request."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

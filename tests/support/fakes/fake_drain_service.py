@@ -7,8 +7,6 @@ Modes: ``well``; ``mute`` (accepts requests and never answers); ``dies`` (exits 
 SOCKET.go exists).
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

@@ -5,8 +5,6 @@ pairs duplicate it, and a delay lets others overtake it. Leader announcements ca
 transferred unchanged.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar

@@ -1,7 +1,5 @@
 """A stream in memory, with the interface of `headgate.kinesis.stream.KinesisStream`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any

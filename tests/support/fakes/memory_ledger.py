@@ -1,7 +1,5 @@
 """A ledger in memory that a test grows, trims and damages chunk by chunk."""
 
-from __future__ import annotations
-
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up

@@ -1,7 +1,5 @@
 """A daemon and servers that only record what `headgate up` and `headgate run` do with them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

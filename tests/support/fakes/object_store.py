@@ -14,8 +14,6 @@ All other operations have only ``unavailable``. `damaged_reads` is the disk or t
 object itself stays intact.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import deque

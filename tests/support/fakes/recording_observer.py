@@ -1,7 +1,5 @@
 """An observer that keeps every event, for tests that compare them."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from metrics.events import Event

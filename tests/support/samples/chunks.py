@@ -1,7 +1,5 @@
 """A small chunk with entries, facts and records."""
 
-from __future__ import annotations
-
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.model import entries as e
 from headgate.model.headers import Headers

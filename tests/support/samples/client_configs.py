@@ -1,7 +1,5 @@
 """Client configurations with defaults for everything that a test does not care about."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headgate.settings.config import ClientConfig

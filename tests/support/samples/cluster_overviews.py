@@ -1,7 +1,5 @@
 """Overviews of a cluster with invented numbers, as `describe_cluster` sends them and as `Admin` returns them."""
 
-from __future__ import annotations
-
 from headgate.protocol import messages as m
 from headgate.views.cluster import (
     ClusterInfo,

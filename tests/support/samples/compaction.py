@@ -1,7 +1,5 @@
 """Compaction without Spark: chunks in, compacted objects and one manifest out."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

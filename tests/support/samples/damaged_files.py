@@ -1,7 +1,5 @@
 """Ways to damage a Parquet file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """One example of each event type, made from the types of its fields."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec

@@ -1,7 +1,5 @@
 """Random histories of one shard with every kind of entry. The same seed gives the same history."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

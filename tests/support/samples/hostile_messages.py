@@ -1,7 +1,5 @@
 """Invalid messages: noise, and valid messages that were damaged or forged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An Iceberg catalog ``lake`` in the present folder. pyiceberg reads its configuration once, when it is imported."""
 
-from __future__ import annotations
-
 import os
 
 os.environ |= {

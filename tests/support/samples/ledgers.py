@@ -1,7 +1,5 @@
 """Ledgers for tests, written with the real state and chunk format, by hand or at random."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rewrite objects of the ledger: with another format, or with other rows and a right checksum."""
 
-from __future__ import annotations
-
 import io
 import json
 

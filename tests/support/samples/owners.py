@@ -4,8 +4,6 @@ A strategy made from drawn values is built and validated for each example, which
 targets. So a holder, and the preferred owners of a key, are each one number, from a strategy that exists once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

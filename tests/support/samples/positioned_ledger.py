@@ -1,7 +1,5 @@
 """A ledger of chosen chunks with two topics, some of them compacted, and what each position in it should be."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from controller.chunk_writer.builder import ChunkBuilder

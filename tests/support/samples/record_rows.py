@@ -1,7 +1,5 @@
 """The records of a chunk as rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headgate.ledger.chunk import RecordColumns

@@ -1,7 +1,5 @@
 """Documents of the API as a leader would answer, and a source of them, for tests of the API and of the page."""
 
-from __future__ import annotations
-
 from headgate.model.entries import SubscriptionType
 from headgate.model.layout import SegmentState
 from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo

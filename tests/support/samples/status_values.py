@@ -1,7 +1,5 @@
 """The health that tests of the probes and of the server show."""
 
-from __future__ import annotations
-
 from metrics.health import HealthFacts
 
 HEALTHY_FACTS = HealthFacts(

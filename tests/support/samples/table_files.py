@@ -1,7 +1,5 @@
 """Tables of external topics: a folder of files, a Delta table, and an Iceberg table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A ledger in a folder that was compacted and trimmed, and what commands and programs get of a topic of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

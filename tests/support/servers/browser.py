@@ -4,8 +4,6 @@ https://chromedevtools.github.io/devtools-protocol/ describes the messages. A pa
 gets the token of its address, as a person would type it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

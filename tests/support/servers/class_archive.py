@@ -7,8 +7,6 @@ ignores the archive, and so does everything here while there is none. headgate i
 and keeps it for months.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

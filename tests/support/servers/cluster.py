@@ -3,8 +3,6 @@
 Without Spark, because these tests do not wait for drains.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

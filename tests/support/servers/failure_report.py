@@ -5,8 +5,6 @@ Files are found by suffix below pytest's temporary folder; their content from be
 functions named pytest_* are hooks, active for the tests beside a conftest.py that imports them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """An HTTP server of the daemon on loopback, whose facts a test can change, and a client."""
 
-from __future__ import annotations
-
 import ssl
 
 import aiohttp

@@ -1,7 +1,5 @@
 """kinesis-local of npm: a server on loopback that speaks the API of Kinesis. Streams are in its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -5,8 +5,6 @@ ports, and everything written in it is gone when it ends. Needs root on Linux wi
 container engine and no image. Folders of other file systems, and below /tmp, are visible only if they are ``shared``.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """One `headgate up` in a folder of its own, on ports that stay reserved while it is down."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """Packages of npm, installed once per lock file in pytest's cache."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import shutil

@@ -4,8 +4,6 @@ Every process dies with this one. Each carries an identifier of its test run in 
 inherit, so that a test can find what is left of it. Tests wait for conditions; `TIMEOUT_FACTOR` scales every deadline.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A real Prometheus with a configuration of ours."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import AsyncIterator

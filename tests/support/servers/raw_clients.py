@@ -1,7 +1,5 @@
 """Connections to the broker for tests that send what no client library would send, or watch what it sends."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headgate.client.connection import Client

@@ -1,7 +1,5 @@
 """The brokers that contract suites run against: the fake, mosquitto without and with TLS, and amqtt."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

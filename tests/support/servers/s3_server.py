@@ -5,8 +5,6 @@ at a time, which gives the guarantee of S3 for one key. The server runs in this 
 accepts any credentials. Clients find it through environment variables, see `environment()`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A server that answers an MQTT CONNECT with given bytes, for what no real broker can be made to say."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

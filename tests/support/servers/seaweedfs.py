@@ -1,7 +1,5 @@
 """SeaweedFS: a second server of S3 with put-if-absent, from a wheel with its program."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A ZooKeeper that speaks TLS only, and requires a certificate of each client."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A local cluster with users of its own, and a broker whose log names every refusal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

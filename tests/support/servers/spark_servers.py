@@ -5,8 +5,6 @@ loopback ports, write below one folder, and are killed with this process
 (headgate.process.parent_death_signal).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """mosquitto with TLS, whose certificates a throwaway authority signs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path

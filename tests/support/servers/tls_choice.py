@@ -1,7 +1,5 @@
 """Which files of system tests run with TLS, users and passwords (``--tls``)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 CHOICES: Final = ("half", "all", "none")

@@ -1,7 +1,5 @@
 """TLS handshakes that a server or the client must refuse."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 

@@ -1,7 +1,5 @@
 """A shard state to which the decisions of commands are applied, as the leader does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

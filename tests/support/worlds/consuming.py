@@ -1,7 +1,5 @@
 """Shared steps of consumer tests: open one, read records, inspect its messages to the leader."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

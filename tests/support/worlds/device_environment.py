@@ -1,7 +1,5 @@
 """A shard with successive leaders, and a broker that MQTT devices publish to."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The election services of the contract suite: the fake, and a real ZooKeeper behind proxies; and a candidate."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine

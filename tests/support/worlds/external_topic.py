@@ -1,7 +1,5 @@
 """One shard whose topics are external, in virtual time."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 from drain.protocol import DrainedResponse

@@ -1,7 +1,5 @@
 """Tests of ingestion: clients behind a faulty transport, single requests, and checks against the ledger."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Programs of users against `OneShard`: what tests of clients with a real leader share."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

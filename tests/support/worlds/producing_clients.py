@@ -1,7 +1,5 @@
 """Bare clients that create a topic and produce to `OneShard`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A producer session whose leader is played by the test, call by call."""
 
-from __future__ import annotations
-
 import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession

@@ -4,8 +4,6 @@
 and an entry that breaks an invariant fails the test. Wall time follows the loop's clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

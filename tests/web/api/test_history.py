@@ -1,7 +1,5 @@
 """Rates and backlogs over time: what a sample is derived from, and how many are kept."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """The parts of the daemons become one overview."""
 
-from __future__ import annotations
-
 from tests.support.samples.status_documents import (
     NOW_MS,
     daemon_document,

@@ -1,7 +1,5 @@
 """Queries are read strictly, and pages follow each other without gaps."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.samples.status_documents import NOW_MS, subscription_summary, topic_summary

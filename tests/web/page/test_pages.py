@@ -1,7 +1,5 @@
 """What the pages show, as text of their HTML."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from dataclasses import fields
 from pathlib import Path

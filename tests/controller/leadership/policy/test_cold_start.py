@@ -1,7 +1,5 @@
 """Which shards a daemon leaves to others before it has restored them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The rules of leadership safety, one table each."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

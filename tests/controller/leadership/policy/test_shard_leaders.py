@@ -1,7 +1,5 @@
 """A shard has a leader if this daemon leads it, or if the holder of its lock started the newest term."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Loads of shards: measured, smoothed, reported rarely, and the same for every daemon that reads the reports."""
 
-from __future__ import annotations
-
 import pytest
 
 from controller.leadership.policy.shard_load import Arrivals, ShardLoads, message_cost, shard_loads

@@ -1,7 +1,5 @@
 """Which followed shards stay in memory, rule by rule."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Which daemons keep the state of a shard: rules by example, and properties of all views."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sockets and credentials of the ZooKeeper connection. tests/contract has the rest, with real servers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

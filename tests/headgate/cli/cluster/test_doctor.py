@@ -1,7 +1,5 @@
 """`headgate doctor`: what a client checks, against servers of the test, and what the command does with findings."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

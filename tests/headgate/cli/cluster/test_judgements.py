@@ -1,7 +1,5 @@
 """What `headgate doctor` makes of measured values."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.cli.cluster import judgements as judge

@@ -1,7 +1,5 @@
 """`headgate status`: one screen, JSON, again and again, and no leader."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """What `headgate status` shows of a cluster, on one screen of 80 columns."""
 
-from __future__ import annotations
-
 from headgate.cli.cluster.status_report import (
     MAX_SUBSCRIPTIONS,
     report_lines,

@@ -1,7 +1,5 @@
 """`headgate consume`: format of a line, acknowledgements, and exit conditions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

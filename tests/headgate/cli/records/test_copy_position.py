@@ -1,7 +1,5 @@
 """A copy in any number of runs has each record once, each key in order, with small positions."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

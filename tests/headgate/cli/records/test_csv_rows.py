@@ -1,7 +1,5 @@
 """Rows of CSV: what csv.writer writes comes back, what is no record is named, and a run continues after a row."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

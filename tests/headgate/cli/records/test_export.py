@@ -1,7 +1,5 @@
 """`headgate export`: what it prints, what it reports to its subscription, and what it refuses before it reads."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

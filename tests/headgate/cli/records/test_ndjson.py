@@ -1,7 +1,5 @@
 """Newline-delimited JSON: lines, keys, values and positions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

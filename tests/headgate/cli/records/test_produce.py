@@ -1,7 +1,5 @@
 """`headgate produce`: sent records, counts, errors that stop it, and resuming."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import partial

@@ -1,7 +1,5 @@
 """`headgate producer`: tables, JSON and deletion of named producers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

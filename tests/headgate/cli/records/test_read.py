@@ -1,7 +1,5 @@
 """`headgate read`: where it begins and ends, what it prints, and wrong options."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 import pytest

@@ -1,7 +1,5 @@
 """What one command writes and another reads is the same, byte for byte: each pair of them, for all records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """`headgate backlog`: its requests and its output."""
 
-from __future__ import annotations
-
 import json
 import sys
 

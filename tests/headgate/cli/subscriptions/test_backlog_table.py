@@ -1,7 +1,5 @@
 """The format of backlogs in a terminal."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

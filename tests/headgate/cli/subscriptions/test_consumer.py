@@ -1,7 +1,5 @@
 """`headgate consumer`: tables, documents, requests and questions."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """`headgate subscription create`: requests, output and rejected arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

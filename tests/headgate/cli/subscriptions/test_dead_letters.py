@@ -3,8 +3,6 @@
 Over a fake broker and store, in virtual time.
 """
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import pytest

@@ -1,7 +1,5 @@
 """`headgate explain` and `headgate plan`: requests and output."""
 
-from __future__ import annotations
-
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 

@@ -1,7 +1,5 @@
 """Which positions fit a topic: each rule of the file, and each refusal with its reason."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

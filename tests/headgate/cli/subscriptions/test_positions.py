@@ -1,7 +1,5 @@
 """`headgate subscription export` and `import`: requests, questions and refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`headgate subscription seek` and `set-order`: requests, output and rejected arguments."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """Standard streams: a slow reader or a silent writer leaves the loop running."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """What a client command logs to standard error."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """The drawing of a topic's segments."""
 
-from __future__ import annotations
-
 from headgate.cli.topics.segment_tree import draw_topic
 from tests.support.fakes.cli_client import segment, topic
 

@@ -1,7 +1,5 @@
 """`headgate topic` and `headgate subscription`: requests and output."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

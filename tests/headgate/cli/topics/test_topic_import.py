@@ -1,7 +1,5 @@
 """`headgate topic import`: formats, requests, and the display of external topics."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`headgate topic copy`: what is sent, where it continues, and refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sizes of batches, from what is unanswered."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.client.decisions.batch_growth import BatchGrowth

@@ -1,7 +1,5 @@
 """A client believes replies: no announcement, and no reply that a later term could contradict."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The producer session as dialogues: events, and the commands that follow."""
 
-from __future__ import annotations
-
 from typing import get_type_hints
 
 import pytest

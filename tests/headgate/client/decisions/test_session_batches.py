@@ -1,7 +1,5 @@
 """The batches of a producer session: which replies are expected, what is counted, and what gets another number."""
 
-from __future__ import annotations
-
 import pytest
 
 from headgate.client.decisions.session_batches import Outcome, RoundTrip

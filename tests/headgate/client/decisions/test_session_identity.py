@@ -1,7 +1,5 @@
 """When a producer session requests an identity, and which replies count."""
 
-from __future__ import annotations
-
 from headgate.client.decisions.session_batches import Outcome
 from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol import messages as m

@@ -1,7 +1,5 @@
 """Only a reply of the leader makes an acknowledgement stored, whatever happens in between."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """`Consumer.run` and the callbacks of segments, with a scripted leader, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

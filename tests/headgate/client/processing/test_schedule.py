@@ -1,7 +1,5 @@
 """What `Schedule` promises, over random arrivals, outcomes, revocations and losses of segments."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest
