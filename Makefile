@@ -50,7 +50,7 @@ SBOM ?= dist/headgate.cdx.json
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulation security spark \
-  system simulate nightly mutation docs performance constraints deb deb-test sbom clean
+  system simulate nightly mutation docs performance record constraints deb deb-test sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -183,6 +183,9 @@ sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.
 docs: $(DOCS_STAMP) ## Build the site into build/docs; a broken link or an undocumented setting fails
 	@PYTHONPATH=.:docs $(BIN)/python -m sitebuild
 	@echo "open build/docs/index.html"
+
+record: $(TEST_STAMP) ## For a release: write tests/recorded/VERSION/ledger.tar.xz, which every later version must read
+	$(BIN)/python -m tests.recorded.recording
 
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md; on a quiet machine
 	@$(INSTALL) -r constraints-peers.txt

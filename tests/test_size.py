@@ -26,7 +26,7 @@ LINES = {
     "tests": (("tests",), "*.*", 81_620),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
-GENERATED = ("__pycache__", "node_modules", "package-lock.json")
+GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")
 FUNCTION = re.compile(r"\s*(?:async )?def (\w+)")
 FUNCTION_LINES = 60
 """A screen. The signature counts, and so do the docstring and nested functions."""

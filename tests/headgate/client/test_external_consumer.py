@@ -15,24 +15,13 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.support.waiting import until
-from tests.support.worlds.external_topic import ExternalTopicShard, world
+from tests.support.worlds.external_topic import SPLIT, ExternalTopicShard, layout, seg, world
 from tests.support.worlds.one_shard_programs import SMALL, client
 
 pytestmark = pytest.mark.looptime
 
 RECORDS = 20
 """In each shard of the source."""
-
-
-def seg(label: str, first: int, last: int, parents: str = "", sealed: bool = False) -> SegmentImport:
-    return SegmentImport(segment=label, hashes=(str(first), str(last)), parents=list(parents), sealed=sealed)
-
-
-def layout(*segments: SegmentImport) -> ExternalLayout:
-    return ExternalLayout(segments, positions="opaque", hash_bits=4)
-
-
-SPLIT = layout(seg("a", 0, 15, sealed=True), seg("b", 0, 7, "a"), seg("c", 8, 15, "a"))
 
 
 class Source:

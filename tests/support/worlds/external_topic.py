@@ -4,8 +4,21 @@ from contextlib import asynccontextmanager
 
 from drain.protocol import DrainedResponse
 from headgate.client.admin import Admin
+from headgate.client.source_listing import ExternalLayout
+from headgate.protocol.messages import SegmentImport
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client
+
+
+def seg(label: str, first: int, last: int, parents: str = "", sealed: bool = False) -> SegmentImport:
+    return SegmentImport(segment=label, hashes=(str(first), str(last)), parents=list(parents), sealed=sealed)
+
+
+def layout(*segments: SegmentImport) -> ExternalLayout:
+    return ExternalLayout(segments, positions="opaque", hash_bits=4)
+
+
+SPLIT = layout(seg("a", 0, 15, sealed=True), seg("b", 0, 7, "a"), seg("c", 8, 15, "a"))
 
 
 class ExternalTopicShard(OneShard):

@@ -156,6 +156,7 @@ class OneShard:
         self.transfers: list[str] = []
         """Daemons to which the shard was to be transferred."""
         self.yields_to_contender = False
+        self.trim_delay_seconds: float | None = None
         self.clock_ahead_ms = 0
         """How far the leader's wall clock is ahead."""
         self.drained_segments: dict[int, int] = {}
@@ -195,6 +196,7 @@ class OneShard:
             rng=random.Random(1),
             new_producer_id=partial(next, self.producer_ids),
             open_session=self.open_session,
+            trim_delay_seconds=self.trim_delay_seconds,
             overview=lambda: self.overview(instance, leader),
             operations=NoOtherDaemons(self, instance),
             trace_commits=self.trace_commits,
