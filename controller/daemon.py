@@ -38,6 +38,7 @@ from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
+from controller.leadership.policy.feature_levels import supported
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
@@ -190,14 +191,14 @@ class Daemon:
         ]
         self._cluster_status.controllers = self._controllers
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby)
+        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config)
         spreader.own.broker_changed(transport.connected)
         await spreader.own.register()
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
         beside = [
-            tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
+            tasks.create_task(self._snapshot_scheduler(store, spreader).run(), name="snapshots"),
             tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
             tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
@@ -355,7 +356,7 @@ class Daemon:
         problem = self.instruments.store_problems.get("create")
         return None if problem is None else f"the last write to the store has failed: {problem}"
 
-    def _shard_spreader(self, elections: Elections, standby: StandbyMemory) -> ShardSpreader:
+    def _shard_spreader(self, elections: Elections, standby: StandbyMemory, config: ClusterConfig) -> ShardSpreader:
         return ShardSpreader(
             instance=self.instance,
             elections=elections,
@@ -363,18 +364,20 @@ class Daemon:
             settings=lambda: self.settings.spread,
             standby=standby,
             replicas=lambda: self.settings.standby.replicas,
-            record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate")),
+            record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate"), levels=supported()),
+            level=config.level,
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
         )
 
-    def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
+    def _snapshot_scheduler(self, store: Store, spreader: ShardSpreader) -> SnapshotScheduler:
         settings = self.settings.snapshots
         return SnapshotScheduler(
             store=store,
             ledger_url=self.settings.ledger.url,
             chunks=settings.min_chunks,
             pause_seconds=settings.min_interval_seconds,
+            level=lambda: spreader.view.level,
             heads=lambda: {leader.state.shard: leader.commit.durable for leader in self._active_leaders()},
             observer=self.instruments,
         )

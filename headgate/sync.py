@@ -414,6 +414,7 @@ class Admin(_Facade[admin.Admin]):
     backlog = _blocking(admin.Admin.backlog)
     describe_cluster = _blocking(admin.Admin.describe_cluster)
     transfer_shard = _blocking(admin.Admin.transfer_shard)
+    raise_feature_level = _blocking(admin.Admin.raise_feature_level)
     set_maintenance = _blocking(admin.Admin.set_maintenance)
     describe_subscription = _blocking(admin.Admin.describe_subscription)
     explain = _blocking(admin.Admin.explain)

@@ -17,9 +17,9 @@ PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard",
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
     # Spark source and sink 1 060, lakehouse tables 850, Kinesis 950, external tables in Delta and Iceberg 640, client
-    # histories with their judge 360, sending in lists 190, workers of handlers 80, parts of divided classes 200: what could
-    # not be removed for them; the aim is 51 000.
-    "product": (PRODUCT, "*.py", 65_460),
+    # histories with their judge 360, sending in lists 190, workers of handlers 80, parts of divided classes 200, feature
+    # levels 200: what could not be removed for them; the aim is 51 000.
+    "product": (PRODUCT, "*.py", 65_660),
     "tools": (TOOLS, "*.py", 12_525),  # benchmarks beside other brokers 430, and on a slow bucket 250; the aim is 8 500
     "javascript": (("clients/javascript",), "*.*s", 1_800),  # sources, examples, tests and types
     # Data included; those of Spark, tables and Kinesis 2 470; the aim is 66 000.

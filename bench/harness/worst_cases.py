@@ -491,6 +491,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.DescribeBacklog: {"wide": Case(wide, _asked(m.DescribeBacklog)), "many": Case(many, _asked(m.DescribeBacklog))},
     m.DescribeCluster: {"wide": Case(wide, _asked(m.DescribeCluster)), "many": Case(many, _asked(m.DescribeCluster))},
     m.TransferShard: {"own": Case(plain, _asked(m.TransferShard, daemon=name_of(0), token="1"), refused=True)},  # noqa: S106
+    m.RaiseLevel: {"own": Case(plain, _asked(m.RaiseLevel, level=1, token="1"))},  # noqa: S106
     m.SetMaintenance: {"own": Case(plain, _asked(m.SetMaintenance, daemon=name_of(0), on=True, token="1"))},  # noqa: S106
     m.DescribeSubscription: {
         "wide": Case(wide, _asked(m.DescribeSubscription, **_on("crowd"))),

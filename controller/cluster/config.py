@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import structlog
 
 from controller.leadership.election import Registry
+from controller.leadership.policy.feature_levels import join_problem, level_of, supported
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import MAX_SHARDS
@@ -80,6 +82,8 @@ class ClusterConfig:
     """What the first daemon of a cluster fixed."""
 
     shards: int
+    level: int
+    """The feature level when this daemon joined."""
     session_secret: SessionSecret
     ledger: LedgerIdentity
 
@@ -114,6 +118,7 @@ async def join_cluster(
 
 async def _join(registry: Registry, settings: Settings, node: str, store: Store) -> ClusterConfig:
     wanted = {
+        "level": supported()[1],
         "shards": settings.cluster.shards,
         "ledger_url": settings.ledger.url,
         "session_secret": SessionSecret.new_digits(),
@@ -131,7 +136,7 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
     except StoreUnavailableError as error:
         # Each shard compares again before it leads.
         log.warning("ledger.unidentified", reason=str(error))
-    return ClusterConfig(shards, secret, ledger)
+    return ClusterConfig(shards, level_of(stored), secret, ledger)
 
 
 async def require_shards(store: Store, shards: int) -> None:
@@ -168,6 +173,10 @@ async def require_format(store: Store) -> None:
 
 
 def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[int, SessionSecret]:
+    if not (level := level_of(config)):
+        raise ConfigError(f"ZooKeeper node {node}: level is {config['level']!r}; restore the feature level that it was")
+    if (problem := join_problem(level, version("headgate"))) is not None:
+        raise ConfigError(problem)
     shards = config.get("shards")
     if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
         raise ConfigError(

@@ -168,8 +168,9 @@ class ClusterStatus:
         await self._instances.get()
         own, others = await asyncio.gather(self.part(), self._peers.parts())
         parts = [own, *map(self._with_spread, others)]
+        level = None if self.spreader is None else self.spreader.feature_level
         return await asyncio.to_thread(
-            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts
+            merged, self._cluster, self._instance, self._now_ms(), len(self.controllers), parts, level
         )
 
     def _with_spread(self, part: DaemonPart) -> DaemonPart:

@@ -28,7 +28,7 @@ DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 
 
 class Operations(Protocol):
-    """What a daemon can do for an operator. Both return why it was not done, None if it was."""
+    """What a daemon can do for an operator. All return why it was not done, None if it was."""
 
     async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
         """Transfer a shard that this daemon leads; to itself: keep it.
@@ -38,6 +38,9 @@ class Operations(Protocol):
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """Begin or end the maintenance of a daemon, unless a command with this token has done it before."""
+
+    async def raise_level(self, level: int) -> str | None:
+        """Raise the cluster's feature level, if every daemon supports the new one. One that is reached stays."""
 
 
 OnRecords: TypeAlias = Callable[[RecordColumns], None]

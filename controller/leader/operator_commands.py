@@ -1,4 +1,4 @@
-"""Answers the requests of operators about daemons and shards: transfers and maintenance.
+"""Answers the requests of operators about daemons and shards: transfers, maintenance and the feature level.
 
 1. A transfer that succeeds is answered by the new leader, to which the client repeats its request. A daemon that is
    asked for a shard which it leads keeps it: the spread moves others instead.
@@ -6,7 +6,7 @@
 3. At most `MAX_PENDING` requests wait. Further ones are ``unavailable``, so clients repeat them.
 4. A repeated token gets the outcome of the first copy, and executes nothing. A transfer is for one term, because it
    ends the term: a copy that arrives in a later one is refused for its envelope. Maintenance outlasts terms, so what
-   stores it remembers the tokens as well.
+   stores it remembers the tokens as well. A feature level that is reached stays.
 """
 
 import asyncio
@@ -41,6 +41,7 @@ class OperatorCommands:
     def handlers(self) -> list[Registration]:
         return [
             handler(m.TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
+            handler(m.RaiseLevel, lambda request, _: self._defer(request.token, partial(self._raise_level, request))),
             handler(m.SetMaintenance, lambda request, _: self._defer(request.token, partial(self._maintain, request))),
         ]
 
@@ -67,6 +68,10 @@ class OperatorCommands:
         if problem is not None:
             return Refusal("invalid", problem)
         return m.Done() if request.daemon == self._instance else None
+
+    async def _raise_level(self, request: m.RaiseLevel, operations: Operations) -> Answer:
+        problem = await operations.raise_level(request.level)
+        return m.Done() if problem is None else Refusal("invalid", problem)
 
     async def _maintain(self, request: m.SetMaintenance, operations: Operations) -> Answer:
         problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from controller.leader.leader import ShardLeader
 from controller.leadership.election import Registry
@@ -59,9 +60,8 @@ class Registration:
         """Register the loads, and whether this daemon is settled, leaving or able to lead, after a change."""
         now = asyncio.get_running_loop().time()
         self._servers.store.note(works=not self.writes_fail(), now=now)
-        record = InstanceRecord(
-            url=self.record.url,
-            version=self.record.version,
+        record = replace(
+            self.record,
             settled=now - self._live_since >= self._settings().settle_seconds,
             leaving=self.leaving,
             readiness=readiness(self._servers, now),

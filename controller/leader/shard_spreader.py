@@ -25,6 +25,7 @@ from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardCo
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections, ElectionsUnreachableError
 from controller.leadership.policy.cold_start import left_to_others
+from controller.leadership.policy.feature_levels import join_problem, judged, level_of
 from controller.leadership.policy.instance_record import InstanceRecord, read_record
 from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.readiness import LACKS
@@ -34,7 +35,8 @@ from controller.leadership.policy.successors import Successors, successors
 from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
-from headgate.views.cluster import SpreadState
+from headgate.errors import ConfigError
+from headgate.views.cluster import FeatureLevel, SpreadState
 from metrics import events
 
 VIEW_INTERVAL_SECONDS: Final = 2.0
@@ -57,6 +59,8 @@ class View:
 
     records: Mapping[str, InstanceRecord] = field(default_factory=dict)
     maintenance: frozenset[str] = frozenset()
+    level: int = 0
+    """The cluster's feature level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,14 @@ class ShardSpreader:
         record: InstanceRecord,
         writes_fail: Callable[[], bool],
         observer: events.Observer,
+        level: int = 0,
     ) -> None:
         """``replicas``: how many daemons keep the state of a shard beside its leader.
 
         ``record`` is what this daemon registers; what changes is added. ``writes_fail``: whether its last write to the
         store has failed.
         """
-        self.view = View()
+        self.view = View(level=level)
         self.decided = Decided()
         self._instance = instance
         self._elections = elections
@@ -168,6 +173,30 @@ class ShardSpreader:
         log.info("daemon.maintenance", daemon=daemon, on=on)
         return None
 
+    async def raise_level(self, level: int) -> str | None:
+        """See `controller.leader.operator_commands.Operations`."""
+        if not await self._look() or (known := self.feature_level) is None:
+            return "ZooKeeper cannot be reached; try again"
+        if level <= known.level:
+            return None
+        if level != known.newest or known.problems:
+            reasons = known.problems or (f"the newest level that a live daemon supports is {known.newest}",)
+            return f"not every daemon supports feature level {level}: {'; '.join(reasons)}"
+        try:
+            await self._elections.registry.change_config(
+                lambda config: config | {"level": level} if level_of(config) == known.level else None
+            )
+        except ElectionsUnreachableError as error:
+            return str(error)
+        log.info("cluster.level_raised", level=level, before=known.level)
+        return None
+
+    @property
+    def feature_level(self) -> FeatureLevel | None:
+        """The cluster's level, and which one it could have; None without a view."""
+        levels = {name: record.levels for name, record in self.view.records.items()}
+        return judged(self.view.level, levels, self.view.maintenance) if levels and self.view.level else None
+
     @property
     def state(self) -> SpreadState:
         """What the spread may do with this daemon; see `state_of`."""
@@ -208,14 +237,22 @@ class ShardSpreader:
         self.own.weigh([each.leader for each in self._controllers if each.leader is not None], holders, others)
 
     async def _look(self) -> bool:
-        """Refresh the view; return whether ZooKeeper answered."""
+        """Refresh the view; return whether ZooKeeper answered.
+
+        Raises ConfigError: the cluster has a feature level that this version does not support. An older daemon that
+        starts while the level is raised finds it here.
+        """
         instances = await self._elections.registry.instances()
         maintenance = await self._elections.registry.maintenance()
+        config = await self._elections.registry.config()
         if instances is None or maintenance is None:
             return False
-        if instances != self._instances or maintenance != self.view.maintenance:
+        level = level_of(config or {"level": 0}) or self.view.level
+        if level and (problem := join_problem(level, self.own.record.version)) is not None:
+            raise ConfigError(problem)
+        if (instances, maintenance, level) != (self._instances, self.view.maintenance, self.view.level):
             self._instances = instances
-            self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance)
+            self.view = View({name: read_record(data) for name, data in instances.items()}, maintenance, level)
             # A daemon that is gone may be able to lead when it returns.
             self._abandoned = {key: each for key, each in self._abandoned.items() if key[1] in instances}
         return True

@@ -111,6 +111,15 @@ class Registry(Protocol):
             ConfigError: the stored data is not a config.
         """
 
+    async def config(self) -> dict[str, Any] | None:
+        """Return the cluster's config as it is now; None without contact, or if it is damaged."""
+
+    async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """Store what ``change`` makes of the config; None: nothing. It is called again if another daemon was faster.
+
+        Raises ElectionsUnreachableError.
+        """
+
     async def claim_ledger(self, ledger_id: str) -> str:
         """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none.
 

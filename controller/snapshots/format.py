@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from controller.leadership.policy.feature_levels import FIRST, supported
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
@@ -33,6 +34,9 @@ from shard.state.topic import Topic
 from shard.steps import Steps
 
 FORMAT: Final = 7
+FIELDS_SINCE: Final[dict[str, int]] = {}
+"""Field → the feature level that allows it. Below that level it has its default, and a snapshot does not name it: the
+version before can read it."""
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
@@ -84,10 +88,11 @@ class _File(msgspec.Struct, kw_only=True):
     """In the order in which they are restored."""
 
 
-def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
-    """Return ``state``, which must be the state after a complete chunk, as bytes."""
+def encode_snapshot(state: ShardState, *, written_at_ms: int, level: int = supported()[1]) -> bytes:
+    """Return ``state``, the state after a complete chunk, as bytes. ``level``: the feature level of the cluster."""
+    fields = sorted(name for name in FIELDS if FIELDS_SINCE.get(name, FIRST) <= level)
     header = SnapshotHeader(
-        format=FORMAT, shard=state.shard, chunk=state.chunk, written_at_ms=written_at_ms, fields=sorted(FIELDS)
+        format=FORMAT, shard=state.shard, chunk=state.chunk, written_at_ms=written_at_ms, fields=fields
     )
     core = _Core(
         **{name: getattr(state, name) for name in _OF_STATE},

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from controller.leadership.policy.feature_levels import supported
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
@@ -32,7 +33,7 @@ be reading. Chunks are deleted only below the oldest of them, so that each has t
 it."""
 
 
-async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> int | None:
+async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int, level: int = supported()[1]) -> int | None:
     """Write a snapshot at the end of the ledger and delete old ones; return its chunk.
 
     None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and
@@ -43,7 +44,7 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     if (numbers or not last) and max(numbers, default=0) - last < max(1, least_chunks):
         return None
     state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None, complete_now)
-    data = encode_snapshot(state, written_at_ms=now_ms)
+    data = encode_snapshot(state, written_at_ms=now_ms, level=level)
     # A chunk can be read before it is durable. A power failure must not leave a snapshot that is ahead of the ledger.
     await ledger.make_durable()
     # This process may have been suspended since it read the end.
@@ -62,14 +63,14 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> in
     return state.chunk
 
 
-async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
+async def _run(url: str, shards: Sequence[int], least_chunks: int, level: int) -> int:
     store = open_store(url)
     code = 0
     for shard in shards:
         began = time.monotonic()
         try:
             number = await take_snapshot(
-                Ledger(store, shard), least_chunks=least_chunks, now_ms=time.time_ns() // 1_000_000
+                Ledger(store, shard), least_chunks=least_chunks, now_ms=time.time_ns() // 1_000_000, level=level
             )
         except HeadgateError as error:
             print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
@@ -90,13 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")
     parser.add_argument("--chunks", type=int, default=1, help="minimum of new chunks for a new snapshot (default: 1)")
+    level = supported()[1]
+    parser.add_argument("--level", type=int, default=level, help=f"feature level of the cluster (default: {level})")
     parser.add_argument("--parent", type=int, help="process id of the parent to die with")
     arguments = parser.parse_args(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
         os.nice(10)  # Clients wait for the daemon, not for this job.
     try:
-        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks))
+        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks, arguments.level))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2

@@ -38,13 +38,15 @@ class SnapshotScheduler:
         chunks: int,
         pause_seconds: float,
         heads: Callable[[], Mapping[int, int]],
+        level: Callable[[], int],
         observer: events.Observer,
     ) -> None:
-        """``heads`` returns the durable head of every shard led here."""
+        """``heads`` returns the durable head of every shard led here; ``level``: the cluster's feature level."""
         self._store = store
         self._chunks = chunks
         self._pause_seconds = pause_seconds
         self._heads = heads
+        self._level = level
         self._observer = observer
         self._command = [
             *python_module("controller.snapshots.job", "--ledger", ledger_url),
@@ -96,7 +98,8 @@ class SnapshotScheduler:
             self._observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
-        command = [*self._command, *(argument for shard in shards for argument in ("--shard", str(shard)))]
+        which = [argument for shard in shards for argument in ("--shard", str(shard))]
+        command = [*self._command, "--level", str(self._level()), *which]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

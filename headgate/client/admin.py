@@ -118,11 +118,22 @@ class Admin:
         Returns once it is stored. The transfers follow within seconds. Raises RequestRejectedError if no such daemon
         is live.
         """
-        request = m.SetMaintenance(daemon=daemon, on=on, token=self._token())
+        await self._request_any(m.SetMaintenance(daemon=daemon, on=on, token=self._token()))
+
+    async def _request_any(self, request: m.AnyRequestBody) -> None:
+        """Send a command to the leader of any shard; raises NoLeaderError if there is none."""
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
         if not led:
             raise NoLeaderError("no shard has a leader that could store it; it was not stored")
         await self._request(led[0], request, m.Done)
+
+    async def raise_feature_level(self, level: int) -> None:
+        """Raise the feature level of the cluster to ``level``, which daemons of older versions do not support.
+
+        ``feature_level`` of `describe_cluster` says which level is possible. One that the cluster has already is no
+        error. Raises RequestRejectedError, which names the daemons that do not support it.
+        """
+        await self._request_any(m.RaiseLevel(level=level, token=self._token()))
 
     # Topics
 

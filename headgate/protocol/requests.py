@@ -66,6 +66,16 @@ class SetMaintenance(RequestBody, frozen=True, tag="set_maintenance"):
     token: Token
 
 
+class RaiseLevel(RequestBody, frozen=True, tag="raise_level"):
+    """Raise the feature level of the cluster, if every daemon supports ``level``. Any leader does it.
+
+    A level that the cluster has already is ``done``, so a late copy changes nothing.
+    """
+
+    level: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    token: Token
+
+
 def _require_whole_identity(producer_id: int | None, producer_epoch: int, sequence: int | None) -> None:
     """Raise ValueError if a batch states a part of an identity: a field with a typing error would go unnoticed."""
     if (producer_id is None) != (sequence is None):

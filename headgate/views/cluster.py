@@ -18,6 +18,8 @@ MAX_REASON_CHARACTERS: Final = 500
 """A reply cuts a longer reason: that of an unreadable ledger names every shard."""
 MAX_BLOCKING_SEGMENTS: Final = 5
 """Segments that a subscription waits for; the first ones are named."""
+MAX_LEVEL_PROBLEMS: Final = 10
+"""More daemons that hold an upgrade back are only counted."""
 
 
 class ComponentState(StrEnum):
@@ -122,6 +124,16 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """External topics: why a value is unknown."""
 
 
+class FeatureLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemons of a cluster may write, and which level they could have."""
+
+    level: int
+    newest: int
+    """The last level that a live daemon supports. `headgate cluster upgrade` raises the level to it."""
+    problems: tuple[str, ...] = ()
+    """Why it cannot be raised yet: daemons that do not support the newest level, or of which that is not known."""
+
+
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The whole cluster. A reply describes at most 100 daemons; ``totals`` counts all."""
 
@@ -133,6 +145,8 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Every daemon answered, and every shard has a leader."""
     shards: tuple[ShardInfo, ...]
     totals: ClusterTotals
+    feature_level: FeatureLevel | None = None
+    """None: the daemon that answered has not heard of it yet."""
     daemons: tuple[DaemonInfo, ...] = ()
     subscriptions: tuple[SubscriptionSummary, ...] = ()
     """By topic and name."""

@@ -64,6 +64,7 @@ _ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
     m.DescribeBacklog: _on_optional_topic,
     m.DescribeCluster: _on_all_topics,
     m.TransferShard: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    m.RaiseLevel: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
     m.SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
     m.DescribeTopic: _on_topic(Action.DESCRIBE),
     m.DescribeSubscription: _on_subscription(Action.DESCRIBE),

@@ -248,6 +248,24 @@ async def test_a_cluster_keeps_the_first_ledger_that_claims_it(join: Join) -> No
     assert await b.elections.registry.cluster_config({"shards": 8}) == {"shards": 4, "ledger_id": first}
 
 
+async def test_changes_of_the_cluster_config_are_made_one_after_the_other(harness: ElectionHarness, join: Join) -> None:
+    a, b = await join("a"), await join("b")
+    await a.elections.registry.cluster_config({"shards": 4})
+
+    def add(config: dict[str, int]) -> dict[str, int]:
+        return config | {"level": config.get("level", 1) + 1}
+
+    await asyncio.gather(*(each.elections.registry.change_config(add) for each in (a, b, a, b)))
+    await a.elections.registry.change_config(lambda _: None)
+
+    assert await b.elections.registry.config() == {"shards": 4, "level": 5}
+    await harness.stop()
+    await until(lambda: Suspended() in b.events)
+    assert await b.elections.registry.config() is None
+    with pytest.raises(ElectionsUnreachableError):
+        await b.elections.registry.change_config(add)
+
+
 async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
     await a.elections.registry.register_instance("a", b"at a")

@@ -105,7 +105,11 @@ ATTACKS = [
         for user in ("rival", "grafana", "team")
     ),
     *(
-        forbidden(user, "empties a daemon", lambda _: m.SetMaintenance(daemon="first", on=True, token=TOKEN))
+        forbidden(user, action, lambda _, command=command: command)
+        for action, command in (
+            ("empties a daemon", m.SetMaintenance(daemon="first", on=True, token=TOKEN)),
+            ("raises the feature level", m.RaiseLevel(level=1, token=TOKEN)),
+        )
         for user in ("rival", "grafana", "team")
     ),
     *(forbidden(user, "deletes a topic", DELETES) for user in ("rival", "colleague", "grafana", "team")),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from headgate.errors import HeadgateError
-from headgate.views.cluster import ClusterTotals, ShardInfo, SubscriptionSummary
+from headgate.views.cluster import ClusterTotals, FeatureLevel, ShardInfo, SubscriptionSummary
 from web.api.documents import (
     ClusterDocument,
     DaemonDocument,
@@ -36,7 +36,14 @@ class Overview:
     subscriptions: tuple[SubscriptionSummary, ...]
 
 
-def merged(cluster: str, daemon: str, as_of_ms: int, shards: int, parts: Sequence[DaemonPart]) -> Overview:
+def merged(
+    cluster: str,
+    daemon: str,
+    as_of_ms: int,
+    shards: int,
+    parts: Sequence[DaemonPart],
+    feature_level: FeatureLevel | None = None,
+) -> Overview:
     leaders = _leaders(parts)
     topics: list[TopicSummary] = []
     subscriptions: list[SubscriptionSummary] = []
@@ -51,6 +58,7 @@ def merged(cluster: str, daemon: str, as_of_ms: int, shards: int, parts: Sequenc
         cluster=cluster,
         daemon=daemon,
         as_of_ms=as_of_ms,
+        feature_level=feature_level,
         complete=len(leaders) == shards and all(each.state != "unreachable" for each in daemons),
         shards=tuple(_shard(shard, parts, leaders.get(shard)) for shard in range(shards)),
         degraded=tuple(_degraded(daemons)),

@@ -18,6 +18,8 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str = ""
     """Where its HTTP API listens."""
     version: str = ""
+    levels: tuple[int, int] = (1, 1)
+    """First and last feature level that its version supports (`controller.leadership.policy.feature_levels`)."""
     settled: bool = False
     """It has been live for long enough to get shards by the spread."""
     leaving: bool = False

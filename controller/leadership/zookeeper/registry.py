@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -83,14 +83,20 @@ class ZooKeeperRegistry:
 
     async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         folder = f"{self._root}/maintenance"
+        with self._storing():
+            await self._nodes.ensure(folder)
+            await self._change_maintenance(f"{folder}/{name}", token, on=on)
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Raise ElectionsUnreachableError for whatever prevents that the block stores something."""
         if not self._contact.exists.is_set():
             raise ElectionsUnreachableError("ZooKeeper cannot be reached; try again")
         try:
-            await self._nodes.ensure(folder)
-            await self._change_maintenance(f"{folder}/{name}", token, on=on)
+            yield
         except RefusedError as error:
             raise ElectionsUnreachableError(str(error)) from error
-        except FAILURES as error:
+        except (*FAILURES, ConfigError) as error:
             raise ElectionsUnreachableError(f"ZooKeeper did not store it: {error!r}; try again") from error
 
     async def _change_maintenance(self, path: str, token: str, *, on: bool) -> None:
@@ -123,6 +129,19 @@ class ZooKeeperRegistry:
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         path = f"{self._root}/config"
         return await self._contact.complete(path, partial(self._read_or_create, path, default))
+
+    async def config(self) -> dict[str, Any] | None:
+        if not self._contact.exists.is_set():
+            return None
+        try:
+            path = f"{self._root}/config"
+            return _decode(path, (await self._connection.call("get", path))[0])
+        except (*FAILURES, ConfigError):
+            return None
+
+    async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        with self._storing():
+            await self._change_config(f"{self._root}/config", change)
 
     async def claim_ledger(self, ledger_id: str) -> str:
         path = f"{self._root}/config"
@@ -183,14 +202,23 @@ class ZooKeeperRegistry:
         return _decode(path, (await self._connection.call("get", path))[0])
 
     async def _read_or_claim(self, path: str, ledger_id: str) -> dict[str, Any]:
+        def claim(config: dict[str, Any]) -> dict[str, Any] | None:
+            return None if "ledger_id" in config else config | {"ledger_id": ledger_id}
+
+        return await self._change_config(path, claim)
+
+    async def _change_config(
+        self, path: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """Store what ``change`` makes of the config, and return what is stored then."""
         while True:
             data, stat = await self._connection.call("get", path)
             config = _decode(path, data)
-            if "ledger_id" in config:
+            if (changed := change(config)) is None:
                 return config
             with suppress(BadVersionError):
-                claimed = _encode(config | {"ledger_id": ledger_id})
-                await self._connection.call("set", path, claimed, version=stat.version)
+                await self._connection.call("set", path, _encode(changed), version=stat.version)
+                return changed
 
 
 def _encode(config: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.model.time_text import duration
 from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
-from headgate.views.cluster import ClusterInfo, DaemonInfo
+from headgate.views.cluster import ClusterInfo, DaemonInfo, FeatureLevel
 
 CLOCK_WARNING_SECONDS: Final = 5.0
 CLOCK_PROBLEM_SECONDS: Final = 60.0
@@ -89,6 +89,8 @@ def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
         found = [problem("leaders", f"shards without a leader: {shards}", "see the logs of the daemons, and ZooKeeper")]
     for daemon in cluster.daemons:
         found += _daemon(daemon)
+    if (level := cluster.feature_level) is not None:
+        found.append(_feature_level(level))
     others = sorted({each.version for each in cluster.daemons if each.version not in (None, client_version)} - {None})
     if others:
         versions = ", ".join(str(each) for each in others)
@@ -97,6 +99,14 @@ def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
             warning("versions", f"the client is {client_version}, daemons are {versions}", "install one version"),
         ]
     return [*found, ok("versions", f"client and daemons are {client_version}")]
+
+
+def _feature_level(found: FeatureLevel) -> Finding:
+    if found.problems:
+        text = f"{found.level}; level {found.newest} is not possible yet: {'; '.join(found.problems)}"
+        return warning("feature level", text, "upgrade all daemons, or none")
+    possible = f"; every daemon supports {found.newest}: headgate cluster upgrade" if found.newest > found.level else ""
+    return ok("feature level", f"{found.level}{possible}")
 
 
 def _daemon(daemon: DaemonInfo) -> list[Finding]:

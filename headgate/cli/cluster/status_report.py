@@ -75,7 +75,8 @@ def _headline(cluster: ClusterInfo) -> str:
     without = sum(each.daemon is None for each in cluster.shards)
     state = "complete" if cluster.complete else "incomplete: totals lack what did not answer"
     led = "each has a leader" if not without else f"{without} without a leader"
-    return f"cluster {cluster.cluster}: {plural(len(cluster.shards), 'shard')}, {led}; {state}"
+    level = "" if cluster.feature_level is None else f"feature level {cluster.feature_level.level}, "
+    return f"cluster {cluster.cluster}: {level}{plural(len(cluster.shards), 'shard')}, {led}; {state}"
 
 
 def _daemons(cluster: ClusterInfo) -> Iterator[str]:

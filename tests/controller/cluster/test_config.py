@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.cluster.config import ClusterConfig, LedgerIdentity, join_cluster, require_format, require_shards
+from controller.leadership.policy.feature_levels import supported
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings
@@ -41,6 +42,11 @@ async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> Clus
     ("changes", "reason"),
     [
         *(({"shards": shards}, "is not a number of shards from 1 to 1024") for shards in (10**8, 0, True, "4", None)),
+        (
+            {"level": 99},
+            r"the cluster has feature level 99, and version \S+ supports levels 1 to \d+: install the vers",
+        ),
+        ({"level": "1"}, f"node {NODE}: level is '1'; restore the feature level"),
         ({"ledger_url": "file:///other"}, "a cluster must use a single ledger"),
         *(
             ({"session_secret": secret}, "session_secret is missing or unusable .* openssl rand -hex 32")
@@ -64,10 +70,14 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
     service, store = FakeZooKeeper(), FakeStore()
     first, second = await joined(service, store), await joined(service, store)
     other = await joined(FakeZooKeeper())
+    service.service_state.config["level"] = 1
+    upgraded = await joined(service, store)
 
     assert first is not None
     assert second is not None
     assert other is not None
+    assert upgraded is not None
+    assert (other.level, upgraded.level) == (supported()[1], 1), "a new cluster begins at the newest level"
     session = m.device_session_id("local", 0, 1, 9)
     suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
     assert first.session_secret.suffix(session) == second.session_secret.suffix(session)

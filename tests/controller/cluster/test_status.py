@@ -130,7 +130,9 @@ async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown
 async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(two, peers):
     status = status_of(peers)
     register(status, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
-    status.spreader = SimpleNamespace(state="settled", state_of={"two": "settling", "three": "maintenance"}.get)
+    status.spreader = SimpleNamespace(
+        state="settled", state_of={"two": "settling", "three": "maintenance"}.get, feature_level=None
+    )
     overview = await status.overview()
 
     # The one that answers says itself what the spread may do with it.

@@ -74,6 +74,7 @@ CASES: dict[type[m.RequestBody], Case] = {
             (m.ParkKey, {**BILLING, **ADA, "segment": 0, "generation": 1, "offset": 0, "key": b"k"}),
         ],
     ),
+    m.RaiseLevel: Case({"level": 2}, (m.RaiseLevel, {"level": 3})),
     m.SetMaintenance: Case({"daemon": "b", "on": True}, (m.SetMaintenance, {"daemon": "b", "on": False})),
     m.TransferShard: Case({"daemon": "a"}, (m.SetMaintenance, {"daemon": "a", "on": True})),
 }
@@ -87,7 +88,7 @@ async def effects(world: OneShard) -> tuple[object, ...]:
     """Return what commands have done: all entries of the ledger but the beginnings of terms, and what daemons did."""
     chunks = [await world.ledger.read(number) for number in range(1, await world.ledger.newest() + 1)]
     entries = [entry for chunk in chunks for entry in chunk.entries if not isinstance(entry, e.TermStarted)]
-    return entries, world.maintenance, len(world.transfers)
+    return entries, world.maintenance, world.level, len(world.transfers)
 
 
 async def ask(

@@ -2,18 +2,20 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import replace as changed
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS
+from controller.leadership.policy import feature_levels
 from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
-from headgate.errors import StoreUnavailableError
+from headgate.errors import ConfigError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
@@ -87,7 +89,7 @@ async def restores_slowly(daemon: Contender) -> None:
             return complete(steps)
 
     for controller in daemon.controllers:
-        controller.follower._context = replace(controller.follower._context, take_steps=take_steps)
+        controller.follower._context = changed(controller.follower._context, take_steps=take_steps)
 
 
 async def snapshots_of_all(first: Contender) -> None:
@@ -95,6 +97,30 @@ async def snapshots_of_all(first: Contender) -> None:
         first.controllers[shard].leader.commit.barrier()
         await first.controllers[shard].leader.commit.flush()
         assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
+
+
+async def test_the_feature_level_rises_once_every_daemon_supports_it(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(feature_levels.LEVELS, 99, "a test")
+    (a, b), state = await daemons.two(), daemons.cluster.zookeeper.service_state
+    state.config = {"shards": SHARDS}
+    b.spreader.own.record = replace(b.spreader.own.record, levels=(1, 99))
+    await b.spreader.own.register()
+    await until(lambda: (level := a.spreader.feature_level) is not None and level.newest == 99)
+
+    assert "not every daemon supports feature level 99: daemon a supports" in str(await b.spreader.raise_level(99))
+    a.spreader.own.record = replace(a.spreader.own.record, levels=(1, 99))
+    await a.spreader.own.register()
+    await until(lambda: not a.spreader.feature_level.problems)
+    assert "newest level that a live daemon supports is 99" in str(await a.spreader.raise_level(98))
+    assert await a.spreader.raise_level(99) is await b.spreader.raise_level(98) is None
+
+    await until(lambda: a.spreader.view.level == b.spreader.view.level == 99)
+    assert state.config == {"shards": SHARDS, "level": 99}
+    monkeypatch.delitem(feature_levels.LEVELS, 99)
+    with pytest.raises(ConfigError, match="the cluster has feature level 99, and version 1 supports"):
+        await a.spreader.run()
 
 
 @pytest.mark.parametrize("enabled", [True, False])

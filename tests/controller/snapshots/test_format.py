@@ -122,6 +122,17 @@ def test_truncated_and_foreign_objects_are_rejected() -> None:
             decode_snapshot(wrong, shard=0, chunk=chunk)
 
 
+def test_below_the_level_of_a_field_the_version_before_reads_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ShardState(0)
+    monkeypatch.setitem(snapshots.FIELDS_SINCE, "_Core.trimmed_below", 2)
+    first, second = (encode_snapshot(state, written_at_ms=0, level=level) for level in (1, 2))
+    monkeypatch.setattr(snapshots, "FIELDS", snapshots.FIELDS - {"_Core.trimmed_below"})
+
+    assert everything(state) == everything(decode_snapshot(first, shard=0, chunk=0))
+    with pytest.raises(SnapshotError, match=r"newer version: it has _Core.trimmed_below"):
+        decode_snapshot(second, shard=0, chunk=0)
+
+
 def test_a_snapshot_with_another_name_is_rejected() -> None:
     data, chunk = _encoded()
     with pytest.raises(SnapshotError, match=f"states that it is of chunk {chunk}, shard 0"):

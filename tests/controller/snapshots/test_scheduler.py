@@ -48,6 +48,7 @@ def scheduler(
         store=store,
         ledger_url=ledger_url,
         chunks=chunks,
+        level=lambda: 1,
         pause_seconds=0.01,
         heads=lambda: heads,
         observer=reports,

@@ -16,6 +16,7 @@ from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
 from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
+from headgate.views.cluster import MAX_LEVEL_PROBLEMS
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.producers import MAX_SOURCE_POSITIONS
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS, MAX_RECORDS_OF_SUBSCRIPTION
@@ -113,6 +114,8 @@ LIMITS = {
     "ClusterInfo.daemons": m.MAX_DESCRIBED_DAEMONS,
     "ClusterInfo.subscriptions": 0,
     "ClusterInfo.shards": MAX_SHARDS,
+    "FeatureLevel.problems": MAX_LEVEL_PROBLEMS + 1,
+    "FeatureLevel.problems.item": SENTENCE,
     "DaemonInfo.components": 10,
     "SubscriptionSummary.blocking_segments": m.MAX_BLOCKING_SEGMENTS,
     "SegmentAssignment.blocked_by": MAX_NAMED_BLOCKERS,

@@ -198,6 +198,7 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),
         (m.DescribeCluster, {}),
         (m.TransferShard, {"daemon": "a", "token": "12"}),
+        (m.RaiseLevel, {"level": 1, "token": "14"}),
         (m.SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
         (m.SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
         (m.SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),

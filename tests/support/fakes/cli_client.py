@@ -194,6 +194,9 @@ class FakeAdmin:
     async def transfer_shard(self, shard: int, daemon: str) -> None:
         self.cluster.calls.append(("transfer_shard", shard, daemon))
 
+    async def raise_feature_level(self, level: int) -> None:
+        self.cluster.calls.append(("raise_feature_level", level))
+
     async def set_maintenance(self, daemon: str, *, on: bool) -> None:
         self.cluster.calls.append(("set_maintenance", daemon, on))
 

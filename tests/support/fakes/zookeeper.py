@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from controller.leadership.election import (
@@ -300,6 +301,19 @@ class FakeElections:
         if self._service.service_state.config is None:
             self._service.service_state.config = dict(default)
         return dict(self._service.service_state.config)
+
+    async def config(self) -> dict[str, Any] | None:
+        """See `Registry.config`."""
+        config = self._service.service_state.config
+        if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
+            return None
+        return None if config is None else dict(config)
+
+    async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """See `Registry.change_config`."""
+        if (config := await self.config()) is None:
+            raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
+        self._service.service_state.config = change(config) or config
 
     async def claim_ledger(self, ledger_id: str) -> str:
         await self._round_trip()

@@ -123,6 +123,10 @@ class NoOtherDaemons:
         self._world.transfers.append(daemon)
         return None if daemon == self._instance else f"no daemon {daemon!r} is live, to lead shard {shard}"
 
+    async def raise_level(self, level: int) -> str | None:
+        self._world.level = max(level, self._world.level)
+        return None
+
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         self._world.maintenance = self._world.maintenance.after(token, on=on) or self._world.maintenance
         return None
@@ -153,6 +157,7 @@ class OneShard:
         """Why drain checks are not answered, as the daemon says it."""
         self.maintenance = MaintenanceRecord()
         """Of any daemon, as ZooKeeper has it."""
+        self.level = 1
         self.transfers: list[str] = []
         """Daemons to which the shard was to be transferred."""
         self.yields_to_contender = False
