@@ -49,7 +49,7 @@ SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chaos scale test tiers client-newest test-tls check lint format unit contract simulation security spark \
+.PHONY: help setup demo chaos scale conformance test tiers client-newest test-tls check lint format unit contract simulation security spark \
   system simulate nightly mutation docs performance record constraints deb deb-test sbom clean
 
 help: ## List the targets
@@ -96,6 +96,9 @@ chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), a
 
 scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (default 0.01) multiplies its full size
 	$(BIN)/python -m scale --scale $(SCALE)
+
+conformance: $(STAMP) ## Run the conformance suite against DRIVER, the driver of a client (docs/write-a-client.md)
+	$(BIN)/python -m clients.conformance -- $(DRIVER)
 
 test: ## Install what the tests need, then lint and all tests, the fastest first; starts every server they need
 	@tests/install-servers </dev/null

@@ -20,7 +20,7 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.holdings import Holdings
-from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
+from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 
@@ -132,7 +132,7 @@ class Membership:
                 self._forbidden_since = None
             except NoLeaderError as error:
                 self._log.warning("consumer.no_leader", reason=str(error))
-            except FencedError:
+            except (FencedError, OtherHistoryError):
                 raise
             except RequestRejectedError as error:
                 if error.verdict == "forbidden":

@@ -7,10 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headgate.ledger.paths import chunk_path
 from headgate.model.position_token import decode_positions
 from tests.javascript.conftest import Start
-from tests.support.samples.compaction import compact
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import wait_until, whole_lines
 
@@ -75,44 +73,6 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
     await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
     assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"
-
-
-async def test_the_consumer_reads_trimmed_chunks_from_compacted_objects(
-    consume: Start, cluster: Cluster, tmp_path: Path
-) -> None:
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-    for first in range(0, COUNT, COUNT // 3):
-        await produce(cluster, range(first, first + COUNT // 3))
-    ledger = cluster.ledger()
-    newest = await ledger.newest()
-    await compact(ledger, 1, newest - 2)
-    await compact(ledger, newest - 1, newest - 1, parts=2)
-    for number in range(2, newest):
-        await ledger.store.delete(chunk_path(0, number))
-    out = tmp_path / "javascript.out"
-    await consume("consume.mjs", out)
-    await wait_until(lambda: len(printed(out)) >= COUNT, lambda: f"{len(printed(out))} are read")
-    assert Counter(value for _, _, value in printed(out)) == Counter(range(COUNT))
-
-
-async def test_the_consumer_ends_when_an_older_ledger_is_put_back(
-    consume: Start, cluster: Cluster, tmp_path: Path
-) -> None:
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
-    await produce(cluster, range(COUNT))
-    ledger, out = cluster.ledger(), tmp_path / "javascript.out"
-    consumer = await consume("consume.mjs", out)
-    await wait_until(lambda: len(printed(out)) == COUNT, "the first records are read")
-    kept = await ledger.newest()
-    await produce(cluster, range(COUNT, 2 * COUNT))
-    await wait_until(lambda: len(printed(out)) == 2 * COUNT, "the lost records are read")
-    await cluster.kill("one")
-    for number in range(kept + 1, await ledger.newest() + 1):
-        await ledger.store.delete(chunk_path(0, number))
-    await cluster.start_daemon("two")
-
-    assert await consumer.ended(60) == 1
-    assert "other_history: consumer " in consumer.errors()
 
 
 async def test_a_queue_delivers_again_what_has_failed_and_what_a_killed_consumer_had_begun(

@@ -1,0 +1,93 @@
+"""The conformance suite, with the clients in Python and in JavaScript."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.programs import TIMEOUT_FACTOR
+from tests.support.source_folders import ROOT
+
+SUITE = ROOT / "clients" / "conformance"
+FALSE_DRIVER = """
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({"id": json.loads(line)["id"], "hash": "0", "bucket": "0", "shard": "0", "offset": "1"}), flush=True)
+"""
+UNABLE = FALSE_DRIVER.replace('"hash": "0",', '"unsupported": json.loads(line)["do"] != "start",')
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    command = sys.executable, "-P", "-m", "clients.conformance", f"--patience={TIMEOUT_FACTOR}", *arguments
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.system
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("client", ["python", "javascript"])
+def test_a_client_passes_every_case(client: str, request: pytest.FixtureRequest) -> None:
+    if client == "python":
+        driver = sys.executable, str(SUITE / "drivers" / "python_driver.py")
+    else:
+        programs = request.getfixturevalue("programs")
+        driver = "node", shutil.copy(SUITE / "drivers" / "javascript_driver.mjs", programs)
+
+    code, out = run("--", *driver)
+
+    cases = sum(len(tomllib.loads(path.read_text())["case"]) for path in (SUITE / "cases").glob("*.toml"))
+    assert f"{cases} of {cases} cases passed" in out, out
+    assert code == 0
+    assert "\n-" not in out, "no command is unsupported"
+
+
+@pytest.mark.system
+def test_a_driver_that_answers_falsely_fails(tmp_path: Path) -> None:
+    (driver := tmp_path / "driver.py").write_text(FALSE_DRIVER)
+
+    code, out = run("--case", "hash vectors", "--case", "doubled reply", "--", sys.executable, str(driver))
+
+    assert code == 1
+    assert "answer.hash is '0' and should be 1009084850" in out.replace("'1009084850'", "1009084850")
+    assert "answer.offset is '1' and should be '0'" in out
+    assert "0 of 2 cases passed" in out
+
+
+@pytest.mark.system
+def test_a_case_is_left_out_if_the_client_has_no_such_function(tmp_path: Path) -> None:
+    (driver := tmp_path / "driver.py").write_text(UNABLE)
+
+    code, out = run("--case", "hash vectors", "--", sys.executable, str(driver))
+
+    assert (0, "-      producing: hash vectors: no hash") == (code, out.splitlines()[0])
+
+
+@pytest.mark.system
+def test_a_case_whose_driver_ends_fails(tmp_path: Path) -> None:
+    code, out = run("--case", "hash vectors", "--", sys.executable, "-c", "")
+
+    assert code == 1
+    assert "the driver has ended" in out
+
+
+def test_the_page_names_every_command_and_every_step_of_the_cases() -> None:
+    page = (ROOT / "docs" / "write-a-client.md").read_text()
+    steps = [
+        step
+        for path in (SUITE / "cases").glob("*.toml")
+        for case in tomllib.loads(path.read_text())["case"]
+        for step in case["steps"]
+    ]
+
+    assert [] == sorted({str(step["do"]) for step in steps if "do" in step and f"`{step['do']}`" not in page})
+    fields = {name for step in steps if "do" in step for name in step} - {"do", "as", "expect", "driver", "within"}
+    assert [] == sorted(name for name in fields if f"`{name}`" not in page)
