@@ -13,13 +13,13 @@ from aiohttp import web
 from yarl import URL
 
 from metrics.events import Observer
-from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
-from web.api.query import InvalidQueryError, Query, topic_page
+from web.api.overview import NotAnsweredError, Overview, StatusSource, UnknownNameError
+from web.api.query import InvalidQueryError, Query, subscription_page, topic_page
 from web.bodies import send_body
 from web.live_stream import LivePages
 from web.page import topics
 from web.page.markup import element
-from web.page.overview import TOPIC_ROWS, overview_page, topics_page
+from web.page.overview import LISTED_ROWS, overview_page, subscriptions_page, topics_page
 from web.page.shell import Page, Surroundings, whole_page
 from web.page.tables import part
 
@@ -47,7 +47,7 @@ def _digest(name: str) -> str:
 
 
 MAX_PATH: Final = 1000
-PATHS: Final = ("/", "/topics", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
+PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
 
 class StatusPages:
@@ -104,16 +104,11 @@ class StatusPages:
             case [""] | []:
                 overview = await self._source.overview()
                 return await asyncio.to_thread(overview_page, overview, self._runbook_url)
-            case ["topics"]:
-                query = Query(
-                    limit=TOPIC_ROWS, after=url.query.get("after", ""), contains=url.query.get("contains", "")
-                )
+            case ["topics" | "subscriptions" as kind]:
+                contains, after = url.query.get("contains", ""), url.query.get("after", "")
+                query = Query(limit=LISTED_ROWS, after=after, contains=contains)
                 overview = await self._source.overview()
-                return await asyncio.to_thread(
-                    lambda: topics_page(
-                        topic_page(overview.topics, query, overview.cluster.as_of_ms), query.contains, query.after
-                    )
-                )
+                return await asyncio.to_thread(_listing, kind, overview, query)
             case ["topics", topic]:
                 return await asyncio.to_thread(topics.topic_page, await self._source.topic(topic, own=False))
             case ["topics", topic, "subscriptions", subscription]:
@@ -121,6 +116,14 @@ class StatusPages:
                 return await asyncio.to_thread(topics.subscription_page, document)
             case _:
                 raise UnknownNameError(f"there is no page {path[:100]!r}")
+
+
+def _listing(kind: str, overview: Overview, query: Query) -> Page:
+    as_of_ms = overview.cluster.as_of_ms
+    if kind == "topics":
+        return topics_page(topic_page(overview.topics, query, as_of_ms), query.contains, query.after)
+    found = subscription_page(overview.subscriptions, query, as_of_ms)
+    return subscriptions_page(found, query.contains, query.after)
 
 
 def _problem(title: str, text: str, *, live: bool) -> Page:

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), needs_brows
 AXE = Path(__file__).parent / "axe"
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SUBSCRIPTION = "/topics/orders/subscriptions/billing"
-PAGES = ("/", "/topics", "/topics/orders", SUBSCRIPTION)
+PAGES = ("/", "/topics", "/subscriptions", "/topics/orders", SUBSCRIPTION)
 TOKEN = "secret"
 KEYS = 40
 CHARTS = 3
@@ -103,6 +103,25 @@ async def test_parts_change_in_place_and_keep_the_focus_and_what_is_unfolded(
     assert await browser.evaluate("document.activeElement.innerText") == "orders"
     assert await browser.evaluate("document.querySelector('#sources details').open")
     assert await browser.evaluate("window.here"), "the page was not loaded again"
+
+
+async def test_a_search_sends_one_page_of_ten_thousand_topics_at_a_permanent_address(
+    harness: HttpHarness, browser: Browser
+) -> None:
+    topics = [topic_summary(f"meter-{number:05}") for number in range(10_000)]
+    harness.source.parts = [part(topics=topics, subscriptions=[subscription_summary("meter-00777")])]
+    await browser.open(f"http://{harness.server.address}/")
+    await browser.evaluate("document.querySelector('[name=contains]').focus()")
+    await browser.write("METER-007")
+    await browser.press("Enter")
+    await browser.until("location.href.endsWith('/topics?contains=METER-007')")
+    assert await browser.until("document.querySelectorAll('#topics tbody tr').length") == 100
+    assert await browser.text("#topics [rel=next]") == ""
+
+    await browser.evaluate("document.querySelector('[formaction]').click()")
+    await browser.until("location.pathname === '/subscriptions'")
+    assert "meter-00777" in await browser.text("#subscriptions tbody")
+    assert await browser.evaluate("document.querySelector('[name=contains]').value") == "METER-007"
 
 
 async def test_a_stream_that_ends_and_a_source_without_answer_are_said(harness: HttpHarness, browser: Browser) -> None:

@@ -20,7 +20,7 @@ PATHS = {
     "daemon_rows": "/daemon/rows",
     "topics": "/topics?limit=1&order=activity&contains=o",
     "topic": "/topics/orders",
-    "subscriptions": "/subscriptions?topic=orders",
+    "subscriptions": "/subscriptions?topic=orders&contains=bill",
     "subscription": "/topics/orders/subscriptions/billing",
 }
 

@@ -24,6 +24,9 @@ async def harness():
     [
         ("/", 200, "Topics by activity"),
         ("/topics?contains=ord", 200, "Topics by name"),
+        ("/topics?contains=%3Cb%3E", 200, 'name="contains" value="&lt;b&gt;"'),
+        ("/subscriptions?contains=ORDERS/b", 200, "Subscriptions by name"),
+        ("/subscriptions?contains=x", 200, "There are no such subscriptions."),
         ("/topics/orders", 200, "Topic orders"),
         ("/topics/orders/subscriptions/billing", 200, "Subscription billing"),
         ("/topics/nowhere", 404, "there is no topic &#x27;nowhere&#x27;"),

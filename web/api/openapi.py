@@ -71,7 +71,7 @@ OPERATIONS: Final = (
         path="/subscriptions",
         summary="Subscriptions in a line each.",
         document=SubscriptionPage,
-        query=("limit", "after", "topic"),
+        query=("limit", "after", "topic", "contains"),
     ),
     Operation(
         name="subscription",

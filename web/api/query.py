@@ -29,7 +29,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[
         str, Meta(description="The `next` of the page before; topics in the order of activity have one page only.")
     ] = ""
-    contains: Annotated[str, Meta(description="Only topics whose names contain this text.")] = ""
+    contains: Annotated[
+        str, Meta(description="Only names that contain this text, in any case; of a subscription: topic/subscription.")
+    ] = ""
     order: Annotated[TopicOrder, Meta(description="name, or activity: blocked topics first, then the highest rate")] = (
         "name"
     )
@@ -57,7 +59,7 @@ def read_query(values: Mapping[str, str], allowed: Sequence[str]) -> Query:
 
 def topic_page(topics: Iterable[TopicSummary], query: Query, as_of_ms: int) -> TopicPage:
     """Return one page of ``topics``. In the order of activity there is only one, of the first ones."""
-    wanted = [each for each in ordered_topics(topics, query.order) if query.contains in each.topic]
+    wanted = [each for each in ordered_topics(topics, query.order) if query.contains.lower() in each.topic.lower()]
     if query.order == "activity":
         return TopicPage(as_of_ms=as_of_ms, topics=tuple(wanted[: query.limit]), next=None)
     rest = [each for each in wanted if each.topic > query.after]
@@ -71,7 +73,9 @@ def subscription_page(subscriptions: Iterable[SubscriptionSummary], query: Query
     rest = [
         each
         for each in subscriptions
-        if query.topic in (None, each.topic) and (each.topic, each.subscription) > (topic, name)
+        if query.topic in (None, each.topic)
+        and (each.topic, each.subscription) > (topic, name)
+        and query.contains.lower() in f"{each.topic}/{each.subscription}".lower()
     ]
     page = rest[: query.limit]
     following = f"{page[-1].topic}/{page[-1].subscription}" if len(rest) > len(page) else None

@@ -1,20 +1,21 @@
-"""The pages of the whole cluster: the overview, and all topics. Pure."""
+"""The pages of the whole cluster: the overview, all topics, and all subscriptions. Pure."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
-from web.api.documents import ClusterDocument, DaemonDocument, TopicPage, TopicSummary
+from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
 from web.page.charts import charts
 from web.page.markup import Html, element
 from web.page.shell import Page, sources
 from web.page.tables import Column, badge, blocked_badge, blocked_tile, link, part, table, tiles
+from web.page.topics import subscription_table
 from web.page.units import UNKNOWN, count, plural, rate, size
 
 BUSIEST: Final = 50
-TOPIC_ROWS: Final = 100
+LISTED_ROWS: Final = 100
 BAR_WIDTH: Final = 60
 ALERTS: Final = {
     "broker": "HeadgateBrokerUnreachable",
@@ -58,27 +59,31 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
 
 
 def topics_page(page: TopicPage, contains: str, after: str) -> Page:
-    search = element(
-        "form",
-        element("label", "Names that contain ", element("input", name="contains", value=contains, type="search")),
-        element("button", "Search"),
-        role="search",
-        action="/topics",
-    )
-    following = None
+    rows = _topic_table("Topics by name", page.topics) if page.topics else None
+    return _listing("topics", page, rows, contains, after)
+
+
+def subscriptions_page(page: SubscriptionPage, contains: str, after: str) -> Page:
+    rows = subscription_table("Subscriptions by name", page.subscriptions, of_topic=False)
+    return _listing("subscriptions", page, rows if page.subscriptions else None, contains, after)
+
+
+def _listing(kind: str, page: TopicPage | SubscriptionPage, rows: Html | None, contains: str, after: str) -> Page:
+    """Return a page of the topics or subscriptions whose names contain ``contains``; None: there is none."""
+    query = {"contains": contains} if contains else {}
+    following = first = None
     if page.next is not None:
-        query = urlencode({"contains": contains, "after": page.next})
-        following = element("p", element("a", "Next page", href=f"/topics?{query}", rel="next"))
-    first = element("p", link("First page", "topics")) if after else None
-    rows = _topic_table("Topics by name", page.topics) if page.topics else element("p", "No such topic.")
+        url = f"/{kind}?{urlencode(query | {'after': page.next})}"
+        following = element("p", element("a", "Next page", href=url, rel="next"))
+    if after:
+        first = element("p", element("a", "First page", href=f"/{kind}?{urlencode(query)}"))
+    found = element("p", f"There are no such {kind}.") if rows is None else rows
     return Page(
-        title="All topics",
+        title=f"All {kind}",
         as_of_ms=page.as_of_ms,
-        crumbs=(("All topics", ("topics",)),),
-        parts={
-            "search": element("div", search, id="search"),
-            "topics": part("topics", rows, first, following, heading="All topics"),
-        },
+        crumbs=((f"All {kind}", (kind,)),),
+        contains=contains,
+        parts={kind: part(kind, found, first, following)},
     )
 
 

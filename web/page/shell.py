@@ -24,6 +24,8 @@ class Page:
     crumbs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(text, path) of the pages above it, and of itself."""
     heading: str = ""
+    contains: str = ""
+    """What its search field contains."""
     live: bool = field(default=True)
     """Whether a stream of events replaces the parts."""
 
@@ -109,6 +111,16 @@ def _header(page: Page, around: Surroundings) -> Html:
                 ),
             ),
             aria_label="Breadcrumb",
+        ),
+        element(
+            "form",
+            element(
+                "label", "Names that contain ", element("input", name="contains", value=page.contains, type="search")
+            ),
+            element("button", "Topics"),
+            element("button", "Subscriptions", formaction="/subscriptions"),
+            role="search",
+            action="/topics",
         ),
         element("h1", page.heading or page.title),
         element(

@@ -107,11 +107,18 @@ def _hashes(segment: SegmentInfo) -> str:
 def _subscriptions(subscriptions: Sequence[SubscriptionSummary]) -> Html:
     if not subscriptions:
         return element("p", "No subscription yet. The first consumer of a subscription creates it.")
+    return subscription_table("Subscriptions of the topic", subscriptions, of_topic=True)
+
+
+def subscription_table(caption: str, subscriptions: Sequence[SubscriptionSummary], *, of_topic: bool) -> Html:
+    """Return a row for each of ``subscriptions``. ``of_topic``: all are of the topic that the page shows."""
+    topic: Column[SubscriptionSummary] = Column("topic", lambda each: link(each.topic, "topics", each.topic))
     columns: tuple[Column[SubscriptionSummary], ...] = (
         Column(
             "subscription",
             lambda each: link(each.subscription, "topics", each.topic, "subscriptions", each.subscription),
         ),
+        *[topic] * (not of_topic),
         Column("type", lambda each: each.type or UNKNOWN),
         Column("backlog", _backlog, number=True),
         Column("acknowledged", lambda each: rate(each.acknowledged_per_second), number=True),
@@ -120,7 +127,7 @@ def _subscriptions(subscriptions: Sequence[SubscriptionSummary]) -> Html:
         Column("draining", lambda each: count(each.draining_segments), number=True, minor=True),
         Column("consumers", _consumers_text, number=True, minor=True),
     )
-    return table("Subscriptions of the topic", columns, subscriptions)
+    return table(caption, columns, subscriptions)
 
 
 def _backlog(summary: SubscriptionSummary) -> str:

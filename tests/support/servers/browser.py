@@ -110,6 +110,10 @@ class Browser:
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             await self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
+    async def write(self, text: str) -> None:
+        """Type ``text`` into what has the focus."""
+        await self._call("Input.insertText", text=text)
+
     async def screenshot(self, path: Path) -> None:
         """Write what is shown to a PNG file."""
         image = await self._call("Page.captureScreenshot", format="png", captureBeyondViewport=False)

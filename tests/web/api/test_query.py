@@ -48,6 +48,16 @@ def test_topics_are_searched_and_ordered():
     assert ([each.topic for each in busiest.topics], busiest.next) == (["c", "b"], None)
 
 
+def test_subscriptions_are_searched_by_topic_and_name_in_any_case():
+    rows = [subscription_summary(*each) for each in [("Orders", "billing"), ("clicks", "orders"), ("clicks", "x")]]
+
+    def found(text):
+        return [each.subscription for each in subscription_page(rows, Query(contains=text), NOW_MS).subscriptions]
+
+    assert [found("orders"), found("ORDERS/b"), found("y")] == [["billing", "orders"], ["billing"], []]
+    assert len(topic_page([topic_summary("Orders")], Query(contains="ord"), NOW_MS).topics) == 1
+
+
 @pytest.mark.parametrize("limit", [1, 2, 4, 5])
 def test_pages_of_subscriptions_contain_each_once_also_where_one_name_begins_with_another(limit):
     expected = [("a", "s"), ("a", "t"), ("a.b", "s"), ("b", "s")]

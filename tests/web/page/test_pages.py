@@ -22,9 +22,10 @@ from tests.support.samples.status_documents import (
 )
 from web.api.overview import merged
 from web.api.query import Query
+from web.api.query import subscription_page as cut
 from web.api.query import topic_page as cut_topics
 from web.page.markup import element, markup
-from web.page.overview import ALERTS, overview_page, topics_page
+from web.page.overview import ALERTS, overview_page, subscriptions_page, topics_page
 from web.page.shell import Surroundings, whole_page
 from web.page.topics import subscription_page, topic_page
 
@@ -114,6 +115,7 @@ def test_every_text_is_escaped():
             )
         ),
         topics_page(cut_topics([], Query(), NOW_MS), HOSTILE, HOSTILE),
+        subscriptions_page(cut([subscription_summary(HOSTILE, HOSTILE)] * 2, Query(limit=1), NOW_MS), HOSTILE, ""),
     ]
     for page in pages:
         whole = str(whole_page(page, f"/{HOSTILE}", AROUND))
