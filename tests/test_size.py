@@ -18,8 +18,8 @@ TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebu
 LINES = {
     # Spark source and sink 1 060, lakehouse tables 850, Kinesis 950, external tables in Delta and Iceberg 640, client
     # histories with their judge 360, sending in lists 190, workers of handlers 80, parts of divided classes 200, feature
-    # levels 200: what could not be removed for them; the aim is 51 000.
-    "product": (PRODUCT, "*.py", 65_660),
+    # levels 200, what an operator expects of the page 30: what could not be removed for them; the aim is 51 000.
+    "product": (PRODUCT, "*.py", 65_690),
     "tools": (TOOLS, "*.py", 12_525),  # benchmarks beside other brokers 430, and on a slow bucket 250; the aim is 8 500
     # The conformance suite of clients: cases, scripted leader and drivers.
     "adoption": (("clients/conformance",), "*.*", 1_700),
