@@ -29,7 +29,7 @@ from controller.snapshots.restore import catch_up
 from drain.backlog.aggregates import FACTS, aggregate, contributions
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.spark.object_reader import read_objects
-from headgate.ledger.chunk import decode
+from headgate.ledger.chunk import Chunk, decode
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH, chunk_path
@@ -40,6 +40,7 @@ from headgate.reading.topic_reader import TopicReader
 from headgate.storage.object_store import open_store
 from shard.requests.topic_commands import describe
 from shard.state.shard_state import ShardState
+from shard.state.topic import Topic
 from shard.steps import complete_now
 from tests.recorded.story import first_act, second_act
 from tests.simulation.virtual_loop import VirtualLoop
@@ -57,33 +58,35 @@ Objects = dict[str, bytes]
 def record(target: Path) -> None:
     """Write an archive. Only what Spark wrote, and its names, differ between two recordings of one version."""
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
-    world = _played(first_act, {IDENTITY_PATH: identity_object("1" * 32)})
-    with tempfile.TemporaryDirectory() as folder:
-        unpack(world.store.objects, Path(folder))
+    objects = _played(first_act, {IDENTITY_PATH: identity_object("1" * 32)})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        unpack(objects, folder)
         for job, *options in JOBS:
-            subprocess.run(python_module(job, "--ledger", Path(folder).as_uri(), *options), check=True)
-        written = _objects_in(Path(folder))
-    world = _played(second_act, dict(written))
-    kept = world.store.objects
-    documents = {
-        "deleted": sorted(set(written) - set(kept)),
-        "states": asyncio.run(states(written | kept)),
-        **asyncio.run(read_everything(kept)),
-    }
+            subprocess.run(python_module(job, "--ledger", folder.as_uri(), *options), check=True)
+        written = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    kept = _played(second_act, written)
+    everything = written | kept
+    kinds = {type(entry) for chunk in chunks(everything) for entry in chunk.entries}
+    assert not (missing := set(get_args(union_of(Entry))) - kinds), f"the story has no {missing}"
+    documents = {"deleted": sorted(set(written) - set(kept)), "states": states(everything)}
+    everything[EXPECTED] = json.dumps(documents | asyncio.run(read_everything(kept))).encode()
     target.parent.mkdir(exist_ok=True)
     with tarfile.open(target, "x:xz") as archive:
-        for path, data in sorted((written | kept | {EXPECTED: json.dumps(documents).encode()}).items()):
+        for path, data in sorted(everything.items()):
             found = tarfile.TarInfo(path)
             found.size = len(data)
             archive.addfile(found, io.BytesIO(data))
 
 
-def _played(act: Callable[[OneShard], Coroutine[Any, Any, None]], objects: Objects) -> OneShard:
-    async def play() -> OneShard:
+def _played(act: Callable[[OneShard], Coroutine[Any, Any, None]], objects: Objects) -> Objects:
+    """Return the objects after an act that begins with ``objects``."""
+
+    async def play() -> Objects:
         world = OneShard()
         world.store.objects.update(objects)
         await act(world)
-        return world
+        return world.store.objects
 
     return VirtualLoop().run_until_complete(play())
 
@@ -101,20 +104,17 @@ def unpack(objects: Objects, folder: Path) -> None:
         (folder / path).write_bytes(data)
 
 
-def _objects_in(folder: Path) -> Objects:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def chunks(objects: Objects) -> list[Chunk]:
+    paths = sorted(path for path in objects if path.startswith("chunks/"))
+    return [decode(objects[path], shard=0, number=number) for number, path in enumerate(paths, 1)]
 
 
-async def states(objects: Objects) -> list[Any]:
-    """Return the state after each chunk, from the chunks alone. Raises AssertionError unless every kind of entry occurs."""
-    state, found, kinds = ShardState(0), [], set()
-    for number in range(1, 1 + sum(path.startswith("chunks/") for path in objects)):
-        chunk = decode(objects[chunk_path(0, number)], shard=0, number=number)
-        state.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
-        kinds |= {type(entry) for entry in chunk.entries}
+def states(objects: Objects) -> list[Any]:
+    """Return the state after each chunk, from the chunks alone."""
+    state, found = ShardState(0), []
+    for chunk in chunks(objects):
+        state.apply_all(chunk.entries, chunk=chunk.header.number, at_ms=chunk.header.at_ms)
         found.append(_state(state))
-    missing = {each.__name__ for each in set(get_args(union_of(Entry))) - kinds}
-    assert not missing, f"the story has no {sorted(missing)}"
     return found
 
 
@@ -122,17 +122,11 @@ async def read_everything(objects: Objects) -> dict[str, Any]:
     """Return the state, the records and the counts of a ledger, as daemons, consumers and Spark read them."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(objects, Path(folder))
-        ledger = Ledger(open_store(Path(folder).as_uri()), 0)
-        state, _ = await catch_up(ledger, ShardState(0), unusable, complete_now)
-        return {
-            "state": _state(state),
-            "records": {name: await _records(ledger, state, name) for name in sorted(state.topics)},
-            "counts": await _counts(ledger, Path(folder).as_uri()),
-        }
-
-
-def unusable(number: int) -> None:
-    raise AssertionError(f"snapshot {number} cannot be used")
+        ledger, unusable = Ledger(open_store(Path(folder).as_uri()), 0), []
+        state, _ = await catch_up(ledger, ShardState(0), unusable.append, complete_now)
+        records = {name: await _records(ledger, topic) for name, topic in sorted(state.topics.items())}
+        counts = await _counts(ledger, Path(folder).as_uri())
+        return {"state": _state(state), "records": records, "counts": counts, "unusable": unusable}
 
 
 def _state(state: ShardState) -> Any:
@@ -142,15 +136,13 @@ def _state(state: ShardState) -> Any:
     return [plain(part) for part in parts]
 
 
-async def _records(ledger: Ledger, state: ShardState, topic: str) -> Any:
-    described = describe(state.topics[topic], state.at_ms)
-    if described.external is not None:
-        return []
-    reader = TopicReader(ledger, described, starts={each.segment: 0 for each in described.segments})
-    return [plain(each._asdict()) async for each in reader.stored()]
+async def _records(ledger: Ledger, topic: Topic) -> Any:
+    reader = TopicReader(ledger, describe(topic, 0), starts=dict.fromkeys(topic.tails, 0))
+    return [plain(each._asdict()) async for each in reader.stored()] if topic.external is None else []
 
 
 async def _counts(ledger: Ledger, url: str) -> Any:
+    """Return what Spark counts: the sums of compacted ranges, and those of the chunks after them."""
     compacted = await read_compacted_facts(ledger.store, ledger.shard)
     tables = [] if compacted is None else [compacted[1]]
     paths = [(chunk_path(0, number), None) for number in (await list_objects(ledger)).chunks]
@@ -162,10 +154,10 @@ def plain(value: Any) -> Any:
     """Return ``value`` as JSON has it: bytes in hexadecimal digits, and a map without names as its pairs."""
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(each) for key, each in value.items() if not key.startswith("_")}
     if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: plain(each) for key, each in value.items() if not key.startswith("_")}
-        return [[plain(key), plain(each)] for key, each in value.items()]
+        value = list(value.items())
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
