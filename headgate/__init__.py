@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         ClusterTotals as ClusterTotals,
         ComponentInfo as ComponentInfo,
         DaemonInfo as DaemonInfo,
+        FeatureLevel as FeatureLevel,
         ShardInfo as ShardInfo,
         SubscriptionSummary as SubscriptionSummary,
     )

@@ -104,7 +104,7 @@ class Follower:
                     found = 0 if self.fault is not None else await self._follow(keeps=keeps or self.state.chunk > 0)
                     if found and self._subscribed:
                         self._receives, self._received = self._received, False
-                    # The chunk of an idle half hour ends no pauses: announcements of others still do.
+                    # The chunk of an idle leader ends no pauses: announcements of others still do.
                     looks = looks + 1 if not found or (self._subscribed and found == 1) else 0
                     if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()

@@ -63,7 +63,7 @@ class TermTimers:
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
             pause_seconds = tick_pause_seconds(*durations, idle=self._commit.is_idle)
-            # A leader without requests writes a chunk every half an hour, which is no reason to look each second again.
+            # A leader without requests writes a chunk every 50 minutes, which is no reason to look each second again.
             looks, durable = 0 if self._commit.durable > durable + 1 else looks, self._commit.durable
             look_pause_seconds = safety.look_pause_seconds(looks, contended=self._commit.is_contended)
             if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:

@@ -66,7 +66,7 @@ class Trimmer:
         while True:
             await asyncio.sleep(pauses.bound_seconds(idle_rounds))
             found = await self.trim_once()
-            # A leader without requests writes a chunk every half an hour.
+            # A leader without requests writes a chunk every 50 minutes.
             wrote, durable = self._commit.durable > durable + 1, self._commit.durable
             idle_rounds = idle_rounds + 1 if found and found == before and not wrote else 0
             before = found
