@@ -193,9 +193,10 @@ class ShardSpreader:
 
     @property
     def feature_level(self) -> FeatureLevel | None:
-        """The cluster's level, and which one it could have; None without a view."""
-        levels = {name: record.levels for name, record in self.view.records.items()}
-        return judged(self.view.level, levels, self.view.maintenance) if levels and self.view.level else None
+        """The cluster's level, and which one it could have; None: the level is unknown."""
+        records = {self._instance: self.own.record, **self.view.records}
+        levels = {name: record.levels for name, record in records.items()}
+        return judged(self.view.level, levels, self.view.maintenance) if self.view.level else None
 
     @property
     def state(self) -> SpreadState:
