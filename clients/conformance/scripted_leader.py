@@ -24,10 +24,11 @@ from typing import Any, ClassVar, Self, cast, get_args
 import msgspec
 
 from clients.conformance.case_runner import CaseFailedError, Step, as_bytes, difference
-from clients.conformance.trimmed_chunks import compact
+from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.local.embedded import EmbeddedBroker
 from headgate.ledger.identity import claim_ledger_id
+from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
 from headgate.model.hashing import segment_hash
@@ -395,4 +396,6 @@ class Leader:
 
     async def do_trim(self, step: Step, _: float) -> None:
         """Compact chunks, and delete them."""
-        await compact(self.store, self.folder, step["first"], step["last"])
+        await compact(Ledger(self.store, 0), step["first"], step["last"])
+        for number in range(step["first"], step["last"] + 1):
+            await self.store.delete(chunk_path(0, number))

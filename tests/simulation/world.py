@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from clients.conformance.compaction import compact
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
@@ -60,7 +61,6 @@ from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
-from tests.support.samples.compaction import compact
 
 KEYS = 12
 AUTOMATIC_SCALING = ScalingSettings(

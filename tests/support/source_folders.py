@@ -15,6 +15,7 @@ SOURCE_FOLDERS = (
     "chaos",
     "demo",
     "examples",
+    "integrations",
     "monitoring",
     "scale",
     "trials",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from clients.conformance.compaction import compact, compacted_objects
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -15,7 +16,6 @@ from headgate.ledger.paths import IDENTITY_PATH, chunk_name, chunk_path, snapsho
 from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
-from tests.support.samples.compaction import compact, compacted_objects
 from tests.support.whole_state import everything
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from clients.conformance.compaction import compact
 from controller.cluster.config import LedgerIdentity
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
@@ -14,7 +15,6 @@ from headgate.ledger.identity import claim_ledger_id, identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore, Fault
-from tests.support.samples.compaction import compact
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 

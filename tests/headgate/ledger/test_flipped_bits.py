@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots.format import decode_file, encode_snapshot
 from drain.backlog.aggregates import FACTS, SCHEMA
@@ -34,7 +35,6 @@ from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.reading.chunk_cache import ChunkCache
 from tests.support.fakes.object_store import FakeStore
-from tests.support.samples.compaction import compact
 from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from clients.conformance.compaction import compact
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
@@ -21,7 +22,6 @@ from headgate.reading.segment_reader import LOCATE_SECONDS, SegmentReader
 from headgate.reading.stored_rows import Rows
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
-from tests.support.samples.compaction import compact
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime

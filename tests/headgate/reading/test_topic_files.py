@@ -2,9 +2,9 @@
 
 import pytest
 
+from clients.conformance.compaction import compact
 from headgate.errors import ObjectMissingError
 from headgate.reading.topic_files import StoredObjects, list_objects, select_files, topic_files
-from tests.support.samples.compaction import compact
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 pytestmark = pytest.mark.looptime

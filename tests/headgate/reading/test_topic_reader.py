@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
@@ -17,7 +18,6 @@ from headgate.reading.head import Head
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
-from tests.support.samples.compaction import compact
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
 
 pytestmark = pytest.mark.looptime

@@ -10,9 +10,9 @@ from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folde
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
-from tests.support.samples.record_rows import record_rows
 
 _INTEGERS, _BLOBS = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes"), ("key", "value")
+_NAMES = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value", "headers")
 _WRITER = ParquetWriter([*(Node(n, INT64) for n in _INTEGERS), *(Node(n, BYTE_ARRAY) for n in _BLOBS), HEADERS])
 
 
@@ -33,7 +33,9 @@ async def compacted_objects(
     at_ms = 0
     for number in range(first, last + 1):
         at_ms = (await ledger.header(number)).at_ms
-        for row in record_rows((await ledger.read_records(number))[1]):
+        found = (await ledger.read_records(number))[1]
+        for values in zip(*(getattr(found, name) for name in _NAMES), strict=True):
+            row = dict(zip(_NAMES, values, strict=True))
             size = len(row["key"]) + len(row["value"]) + header_bytes(row["headers"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
     folder = f"{compacted_folder(ledger.shard)}/{first:012d}-{last:012d}-{written_at_ms}-{run}"
