@@ -9,7 +9,6 @@ version may add fields to these, and changes none.
 
 import asyncio
 import io
-import json
 import subprocess
 import sys
 import tarfile
@@ -48,7 +47,7 @@ from tests.support.worlds.one_shard import OneShard
 
 FOLDER: Final = Path(__file__).parent
 ARCHIVE: Final = "ledger.tar.xz"
-EXPECTED: Final = "expected.json"
+EXPECTED: Final = "expected.msgpack"
 JOBS: Final = (("drain.backlog.job",), ("drain.compaction.job", "--chunks", "30"))
 """Programs of Spark, in this order, and their options."""
 Objects = dict[str, bytes]
@@ -70,7 +69,7 @@ def record(target: Path) -> None:
     kinds = {type(entry) for chunk in chunks(everything) for entry in chunk.entries}
     assert not (missing := set(get_args(union_of(Entry))) - kinds), f"the story has no {missing}"
     documents = {"deleted": sorted(set(written) - set(kept)), "states": states(everything)}
-    everything[EXPECTED] = json.dumps(documents | asyncio.run(read_everything(kept))).encode()
+    everything[EXPECTED] = msgspec.msgpack.encode(documents | asyncio.run(read_everything(kept)))
     target.parent.mkdir(exist_ok=True)
     with tarfile.open(target, "x:xz") as archive:
         for path, data in sorted(everything.items()):
@@ -95,7 +94,7 @@ def load(archive: Path) -> tuple[Objects, dict[str, Any]]:
     """Return all objects of a recorded ledger, and what it must say."""
     with tarfile.open(archive) as found:
         objects = {each.name: found.extractfile(each).read() for each in found.getmembers()}  # type: ignore[union-attr]
-    return objects, json.loads(objects.pop(EXPECTED))
+    return objects, msgspec.msgpack.decode(objects.pop(EXPECTED))
 
 
 def unpack(objects: Objects, folder: Path) -> None:
@@ -130,15 +129,14 @@ async def read_everything(objects: Objects) -> dict[str, Any]:
 
 
 def _state(state: ShardState) -> Any:
-    """Return the state with the names that a snapshot has for it. What is private follows from the rest."""
+    """Return the state with the names that a snapshot has for it."""
     file = decode_file(encode_snapshot(state, written_at_ms=0), shard=state.shard, chunk=state.chunk)
-    parts = (msgspec.msgpack.decode(zlib.decompress(part)) for part in (file.core, *file.topics, *file.producers))
-    return [plain(part) for part in parts]
+    return [msgspec.msgpack.decode(zlib.decompress(part)) for part in (file.core, *file.topics, *file.producers)]
 
 
 async def _records(ledger: Ledger, topic: Topic) -> Any:
     reader = TopicReader(ledger, describe(topic, 0), starts=dict.fromkeys(topic.tails, 0))
-    return [plain(each._asdict()) async for each in reader.stored()] if topic.external is None else []
+    return [each._asdict() async for each in reader.stored()] if topic.external is None else []
 
 
 async def _counts(ledger: Ledger, url: str) -> Any:
@@ -147,18 +145,7 @@ async def _counts(ledger: Ledger, url: str) -> Any:
     tables = [] if compacted is None else [compacted[1]]
     paths = [(chunk_path(0, number), None) for number in (await list_objects(ledger)).chunks]
     tables += [aggregate(contributions(pa.Table.from_batches([facts]))) for facts in read_objects(url, paths, FACTS)]
-    return sorted((plain(row) for row in aggregate(pa.concat_tables(tables)).to_pylist()), key=json.dumps)
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON has it: bytes in hexadecimal digits, and a map without names as its pairs."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: plain(each) for key, each in value.items() if not key.startswith("_")}
-    if isinstance(value, dict):
-        value = list(value.items())
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    return sorted(aggregate(pa.concat_tables(tables)).to_pylist(), key=repr)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,15 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:
-    """Yield where ``found`` differs. It may have further fields: a later version adds them with their defaults."""
+    """Yield where ``found`` differs. It may have further fields: a later version adds them with their defaults.
+
+    What is private follows from the rest.
+    """
     if isinstance(expected, dict) and isinstance(found, dict):
-        for name, value in expected.items():
-            yield from differences(value, found.get(name, "no such field"), f"{where}.{name}")
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for name in expected:
+            if not str(name).startswith("_"):
+                yield from differences(expected[name], found.get(name, "no such field"), f"{where}.{name}")
+    elif isinstance(expected, list) and isinstance(found, list | tuple) and len(expected) == len(found):
         for at, value in enumerate(expected):
             yield from differences(value, found[at], f"{where}[{at}]")
     elif expected != found:

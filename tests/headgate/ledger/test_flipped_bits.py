@@ -7,38 +7,31 @@ position and each part.
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.snapshots.format import decode_file, encode_snapshot
-from drain.backlog.aggregates import FACTS, SCHEMA
-from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
-from drain.backlog.merge import StateRow
-from drain.backlog.results import Result, decode_result, encode_result, result_path
+from controller.snapshots.format import decode_file
+from drain.backlog.aggregates import FACTS
+from drain.backlog.compacted_facts import read_range_facts
+from drain.backlog.results import decode_result
 from drain.spark.object_reader import ObjectError, decode_object
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
-from headgate.ledger.checksum import checksum
-from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import (
-    Manifest,
-    decode_compacted,
-    manifest_path,
-    read_manifest,
-)
+from headgate.ledger.compacted import decode_compacted, manifest_path, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import chunk_path, snapshot_path
+from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.reading.chunk_cache import ChunkCache
+from tests.recorded.recording import ARCHIVE, FOLDER, load
 from tests.support.fakes.object_store import FakeStore
-from tests.support.samples.histories import History
 from tests.support.whole_state import decode_snapshot
 
 HEADERS = (("trace", b"00-17"), ("trace", b""))
+RECORDED, _ = load(max(FOLDER.glob(f"*/{ARCHIVE}")))
 FLIPS = 2_000
 """Flipped bits per object, at most."""
 WORKER_SCHEMA = to_arrow_schema(from_arrow_schema(FACTS))
@@ -79,31 +72,21 @@ def stored_chunk(records: int, **limits: int) -> Stored:
     )
 
 
-def stored_snapshot() -> Stored:
-    history = History(1)
-    history.grow(20)
-    number = history.state.chunk
-    return Stored(
-        snapshot_path(0, number),
-        encode_snapshot(history.state, written_at_ms=7),
-        (
-            lambda data: decode_snapshot(data, shard=0, chunk=number),
-            lambda data: decode_file(data, shard=0, chunk=number),
-        ),
-    )
-
-
-def stored_result() -> Stored:
-    rows = tuple(StateRow(1, None, segment, end_offset=2, timestamp_index=((0, 100),)) for segment in range(3))
-    decode = lambda data: decode_result(data, shard=3, watermark=7)  # noqa: E731
-    return Stored(result_path(3, 7), encode_result(Result(3, 7, rows)), (decode,))
+def recorded(folder: str, *readers: Callable[..., object]) -> Stored:
+    """Return the first object of the recorded ledger in ``folder``; its number is an argument of the readers."""
+    path = min(path for path in RECORDED if path.startswith(folder))
+    return Stored(path, RECORDED[path], tuple(partial(read, number=int(Path(path).stem)) for read in readers))
 
 
 OBJECTS = {
     "a chunk of one record": stored_chunk(1),
     "a small chunk": stored_chunk(50),
-    "a snapshot": stored_snapshot(),
-    "a result": stored_result(),
+    "a snapshot": recorded(
+        "snapshots",
+        lambda data, number: decode_snapshot(data, shard=0, chunk=number),
+        lambda data, number: decode_file(data, shard=0, chunk=number),
+    ),
+    "a result": recorded("backlog", lambda data, number: decode_result(data, shard=0, watermark=number)),
 }
 
 
@@ -161,39 +144,19 @@ async def test_a_consumer_stops_at_a_flipped_bit_of_a_chunk() -> None:
 
 
 async def test_a_flipped_bit_of_a_manifest_or_of_what_it_names_is_noticed() -> None:
-    store = FakeStore(objects={chunk_path(0, 1): ChunkBuilder().encode(shard=0, number=1, leader_epoch=1, at_ms=1)})
-    builder = ChunkBuilder()
-    for name, value in zip(chunk.RECORD_COLUMNS[1:], (1, 0, 0, 7, b"key", b"v100", HEADERS), strict=True):
-        getattr(builder.records, name).append(value)
-    store.objects[chunk_path(0, 2)] = builder.encode(shard=0, number=2, leader_epoch=1, at_ms=1)
-    written = await compact(Ledger(store, 0), 1, 2)
-    path = manifest_path(0, ChunkRange(1, 2))
-    (item,) = written.objects
+    store = FakeStore(objects=dict(RECORDED))
+    chunks, *_ = await manifest_ranges(store, 0)
+    written, path = await read_manifest(store, 0, chunks), manifest_path(0, chunks)
+    item = written.objects[0]
 
-    for data in flips(store.objects[item.path]):
+    for data in flips(RECORDED[item.path]):
         assert complaint(lambda damaged: decode_compacted(damaged, item), data).startswith(item.path)
-    for data in list(flips(store.objects[path])):
-        store.objects[path] = data
-        with pytest.raises(LedgerError, match=f"^{path} is "):
-            await read_manifest(store, 0, ChunkRange(1, 2))
-
-
-async def test_a_flipped_bit_of_the_facts_of_a_range_is_noticed() -> None:
-    facts = encode_range_facts(pa.Table.from_pylist([], schema=SCHEMA), 0, 1, 2)
-    manifest = Manifest(
-        shard=0,
-        first=1,
-        last=2,
-        level=0,
-        written_at_ms=0,
-        last_at_ms=0,
-        facts="compacted/facts.parquet",
-        facts_checksum=checksum(facts),
-        objects=[],
-    )
-    store = FakeStore(objects={manifest.facts: facts})
-    assert 0 == len(await read_range_facts(store, manifest))
-    for data in list(flips(facts))[::20]:
-        store.objects[manifest.facts] = data
-        with pytest.raises(LedgerError, match=f"^{manifest.facts} is damaged"):
-            await read_range_facts(store, manifest)
+    for damaged, read in (
+        (written.facts, lambda: read_range_facts(store, written)),
+        (path, lambda: read_manifest(store, 0, chunks)),
+    ):
+        await read()
+        for data in list(flips(RECORDED[damaged]))[::4]:
+            store.objects[damaged] = data
+            with pytest.raises(LedgerError, match=f"^{damaged} is "):
+                await read()
