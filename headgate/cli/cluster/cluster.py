@@ -1,15 +1,9 @@
 """`headgate cluster`: what the daemons of a cluster have in common."""
 
-from typing import TYPE_CHECKING
-
 import click
 
 from headgate.cli.context import CommandContext, command
 from headgate.errors import HeadgateError
-
-if TYPE_CHECKING:
-    from headgate.client.admin import Admin
-    from headgate.views.cluster import FeatureLevel
 
 
 @click.group()
@@ -26,7 +20,15 @@ def upgrade(context: CommandContext, dry_run: bool) -> None:
     of older versions are refused, and the level never falls. The daemons learn of it within seconds, without a restart.
     Needs the role administrator for all topics.
     """
-    found = context.ask(lambda admin: _upgraded(admin, dry_run=dry_run))
+    found = context.ask(lambda admin: admin.describe_cluster(blocked=True)).feature_level
+    if found is None:
+        raise HeadgateError("the daemon that answered has not heard of the feature level yet: try again")
+    if not dry_run and found.newest > found.level:
+        from msgspec.structs import replace  # noqa: PLC0415 - a command that only shows its help must not import it
+
+        wanted = found.newest
+        context.ask(lambda admin: admin.raise_feature_level(wanted))
+        found = replace(found, level=wanted, problems=())
     if context.printed_as_json(found):
         return
     text = f"feature level {found.level}, "
@@ -37,16 +39,3 @@ def upgrade(context: CommandContext, dry_run: bool) -> None:
     else:
         text += f"and every daemon supports level {found.newest}: headgate cluster upgrade"
     click.echo("\n  ".join((text, *found.problems)))
-
-
-async def _upgraded(admin: "Admin", *, dry_run: bool) -> "FeatureLevel":
-    """Return the feature level, after it was raised if that is wanted and necessary."""
-    from msgspec.structs import replace  # noqa: PLC0415 - a command that only shows its help must not import it
-
-    found = (await admin.describe_cluster(blocked=True)).feature_level
-    if found is None:
-        raise HeadgateError("the daemon that answered has not heard of the feature level yet: try again")
-    if dry_run or found.newest == found.level:
-        return found
-    await admin.raise_feature_level(found.newest)
-    return replace(found, level=found.newest, problems=())

@@ -13,35 +13,25 @@ OLD = "daemon b supports levels 1 to 1"
 
 
 @pytest.mark.parametrize(
-    ("found", "shown", "raised", "judged"),
+    ("newest", "problems", "shown", "raised", "judged"),
     [
-        (FeatureLevel(level=2, newest=2), "feature level 2, the newest that the daemons support\n", False, "ok"),
-        (
-            FeatureLevel(level=1, newest=2),
-            "feature level 1, and every daemon supports level 2: headgate cluster upgrade\n",
-            True,
-            "ok",
-        ),
-        (
-            FeatureLevel(level=1, newest=2, problems=(OLD,)),
-            f"feature level 1, and level 2 is not possible yet:\n  {OLD}\n",
-            True,
-            "warning",
-        ),
+        (1, (), "feature level 1, the newest that the daemons support\n", [], "ok"),
+        (2, (), "feature level 1, and every daemon supports level 2: headgate cluster upgrade\n", [2], "ok"),
+        (2, (OLD,), f"feature level 1, and level 2 is not possible yet:\n  {OLD}\n", [2], "warning"),
     ],
     ids=["newest", "possible", "prevented"],
 )
-def test_the_level_is_shown_and_raised(invoke, cluster, found: FeatureLevel, shown: str, raised: bool, judged: str):
+def test_the_level_is_shown_and_raised(invoke, cluster, newest, problems, shown, raised, judged):
     """The leader refuses a level that a daemon does not support; here it does what it is asked."""
-    cluster.overview = overview(feature_level=found)
+    cluster.overview = overview(feature_level=FeatureLevel(level=1, newest=newest, problems=problems))
 
     assert invoke("cluster", "upgrade", "--dry-run").stdout == shown
     assert [] == cluster.calls
     document = json.loads(invoke("cluster", "upgrade", "--json").stdout)
-    assert [("raise_feature_level", 2)] * raised == cluster.calls
-    assert document == {"level": 2, "newest": 2, "problems": []}
+    assert [("raise_feature_level", level) for level in raised] == cluster.calls
+    assert document == {"level": newest, "newest": newest, "problems": []}
     assert [judged] == [each.level for each in judge_cluster(cluster.overview, "1") if each.check == "feature level"]
-    assert report_lines(cluster.overview)[0].startswith(f"cluster local: feature level {found.level}, ")
+    assert report_lines(cluster.overview)[0].startswith("cluster local: feature level 1, ")
 
 
 def test_a_daemon_that_does_not_know_the_level_is_asked_again(invoke, cluster):
