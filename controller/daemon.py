@@ -259,7 +259,8 @@ class Daemon:
 
         Raises ConfigError, and changes nothing, if a file that a setting names is unusable: all are read first.
         """
-        access_rules, http_access = read.access.rules(), read_http_access(self.settings.http)
+        access_rules = read.access.rules()
+        http_access = read_http_access(self.settings.http, access_rules)
         zookeeper = zookeeper_credentials(self.settings.zookeeper)
         self._broker.reload()
         if self._elections is not None:
@@ -288,7 +289,8 @@ class Daemon:
             daemon=self.instance,
             cluster=settings.cluster.name,
             version=version("headgate"),
-            access=read_http_access(settings.http),
+            access=read_http_access(settings.http, self._access.rules),
+            ledger_url=settings.ledger.url,
             runbook_url=settings.http.runbook_url,
         )
 

@@ -4,6 +4,8 @@
 2. ``/metrics`` is open if the settings say so.
 3. Everything else, unknown paths included, needs a token if there is a tokens file.
 
+4. Records and actions need a token whose holder is a user with that right in the access file.
+
 docs/security.md says how programs and browsers send a token. Another daemon of the cluster sends one that only
 daemons can make, and reads the API with it.
 """
@@ -16,11 +18,17 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from headgate.errors import HeadgateError
 from metrics.label_values import HttpDenial
+from shard.access.rules import OPEN, AccessRules, Act
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 CHALLENGES: Final = ('Bearer realm="headgate"', 'Basic realm="headgate", charset="UTF-8"')
 """What a response without permission asks for (RFC 6750, RFC 7617)."""
+
+
+class ForbiddenError(HeadgateError):
+    """The holder of the token may not do this, or the request has no token."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -42,6 +50,18 @@ class HttpAccess:
     """Certificate and, if clients must present certificates, their authorities. None: no TLS."""
     tokens: Tokens | None = None
     open_metrics: bool = False
+    rules: AccessRules = OPEN
+    """Those that the leaders ask as well."""
+
+    def require(self, authorization: str | None, act: Act) -> str:
+        """Return the user that holds the token of a request. Raises ForbiddenError unless it may do ``act``."""
+        user = None if self.tokens is None else self.tokens.holder(_token(authorization or ""))
+        if user is None or self.rules.is_open:
+            raise ForbiddenError(f"to {act} here needs a token with the name of a user who may, in the access file")
+        decision = self.rules.judge(user, act)
+        if not decision.allowed:
+            raise ForbiddenError(decision.reason)
+        return user
 
     def denial(self, authorization: str | None) -> HttpDenial | None:
         """Return why a request with this header may read only what is open; None: it may read everything."""

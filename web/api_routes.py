@@ -12,23 +12,31 @@ import msgspec
 from aiohttp import web
 
 from headgate.errors import HeadgateError
+from web.access import ForbiddenError
 from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
 from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 from web.bodies import send_body
+from web.stored_records import StoredRecords
 
 MAX_DOCUMENTS: Final = 4
 """Documents that are made at the same time; further requests wait."""
 RETRY_SECONDS: Final = 2
-_STATUS: Final[dict[type[HeadgateError], int]] = {InvalidQueryError: 400, UnknownNameError: 404, NotAnsweredError: 503}
+_STATUS: Final[dict[type[HeadgateError], int]] = {
+    InvalidQueryError: 400,
+    ForbiddenError: 403,
+    UnknownNameError: 404,
+    NotAnsweredError: 503,
+}
 
 Answer = Callable[[web.Request, Query], Awaitable[Any]]
 
 
 class HttpApi:
-    def __init__(self, source: StatusSource, version: str) -> None:
+    def __init__(self, source: StatusSource, records: StoredRecords, version: str) -> None:
         self._source = source
+        self._records_of = records
         self._version = version
         self._making = asyncio.Semaphore(MAX_DOCUMENTS)
 
@@ -42,7 +50,7 @@ class HttpApi:
             async with self._making:
                 document = await answer(request, query)
                 body = await asyncio.to_thread(msgspec.json.encode, document)
-        except (InvalidQueryError, UnknownNameError, NotAnsweredError) as error:
+        except tuple(_STATUS) as error:
             status = _STATUS[type(error)]
             return web.Response(
                 body=msgspec.json.encode(ErrorDocument(error=str(error))) + b"\n",
@@ -71,6 +79,9 @@ class HttpApi:
 
     async def _topic(self, request: web.Request, query: Query) -> Any:
         return await self._source.topic(request.match_info["topic"], own=query.own)
+
+    async def _records(self, request: web.Request, query: Query) -> Any:
+        return await self._records_of.newest(request.match_info["topic"], query, request.headers.get("Authorization"))
 
     async def _subscriptions(self, _: web.Request, query: Query) -> Any:
         overview = await self._source.overview()

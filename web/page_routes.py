@@ -5,7 +5,7 @@ Pages are rendered in a worker thread from the documents of the API.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +13,18 @@ from aiohttp import web
 from yarl import URL
 
 from metrics.events import Observer
+from web.access import ForbiddenError
 from web.api.overview import NotAnsweredError, Overview, StatusSource, UnknownNameError
-from web.api.query import InvalidQueryError, Query, subscription_page, topic_page
+from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 from web.bodies import send_body
 from web.live_stream import LivePages
 from web.page import topics
 from web.page.markup import element
 from web.page.overview import LISTED_ROWS, overview_page, subscriptions_page, topics_page
+from web.page.records import records_page
 from web.page.shell import Page, Surroundings, whole_page
 from web.page.tables import part
+from web.stored_records import StoredRecords
 
 FOLDER: Final = Path(__file__).parent / "page" / "static"
 NAMES: Final = ("favicon.svg", "idiomorph.min.js", "page.css", "page.js")
@@ -47,6 +50,7 @@ def _digest(name: str) -> str:
 
 
 MAX_PATH: Final = 1000
+RECORDS_QUERY: Final = ("segment", "key", "last")
 PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
 
@@ -54,6 +58,7 @@ class StatusPages:
     def __init__(
         self,
         source: StatusSource,
+        records: StoredRecords,
         *,
         daemon: str,
         cluster: str,
@@ -64,6 +69,7 @@ class StatusPages:
     ) -> None:
         """``may_read``: whether the token of a request is accepted now."""
         self._source = source
+        self._records = records
         self._runbook_url = runbook_url
         self._may_read = may_read
         self._static = StaticFiles()
@@ -73,16 +79,32 @@ class StatusPages:
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for path in PATHS:
             router.add_get(path, self._page)
+        router.add_get("/topics/{topic}/records", self._records_page)
         router.add_get("/static/{name}", self._static.handle)
         router.add_get("/events", self._events, allow_head=False)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
+        return await self._respond(request, self._render(request.path_qs))
+
+    async def _records_page(self, request: web.Request) -> web.StreamResponse:
+        async def page() -> Page:
+            # An empty field of the form is none.
+            query = read_query({name: value for name, value in request.query.items() if value}, RECORDS_QUERY)
+            authorization = request.headers.get("Authorization")
+            document = await self._records.newest(request.match_info["topic"], query, authorization)
+            return await asyncio.to_thread(records_page, document, query)
+
+        return await self._respond(request, page())
+
+    async def _respond(self, request: web.Request, made: Awaitable[Page]) -> web.StreamResponse:
         path, status = request.path_qs, 200
         try:
-            page = await self._render(path)
+            page = await made
         except (UnknownNameError, InvalidQueryError) as error:
             page = _problem("There is no such page", str(error), live=False)
             status = 404 if isinstance(error, UnknownNameError) else 400
+        except ForbiddenError as error:
+            page, status = _problem("Not allowed", str(error), live=False), 403
         except NotAnsweredError as error:
             page, status = _problem("No answer", f"{error} This page loads again when there is one.", live=True), 503
         body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())

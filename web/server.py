@@ -31,6 +31,7 @@ from web.api.overview import StatusSource
 from web.api_routes import HttpApi
 from web.listener import HttpDenials, HttpListener
 from web.page_routes import StatusPages
+from web.stored_records import StoredRecords
 
 CLIENT_GONE: Final = 499
 """Status of an answer that no client receives, as in the logs of nginx."""
@@ -65,6 +66,7 @@ class HttpServer:
         version: str,
         access: HttpAccess | None = None,
         runbook_url: str | None = None,
+        ledger_url: str = "",
     ) -> None:
         """Prepare, without listening. Port 0 is any free port. Without ``access``, everything is open."""
         self.access = access or HttpAccess()
@@ -75,9 +77,11 @@ class HttpServer:
         self._health = health
         self.is_peer: Callable[[str], bool] = lambda _: False
         """Whether a token comes from another daemon, which may read the API. Set once the daemon has joined."""
-        self._api = HttpApi(source, version)
+        records = StoredRecords(source, ledger_url, lambda: self.access)
+        self._api = HttpApi(source, records, version)
         self._pages = StatusPages(
             source,
+            records,
             daemon=daemon,
             cluster=cluster,
             version=version,

@@ -9,6 +9,7 @@ from headgate.files.tls import certificate_expiry, client_context, server_contex
 from headgate.transport.broker_tls import context_of
 from metrics import events
 from metrics.label_values import CertificateUse
+from shard.access.rules import OPEN, AccessRules
 from web.access import HttpAccess
 from web.tokens import read_tokens
 
@@ -35,8 +36,8 @@ def read_zookeeper_tls(zookeeper: ZooKeeperSettings) -> ssl.SSLContext | None:
     return context_of(zookeeper, "$.zookeeper.") if zookeeper.tls else None
 
 
-def read_http_access(http: HttpSettings) -> HttpAccess:
-    """Return what the files say now. Raises ConfigError if one is unusable."""
+def read_http_access(http: HttpSettings, rules: AccessRules = OPEN) -> HttpAccess:
+    """Return what the files say now, with the rights in ``rules``. Raises ConfigError if one is unusable."""
     tls = None
     if http.certificate_file is not None and http.key_file is not None:
         tls = server_context(
@@ -46,7 +47,7 @@ def read_http_access(http: HttpSettings) -> HttpAccess:
             client_ca_file=http.client_ca_file,
         )
     tokens = None if http.tokens_file is None else read_tokens(http.tokens_file, "$.http.tokens_file")
-    return HttpAccess(tls=tls, tokens=tokens, open_metrics=http.open_metrics)
+    return HttpAccess(tls=tls, tokens=tokens, open_metrics=http.open_metrics, rules=rules)
 
 
 def read_peer_tls(http: HttpSettings) -> ssl.SSLContext:

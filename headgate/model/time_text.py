@@ -74,6 +74,15 @@ def utc_minute(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
+def iso_time(at_ms: int) -> str:
+    """Return ``2026-01-31T18:00:00.000Z``, or the number if no calendar has such a time."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=at_ms)
+    except OverflowError:  # A producer may set any number.
+        return str(at_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def time_of_day(at_ms: int) -> str:
     """Return ``22:31:05 UTC``."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%H:%M:%S} UTC"

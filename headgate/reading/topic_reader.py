@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -28,6 +29,7 @@ from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
 from headgate.reading.stored_rows import LedgerRecord, StoredRows
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
+from headgate.storage.size_limits import MAX_CHUNK_BYTES
 
 CONCURRENT_CHUNK_READS: Final = 8
 """Chunks that are read concurrently, hence the most that are in memory."""
@@ -142,27 +144,39 @@ class TopicReader:
 
         Reads backwards, so the cost depends on how far back these records are, and not on the age of the topic.
         """
-        newest: deque[LedgerRecord] = deque()
+        newest: list[LedgerRecord] = []
         plan = await self._plan()
-        for end in range(len(plan.chunks), 0, -CONCURRENT_CHUNK_READS):
-            group = plan.chunks[max(0, end - CONCURRENT_CHUNK_READS) : end]
-            for _, columns in reversed(await self._read_chunks(group)):
-                picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
-                newest.extendleft(reversed(list(self._with_key(StoredRows(columns, picked)))))
-            if len(newest) >= count:
-                break
-        else:
-            for item in reversed(plan.objects):
+        async with aclosing(self.newest(plan)) as found:
+            async for records in found:
+                newest += records
                 if len(newest) >= count:
                     break
-                columns = await read_object(self._ledger.store, item)
-                found = StoredRows(columns, range(len(columns)), item.segment)
-                newest.extendleft(reversed(list(self._with_key(found))))
         self._next_chunk = plan.compacted_through + len(plan.chunks) + 1
         # `follow` accepts the first record of each other segment: the ledger may have grown since the description.
         self._newest_segment = -1
         self._next_offsets = {}
-        return list(newest)[-count:] if count else []
+        return newest[:count][::-1]
+
+    async def newest(
+        self,
+        plan: ReadPlan | None = None,
+        *,
+        at_a_time: int = CONCURRENT_CHUNK_READS,
+        object_bytes: int = MAX_CHUNK_BYTES,
+    ) -> AsyncGenerator[list[LedgerRecord]]:
+        """Yield the stored records of each object, the newest first. Raises like `stored`.
+
+        ``at_a_time`` chunks are read together. A larger compacted object than ``object_bytes`` ends the records.
+        """
+        plan = plan or await self._plan()
+        for end in range(len(plan.chunks), 0, -at_a_time):
+            group = plan.chunks[max(0, end - at_a_time) : end]
+            for _, columns in reversed(await self._read_chunks(group)):
+                picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
+                yield list(self._with_key(StoredRows(columns, picked)))[::-1]
+        for item in takewhile(lambda each: each.size_bytes <= object_bytes, reversed(plan.objects)):
+            columns = await read_object(self._ledger.store, item)
+            yield list(self._with_key(StoredRows(columns, range(len(columns)), item.segment)))[::-1]
 
     async def follow(self, head: Head) -> AsyncGenerator[LedgerRecord]:
         """Yield all records and then new ones as they become durable, until cancelled. Raises LedgerError.

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from drain.protocol import CountedLedger
 from headgate import Consumer, Producer, SubscriptionType
 from headgate.ledger.identity import read_ledger_id
+from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
+from shard.access.rules import AccessRules, Right, Role
 from tests.support.fakes.drain_service import FakeDrainService
-from tests.support.samples.status_documents import part, subscription_summary, topic_summary
+from tests.support.samples.positioned_ledger import LedgerWithPositions
+from tests.support.samples.status_documents import HOSTILE, part, subscription_summary, topic_document, topic_summary
 from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.http_server import HttpHarness
@@ -122,6 +126,28 @@ async def test_a_search_sends_one_page_of_ten_thousand_topics_at_a_permanent_add
     await browser.until("location.pathname === '/subscriptions'")
     assert "meter-00777" in await browser.text("#subscriptions tbody")
     assert await browser.evaluate("document.querySelector('[name=contains]').value") == "METER-007"
+
+
+async def test_a_record_is_shown_to_who_may_consume_and_runs_nothing(browser: Browser, tmp_path: Path) -> None:
+    known = LedgerWithPositions()
+    known.ledger = Ledger(open_store(tmp_path.as_uri()), 0)
+    known.value = f"{HOSTILE}<img src=x onerror=alert(1)>".encode()
+    await known.write(10, 0)
+    rules = AccessRules({"me": (Right(role=Role.CONSUMER),)})
+    access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)
+    async with (harness := HttpHarness(access=access, ledger_url=tmp_path.as_uri())).server:
+        harness.source.topics["t"] = replace(topic_document(), topic=known.description())
+        await browser.open(f"http://{harness.server.address}/topics/t")
+        await browser.evaluate("document.querySelector('#totals p a').click()")
+        await browser.until(
+            "location.pathname === '/topics/t/records' && document.querySelector('#records tbody') !== null"
+        )
+        shown = await browser.text("#records tbody")
+        assert known.value.decode() in shown
+        assert await browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
+        await browser.open(f"http://{harness.server.address}/topics/t/records?key=other")
+        assert await browser.text("#records") == "No such record."
+    assert browser.messages == []
 
 
 async def test_a_stream_that_ends_and_a_source_without_answer_are_said(harness: HttpHarness, browser: Browser) -> None:

@@ -53,7 +53,7 @@ async def test_the_openapi_document_is_valid_and_served(harness):
     assert served["paths"].keys() == {each.path for each in OPERATIONS}
 
 
-@pytest.mark.parametrize("name", [each.name for each in OPERATIONS if each.document is not None])
+@pytest.mark.parametrize("name", [each.name for each in OPERATIONS if each.name in PATHS])
 async def test_each_answer_has_the_form_that_the_openapi_document_promises(harness, name):
     from jsonschema import Draft202012Validator  # noqa: PLC0415
 

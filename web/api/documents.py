@@ -6,6 +6,8 @@
 3. A summary costs its leader little; documents with segments are made for one topic or subscription.
 """
 
+from typing import Literal
+
 import msgspec
 
 from headgate.views.backlogs import BacklogInfo
@@ -139,6 +141,38 @@ class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why drain checks are not answered at present."""
     history: tuple[HistorySample, ...] = ()
     """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
+
+
+class RecordData(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of a record: as text, or as hexadecimal digits if they are no text; the first 4 096 of them."""
+
+    text: str
+    encoding: Literal["utf-8", "hex"]
+    size_bytes: int
+    """Of all of them."""
+
+
+class RecordDocument(msgspec.Struct, frozen=True):
+    """A stored record."""
+
+    segment: int
+    offset: int
+    timestamp_ms: int
+    """As its producer set it."""
+    key: RecordData
+    value: RecordData
+    headers: tuple[tuple[str, RecordData], ...]
+    """Name and value of each."""
+
+
+class RecordsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest stored records of a topic, the newest first."""
+
+    as_of_ms: int
+    topic: str
+    records: tuple[RecordDocument, ...]
+    complete: bool
+    """False: reading took too long, so there may be more in older objects."""
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from web.api.documents import (
     DaemonPart,
     Daemons,
     ErrorDocument,
+    RecordsDocument,
     SubscriptionDocument,
     SubscriptionPage,
     TopicDocument,
@@ -67,6 +68,13 @@ OPERATIONS: Final = (
         query=("scope",),
     ),
     Operation(
+        name="records",
+        path="/topics/{topic}/records",
+        summary="The newest stored records of a topic. Needs a token whose user may consume the topic.",
+        document=RecordsDocument,
+        query=("segment", "key", "last"),
+    ),
+    Operation(
         name="subscriptions",
         path="/subscriptions",
         summary="Subscriptions in a line each.",
@@ -115,6 +123,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
         refused |= {"404": "There is no such topic or subscription."}
     if operation.document is not None:
         refused |= {"503": "The daemon that leads the shard does not answer; repeat the request."}
+    if operation.document is RecordsDocument:
+        refused |= {"403": "The holder of the token may not do this, or there is no access file."}
     schema = (
         {"type": "object"} if operation.document is None else {"$ref": _REF.format(name=operation.document.__name__)}
     )

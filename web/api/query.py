@@ -36,6 +36,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         "name"
     )
     topic: Annotated[str | None, Meta(description="Only subscriptions of this topic.")] = None
+    segment: Annotated[int | None, Meta(description="a number: only records of this segment")] = None
+    key: Annotated[str | None, Meta(description="Only records with this key.")] = None
+    last: Annotated[int, Meta(ge=1, le=100, description="a number from 1 to 100: how many records")] = 20
 
     @property
     def own(self) -> bool:

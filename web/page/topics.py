@@ -51,7 +51,9 @@ def topic_page(document: TopicDocument) -> Page:
                     ("Blocked", count(summary.blocked_segments), "segments, all subscriptions"),
                     ("Leader", document.daemon, f"shard {topic.shard}"),
                 ),
-                None if topic.external is None else element("p", _source(topic.external.source)),
+                element("p", link("Newest records", "topics", name, "records"))
+                if topic.external is None
+                else element("p", _source(topic.external.source)),
             ),
             "rates": charts(document.history),
             "subscriptions": part("subscriptions", _subscriptions(document.subscriptions), heading="Subscriptions"),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
+
+from headgate.model.time_text import iso_time
 
 if TYPE_CHECKING:
     from headgate.model.headers import Headers
@@ -24,13 +25,12 @@ PLACEHOLDERS: Final[dict[str, tuple[str, Formatter]]] = {
     "%o": ("offset", lambda record: b"%d" % record.offset),
     "%s": ("segment", lambda record: b"%d" % record.segment),
     "%t": ("timestamp in milliseconds since 1970", lambda record: b"%d" % record.timestamp_ms),
-    "%T": ("timestamp as 2026-01-31T18:00:00.000Z", lambda record: _iso_time(record.timestamp_ms)),
+    "%T": ("timestamp as 2026-01-31T18:00:00.000Z", lambda record: iso_time(record.timestamp_ms).encode()),
     "%%": ("a percent sign", lambda _: b"%"),
 }
 ESCAPES: Final = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\0": b"\0", r"\\": b"\\"}
 
 _PART: Final = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnknownPlaceholderError(ValueError):
@@ -60,11 +60,3 @@ def _shown(headers: Headers) -> bytes:
 def printable(text: str) -> str:
     """Return ``text`` with what a terminal does not show, or obeys, escaped."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
-def _iso_time(timestamp_ms: int) -> bytes:
-    try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:  # A producer may set any number.
-        return b"%d" % timestamp_ms
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()

@@ -23,6 +23,8 @@ class LedgerWithPositions:
     def __init__(self) -> None:
         self.ledger = Ledger(FakeStore(latency_seconds=(0, 0)), 0)
         self.state = ShardState(0)
+        self.value = b""
+        """Of each record that is written; empty: its place."""
         self.at: list[tuple[int, dict[int, int]]] = []
         """Time of each chunk, and the end offsets before it."""
 
@@ -53,7 +55,7 @@ class LedgerWithPositions:
             columns.offset.append(offset)
             columns.timestamp_ms.append(0)
             columns.key.append(b"k%d" % (offset % 2))
-            columns.value.append(b"%d.%d" % (placements[0].segment, offset))
+            columns.value.append(self.value or b"%d.%d" % (placements[0].segment, offset))
             columns.headers.append((("n", b"\xff%d" % offset),) if offset % 2 else ())
         elif step == "split":
             segment = topic.layout.active()[0].segment_id

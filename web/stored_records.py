@@ -1,0 +1,91 @@
+"""Shows the newest stored records of a topic to a client that may consume it.
+
+1. Records are data, so a client needs a token whose holder the access file lets consume the topic. Without an access
+   file, or a tokens file, no client gets any: on loopback every program of the machine could ask.
+2. Objects are read for `MAX_SECONDS`, one at a time, in a thread with an event loop of its own.
+3. At most `MAX_READINGS` are under way. A further one is refused, and may be repeated.
+"""
+
+import asyncio
+import codecs
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Final
+
+from headgate.errors import LedgerError, StoreError
+from headgate.ledger.ledger import Ledger
+from headgate.model.hashing import segment_hash
+from headgate.reading.topic_reader import TopicReader
+from headgate.storage.object_store import open_store
+from headgate.views.topics import TopicInfo
+from shard.access.rules import Act, Action
+from web.access import HttpAccess
+from web.api.documents import RecordData, RecordDocument, RecordsDocument
+from web.api.overview import NotAnsweredError, StatusSource
+from web.api.query import InvalidQueryError, Query
+
+MAX_READINGS: Final = 2
+MAX_SECONDS: Final = 5.0
+OBJECT_BYTES: Final = 64 * 1024 * 1024
+"""A larger compacted object is not read."""
+SHOWN_BYTES: Final = 4096
+"""Of a key, and of a value."""
+
+
+class StoredRecords:
+    def __init__(self, source: StatusSource, ledger_url: str, access: Callable[[], HttpAccess]) -> None:
+        self._source = source
+        self._ledger_url = ledger_url
+        self._access = access
+        self._reading = asyncio.Semaphore(MAX_READINGS)
+
+    async def newest(self, topic: str, query: Query, authorization: str | None) -> RecordsDocument:
+        """Return the newest records. Raises ForbiddenError, UnknownNameError, InvalidQueryError or NotAnsweredError."""
+        self._access().require(authorization, Act(Action.CONSUME, topic))
+        document = await self._source.topic(topic, own=False)
+        if document.topic.external is not None:
+            raise InvalidQueryError(f"topic {topic!r} is external: headgate stores no records of it")
+        if query.segment not in (None, *(each.segment for each in document.topic.segments)):
+            raise InvalidQueryError(f"topic {topic!r} has no segment {query.segment}; it may have been pruned")
+        if self._reading.locked():
+            raise NotAnsweredError(f"{MAX_READINGS} clients are reading records at present; try again soon")
+        async with self._reading:
+            try:
+                records, complete = await asyncio.to_thread(lambda: asyncio.run(self._read(document.topic, query)))
+            except (LedgerError, StoreError) as error:
+                raise NotAnsweredError(f"the ledger cannot be read: {error}") from error
+        return RecordsDocument(as_of_ms=document.as_of_ms, topic=topic, records=tuple(records), complete=complete)
+
+    async def _read(self, topic: TopicInfo, query: Query) -> tuple[list[RecordDocument], bool]:
+        """Return the newest records, and whether older ones were looked for as far as needed."""
+        key = None if query.key is None else query.key.encode()
+        ends = {
+            each.segment: each.next_offset
+            for each in topic.segments
+            if query.segment in (None, each.segment)
+            and (key is None or each.first_hash <= segment_hash(key) <= each.last_hash)
+        }
+        ledger, found = Ledger(open_store(self._ledger_url), topic.shard), list[RecordDocument]()
+        blocks = TopicReader(ledger, topic, starts=ends, key=key).newest(at_a_time=1, object_bytes=OBJECT_BYTES)
+        try:
+            async with asyncio.timeout(MAX_SECONDS), aclosing(blocks):
+                async for records in blocks:
+                    for each in records[: query.last - len(found)]:
+                        headers = tuple((name, shown(value)) for name, value in each.headers)
+                        found.append(RecordDocument(*each[:3], shown(each.key), shown(each.value), headers))
+                    if len(found) == query.last:
+                        return found, True
+        except TimeoutError:
+            return found, False
+        return found, True
+
+
+def shown(data: bytes) -> RecordData:
+    """Return the beginning of ``data`` as text, or as hexadecimal digits if it is no text."""
+    first = data[:SHOWN_BYTES]
+    try:
+        # A character that the limit has cut is left out.
+        text = codecs.getincrementaldecoder("utf-8")().decode(first, final=len(first) == len(data))
+    except UnicodeDecodeError:
+        return RecordData(first.hex(), "hex", len(data))
+    return RecordData(text, "utf-8", len(data))
