@@ -32,10 +32,12 @@ NODE = "/headgate/local/config"
 OTHER_ID = "fedcba9876543210" * 2
 
 
-async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig | None:
+async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig:
     settings = Settings(cluster=ClusterSettings(shards=4), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
-        return await join_cluster(elections.registry, settings, NODE, store or FakeStore(), asyncio.Event())
+        config = await join_cluster(elections.registry, settings, NODE, store or FakeStore(), asyncio.Event())
+    assert config is not None
+    return config
 
 
 @pytest.mark.parametrize(
@@ -73,10 +75,6 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
     service.service_state.config["level"] = 1
     upgraded = await joined(service, store)
 
-    assert first is not None
-    assert second is not None
-    assert other is not None
-    assert upgraded is not None
     assert (other.level, upgraded.level) == (supported()[1], 1), "a new cluster begins at the newest level"
     session = m.device_session_id("local", 0, 1, 9)
     suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
@@ -156,7 +154,7 @@ async def test_daemons_with_a_disk_each_behind_one_url_are_refused() -> None:
         line + rf"{NODE} in ZooKeeper has \w{{32}}. All daemons need one ledger, not a disk each", str(refused)
     )
     right = second if isinstance(outcomes[0], BaseException) else first
-    assert await joined(service, right) is not None
+    await joined(service, right)
 
 
 async def test_a_ledger_without_an_id_gets_one_and_a_cluster_without_one_takes_it() -> None:
@@ -192,8 +190,7 @@ async def test_a_daemon_whose_disk_is_not_mounted_is_refused_and_writes_nothing(
 async def test_without_the_store_the_comparison_waits_for_the_first_term() -> None:
     service, store = FakeZooKeeper(), FakeStore()
     store.outage()
-    config = await joined(service, store)
-    assert config is not None
+    await joined(service, store)
     assert service.service_state.config is not None
     assert "ledger_id" not in service.service_state.config
 

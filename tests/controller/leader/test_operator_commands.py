@@ -23,6 +23,10 @@ class Daemon:
         self.calls.append(("transfer", shard, daemon))
         return await asyncio.shield(self.outcome)
 
+    async def raise_level(self, level: int) -> str | None:
+        self.calls.append(("level", level))
+        return await asyncio.shield(self.outcome)
+
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         self.calls.append(("maintenance", daemon, on, token))
         return await asyncio.shield(self.outcome)
@@ -43,41 +47,28 @@ def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[ob
 
 
 @pytest.mark.looptime
-async def test_the_daemon_that_leads_the_shard_keeps_it_and_confirms_it() -> None:
-    """The client repeats its request to the new leader, which is how it learns of the success."""
-    for problem in ("daemon 'b' is in maintenance", None):
-        daemon, replies = Daemon(), []
-        respond(OperatorCommands(3, "b", daemon), MOVE, replies)
-        daemon.outcome.set_result(problem)
-        await until(lambda replies=replies: replies)
+@pytest.mark.parametrize("problem", ["daemon 'b' is frozen", None], ids=["refused", "done"])
+@pytest.mark.parametrize(
+    ("asked", "request_of", "call", "reply"),
+    [
+        pytest.param("b", MOVE, ("transfer", 3, "b"), m.Done(), id="a shard that the daemon leads is kept"),
+        pytest.param("a", MOVE, ("transfer", 3, "b"), None, id="the client asks the new leader after a transfer"),
+        pytest.param("a", MAINTAIN, ("maintenance", "b", True, "t"), m.Done(), id="maintenance"),
+        pytest.param("a", m.RaiseLevel(level=2, token="t"), ("level", 2), m.Done(), id="feature level"),
+    ],
+)
+async def test_a_command_is_answered_once_it_is_done_or_refused_with_the_reason(
+    problem: str | None, asked: str, request_of: m.RequestBody, call: tuple[object, ...], reply: m.Done | None
+) -> None:
+    daemon, replies = Daemon(), []
+    respond(OperatorCommands(3, asked, daemon), request_of, replies)
+    await until(lambda: daemon.calls == [call])
+    assert replies == []
 
-        assert daemon.calls == [("transfer", 3, "b")]
-        assert replies == [m.Done() if problem is None else Refusal("invalid", problem)]
+    daemon.outcome.set_result(problem)
+    await until(lambda: replies)
 
-
-@pytest.mark.looptime
-async def test_a_transfer_is_refused_with_the_reason_and_not_answered_if_it_succeeds() -> None:
-    for problem in ("daemon 'b' is frozen", None):
-        daemon, replies = Daemon(), []
-        respond(OperatorCommands(3, "a", daemon), MOVE, replies)
-        await until(lambda daemon=daemon: daemon.calls == [("transfer", 3, "b")])
-        daemon.outcome.set_result(problem)
-        await until(lambda replies=replies: replies)
-
-        assert replies == [None if problem is None else Refusal("invalid", problem)]
-
-
-@pytest.mark.looptime
-async def test_maintenance_is_answered_once_it_is_stored() -> None:
-    for problem in ("no daemon 'b' is live", None):
-        daemon, replies = Daemon(), []
-        respond(OperatorCommands(3, "a", daemon), MAINTAIN, replies)
-        await until(lambda daemon=daemon: daemon.calls == [("maintenance", "b", True, "t")])
-        assert replies == []
-        daemon.outcome.set_result(problem)
-        await until(lambda replies=replies: replies)
-
-        assert replies == [m.Done() if problem is None else Refusal("invalid", problem)]
+    assert replies == [reply if problem is None else Refusal("invalid", problem)]
 
 
 @pytest.mark.looptime

@@ -50,19 +50,6 @@ async def test_the_first_start_gives_ledger_and_cluster_one_random_id() -> None:
     assert len(ids) == 2
 
 
-async def test_of_two_first_starts_with_different_ledgers_one_is_refused() -> None:
-    """Both have read that the cluster has no id, as at the same moment on two machines."""
-    first, second, node = FakeStore(), FakeStore(), ClusterNode()
-    accepted, refused = identity(first, node), identity(second, node)
-
-    await accepted.require()
-    with pytest.raises(ConfigError, match=f"another ledger here: .* has {node.ledger_id}"):
-        await refused.require()
-
-    assert first.objects == {IDENTITY_PATH: identity_object(str(node.ledger_id))}
-    await accepted.require()
-
-
 @pytest.mark.parametrize("fault", ["unavailable", "unknown_written", "unknown_lost"])
 async def test_a_failed_creation_is_read_by_the_next_attempt(fault: Fault) -> None:
     store, node = FakeStore(), ClusterNode()
@@ -105,17 +92,6 @@ async def test_any_other_ledger_is_refused(content: bytes | None, error: type[Ex
         await identity(store, ClusterNode(), known=ID).require()
 
     assert store.objects == before
-
-
-async def test_the_cluster_s_ledger_is_accepted_again_when_it_is_mounted_again() -> None:
-    store = FakeStore()
-    required = identity(store, ClusterNode(), known=ID)
-    with pytest.raises(LedgerError):
-        await required.require()
-
-    store.objects[IDENTITY_PATH] = identity_object(ID)
-
-    await required.require()
 
 
 async def test_a_standby_whose_disk_was_unmounted_writes_nothing_and_leads_when_it_is_mounted() -> None:
