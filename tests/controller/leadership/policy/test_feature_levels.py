@@ -5,6 +5,9 @@ import pytest
 from controller.leadership.policy import feature_levels
 from controller.leadership.policy.feature_levels import join_problem, judged, level_of, refusal
 from headgate.views.cluster import MAX_LEVEL_PROBLEMS, FeatureLevel
+from tests.support.documents.markdown import sections
+
+OF_THIS_VERSION = feature_levels.LEVELS
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +15,12 @@ def levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """This version supports levels 2 to 3."""
     monkeypatch.setattr(feature_levels, "LEVELS", {1: "old", 2: "more", 3: "a new entry"})
     monkeypatch.setattr(feature_levels, "FIRST", 2)
+
+
+def test_the_document_lists_what_each_level_allows() -> None:
+    rows = sections("operations/upgrade.md")["Feature levels"].table()
+
+    assert [[str(level), text] for level, text in OF_THIS_VERSION.items()] == rows
 
 
 def test_the_level_can_rise_once_every_daemon_supports_it() -> None:
