@@ -32,6 +32,7 @@ include_patterns = [
     "SECURITY.md",
     "deploy/prometheus/RUNBOOK.md",
     "examples/**/README.md",
+    "examples/README.md",
     "integrations/**/README.md",
 ]
 exclude_patterns = [".*", "build", "**/node_modules", "tests", "**/__pycache__", "*.egg-info"]

@@ -22,7 +22,7 @@ LINES = {
     "product": (PRODUCT, "*.py", 65_955),
     "tools": (TOOLS, "*.py", 12_605),  # other brokers 430, a slow bucket 250, a new child 75; the aim is 8 500
     # The conformance suite of clients: cases, scripted leader and drivers; a broker for FastStream; examples.
-    "adoption": (("clients/conformance", "integrations"), "*.*", 2_520),
+    "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 2_520),
     "javascript": (("clients/javascript",), "*.*s", 1_800),  # sources, examples, tests and types
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 135; the aim is 66 000.
     "tests": (("tests",), "*.*", 81_755),

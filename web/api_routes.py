@@ -17,6 +17,7 @@ from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
 from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
+from web.api.scale import scale_of
 from web.bodies import send_body
 from web.stored_records import StoredRecords
 
@@ -90,6 +91,10 @@ class HttpApi:
     async def _subscription(self, request: web.Request, query: Query) -> Any:
         names = request.match_info
         return await self._source.subscription(names["topic"], names["subscription"], own=query.own)
+
+    async def _scale(self, request: web.Request, _: Query) -> Any:
+        names = request.match_info
+        return scale_of(await self._source.subscription(names["topic"], names["subscription"], own=False))
 
     async def _openapi(self, _: web.Request, __: Query) -> Any:
         return openapi_document(self._version)

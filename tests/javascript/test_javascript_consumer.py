@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headgate.model.position_token import decode_positions
 from tests.javascript.conftest import Start
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import wait_until, whole_lines
@@ -73,48 +72,3 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
     await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
     assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"
-
-
-async def test_a_queue_delivers_again_what_has_failed_and_what_a_killed_consumer_had_begun(
-    consume: Start, cluster: Cluster, tmp_path: Path
-) -> None:
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "2")
-    await cluster.commands.succeed("topic", "create", "dead", "--segments", "1")
-    await cluster.commands.succeed("subscription", "create", "orders", "billing", "--type", "queue")
-    await cluster.commands.succeed(
-        "subscription", "set", "orders", "billing", "--max-deliveries", "9", "--dead-letter", "dead"
-    )
-    outs = [tmp_path / "a.out", tmp_path / "b.out"]
-
-    def succeeded(delivered_before: bool = False) -> set[int]:
-        calls = [call for out in outs for call in handled(out)]
-        return {value for value, delivery, _ in calls if delivery > 1 or not (delivered_before or value % 10 == 7)}
-
-    killed, consumer = [await consume("worker.mjs", out, "--consumer", out.stem, "--type", "QUEUE") for out in outs]
-    await produce(cluster, range(COUNT))
-    await wait_until(lambda: all(map(handled, outs)), "both consumers work")
-    await killed.kill()
-    await produce(cluster, range(COUNT, 2 * COUNT))
-    everything = set(range(2 * COUNT))
-    await wait_until(lambda: succeeded() == everything, lambda: f"{len(succeeded())} are handled", 60)
-    assert await consumer.terminate() == 0, consumer.errors()
-
-    state = (await cluster.commands.succeed("subscription", "describe", "orders", "billing", "--json")).document()
-    assert [0, 0] == [segment["unacknowledged"] for segment in state["segments"]], "a graceful end stores everything"
-    again = succeeded(delivered_before=True)
-    assert {*range(7, 2 * COUNT, 10)} < again, "and what the killed consumer had begun"
-
-
-async def test_a_checkpoint_continues_at_its_positions(consume: Start, cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.commands.succeed("topic", "create", "orders", "--segments", "2")
-    positions = tmp_path / "positions"
-    for start in (0, COUNT):
-        await produce(cluster, range(start, start + COUNT))
-        out = tmp_path / f"{start}.out"
-        options = "--type", "CHECKPOINT", "--positions", str(positions), "--consumer", f"from-{start}"
-        consumer = await consume("consume.mjs", out, *options)
-        await consumer.until_printed(COUNT)
-        assert await consumer.terminate() == 0, consumer.errors()
-        assert Counter(value for _, _, value in printed(out)) == Counter(range(start, start + COUNT))
-        token = decode_positions(positions.read_text())
-        assert sum(token.positions.values()) == start + COUNT, "the Python client reads them, too"

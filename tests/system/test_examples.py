@@ -7,30 +7,41 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import pytest_asyncio
 
+import headgate
 from controller.local.reserved_port import ReservedPort
-from headgate import Admin, SubscriptionInfo, load_client_config
 from tests.support.servers.node import Node
-from tests.support.servers.programs import RunningProgram, start, wait_until
+from tests.support.servers.programs import RunningProgram, get, start, wait_until
 from tests.support.source_folders import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
+EXAMPLES = ROOT / "examples"
 Run = Callable[..., Awaitable[RunningProgram]]
+CELERY = """
+broker_transport_options = {"data_folder_in": "FOLDER", "data_folder_out": "FOLDER", "control_folder": "FOLDER"}
+worker_enable_remote_control = False
+"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def run(node: Node, tmp_path: Path) -> AsyncIterator[Run]:
-    """Start ``python -m MODULE ARGUMENTS…`` with the configuration of the node; what still runs at the end is killed."""
+    """Start ``python ARGUMENTS…`` with the configuration of the node and a topic; what still runs at the end is killed."""
     started: list[RunningProgram] = []
 
-    async def run(module: str, *arguments: str, topic: str, **environ: str) -> RunningProgram:
-        await node.commands.succeed("topic", "create", topic, "--segments", "2")
-        paths = f"{ROOT / 'integrations' / 'faststream'}:{ROOT}"
-        env = {**node.env, "HEADGATE_CONFIG": str(node.config), "PYTHONPATH": paths, "TOPIC": topic, **environ}
-        out = tmp_path / f"{topic}.out"
-        started.append(await start(*arguments, out=out, env=env, cwd=tmp_path, program=("-m", module)))
+    async def run(*arguments: str, topic: str, **environ: str) -> RunningProgram:
+        paths = map(str, (ROOT / "integrations" / "faststream", ROOT, EXAMPLES / "celery", tmp_path))
+        env = {
+            **node.env,
+            "HEADGATE_CONFIG": str(node.config),
+            "PYTHONPATH": ":".join(paths),
+            "TOPIC": topic,
+            **environ,
+        }
+        out = tmp_path / f"{len(started)}.out"
+        started.append(await start(*arguments, out=out, env=env, cwd=tmp_path, program=()))
         return started[-1]
 
     yield run
@@ -38,40 +49,69 @@ async def run(node: Node, tmp_path: Path) -> AsyncIterator[Run]:
         await program.kill()
 
 
-async def described(node: Node, topic: str, subscription: str) -> SubscriptionInfo:
-    async with Admin(load_client_config(node.config)) as admin:
-        return await admin.describe_subscription(topic, subscription)
+async def stored(node: Node, topic: str) -> list[dict[str, Any]]:
+    """Return the values of a topic's records."""
+    found = await asyncio.to_thread(headgate.dataset, topic, headgate.load_client_config(node.config))
+    return [json.loads(value) for value in (await asyncio.to_thread(pl.DataFrame, found))["value"]]
 
 
 def request(port: int, path: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     made = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(made, timeout=60) as response:
-            return json.load(response)
-    except ConnectionError:
-        return None
+    with urllib.request.urlopen(made, timeout=60) as response:
+        return json.load(response)
 
 
-@pytest.mark.parametrize("program", ["with_faststream"])
+@pytest.mark.parametrize("program", ["app", "with_faststream"])
 async def test_a_web_service_stores_requests_handles_them_and_leaves(node: Node, run: Run, program: str) -> None:
     topic = f"web-{program}"
+    await node.commands.succeed("topic", "create", topic, "--segments", "2")
     with ReservedPort() as port:
-        options = "--app-dir", str(ROOT / "examples" / "fastapi"), "--port", str(port.number), f"{program}:app"
-        service = await run("uvicorn", *options, topic=topic)
+        options = "--app-dir", str(EXAMPLES / "fastapi"), "--port", str(port.number), f"{program}:app"
+        service = await run("-m", "uvicorn", *options, topic=topic)
         await wait_until(lambda: "startup complete" in service.errors(), service.errors, 60)
         for total in range(1, 11):
-            stored = await asyncio.to_thread(
-                request, port.number, "/orders", {"customer": f"c{total % 2}", "total": total}
-            )
-            assert stored["offset"] >= 0
+            order = {"customer": f"c{total % 2}", "total": total}
+            assert (await asyncio.to_thread(request, port.number, "/orders", order))["offset"] >= 0
 
         async def totals() -> bool:
             return {"c0": 30, "c1": 25} == await asyncio.to_thread(request, port.number, "/totals")
 
         await wait_until(totals, service.errors)
-        assert await service.terminate() in (0, -15), service.errors()
+        scale = json.loads((await get(node.http_address, f"/api/v1/scale/{topic}/totals"))[1])
+        assert (2, 1) == (scale["usable_consumers"], scale["connected_consumers"])
+        await service.terminate()
     assert "shutdown complete" in service.errors()
-    left = await described(node, topic, "totals")
+    async with headgate.Admin(headgate.load_client_config(node.config)) as admin:
+        left = await admin.describe_subscription(topic, "totals")
     assert not left.consumers, "it has left"
     assert {0} == {segment.unacknowledged for segment in left.segments}
+
+
+async def test_celery_tasks_store_records_from_forked_workers(node: Node, run: Run, tmp_path: Path) -> None:
+    await node.commands.succeed("topic", "create", "celery", "--segments", "2")
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "celery_settings.py").write_text(CELERY.replace("FOLDER", str(tmp_path / "queue")))
+    broker = {"topic": "celery", "CELERY_BROKER_URL": "filesystem://", "CELERY_CONFIG_MODULE": "celery_settings"}
+    worker = await run("-m", "celery", "--app", "tasks", "worker", "--concurrency", "2", **broker)
+    sender = await run("-c", "import tasks; [tasks.store_order.delay('c', n) for n in range(20)]", **broker)
+    assert await sender.ended() == 0, sender.errors()
+
+    async def all_stored() -> bool:
+        return len(await stored(node, "celery")) == 20
+
+    await wait_until(all_stored, worker.errors, 60)
+    assert await worker.terminate() == 0, worker.errors()
+    values = await stored(node, "celery")
+    assert list(range(20)) == sorted(value["total"] for value in values)
+    assert 1 < len({value["process"] for value in values}), "each worker process has a producer of its own"
+
+
+async def test_the_cells_of_the_notebook_run(node: Node, run: Run) -> None:
+    await node.commands.succeed("topic", "create", "notebook", "--segments", "2")
+    cells = json.loads((EXAMPLES / "notebook" / "orders.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    notebook = await run("-c", f"{code}\nprint(sums['total'].sum(), len(sums))", topic="notebook")
+
+    assert await notebook.ended(60) == 0, notebook.errors()
+    assert ["4950 7"] == notebook.lines()

@@ -22,6 +22,7 @@ PATHS = {
     "topic": "/topics/orders",
     "subscriptions": "/subscriptions?topic=orders&contains=bill",
     "subscription": "/topics/orders/subscriptions/billing",
+    "scale": "/scale/orders/billing",
 }
 
 

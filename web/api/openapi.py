@@ -22,6 +22,7 @@ from web.api.documents import (
     TopicPage,
 )
 from web.api.query import PARAMETERS
+from web.api.scale import ScaleDocument
 
 ROOT: Final = "/api/v1"
 _REF: Final = "#/components/schemas/{name}"
@@ -87,6 +88,12 @@ OPERATIONS: Final = (
         summary="One subscription with its segments, consumers and backlog.",
         document=SubscriptionDocument,
         query=("scope",),
+    ),
+    Operation(
+        name="scale",
+        path="/scale/{topic}/{subscription}",
+        summary="How many consumers one subscription can use now.",
+        document=ScaleDocument,
     ),
     Operation(name="openapi", path="/openapi.json", summary="This document.", document=None),
 )

@@ -1,0 +1,47 @@
+"""Celery tasks that store records.
+
+Run them beside `headgate up`, with the topic orders: pip install headgate celery
+
+    celery --workdir examples/celery --app tasks worker --concurrency 4
+
+Celery forks its workers. A producer has a thread and a connection, which a fork does not copy, so each worker process
+opens a producer of its own at its first task, and none is opened in the parent: no module-level `Producer()`.
+"""
+
+import functools
+import json
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_process_shutdown
+
+from headgate import DeliveryFailedError, load_client_config
+from headgate.sync import Producer
+
+TOPIC = os.environ.get("TOPIC", "orders")
+app = Celery("tasks", broker=os.environ.get("CELERY_BROKER_URL", "redis://localhost"))
+app.config_from_envvar("CELERY_CONFIG_MODULE", silent=True)
+
+
+@functools.cache
+def producer() -> Producer:
+    """Return this process' producer."""
+    return Producer(load_client_config())
+
+
+@worker_process_shutdown.connect
+def close(**_: Any) -> None:
+    """Send what waits, and disconnect: a worker process ends without the exit handlers of Python."""
+    if producer.cache_info().currsize:
+        producer().close()
+
+
+# A record that is certainly not stored may be sent again. DeliveryUnknownError says that it may be stored: another try
+# could store it twice, so the task fails, and a person, or an idempotent handler, decides.
+@app.task(acks_late=True, autoretry_for=(DeliveryFailedError,), retry_backoff=True)
+def store_order(customer: str, total: int) -> list[int | None]:
+    """Store an order, and return its segment and offset once it is durable."""
+    value = json.dumps({"customer": customer, "total": total, "process": os.getpid()}).encode()
+    stored = producer().send_and_wait(TOPIC, customer.encode(), value)
+    return [stored.segment, stored.offset]
