@@ -316,9 +316,9 @@ class Leader:
         return found[-1]
 
     async def do_never(self, step: Step, _: float) -> None:
-        """Fail if a request like ``where`` was seen, now or after ``for`` seconds."""
+        """Fail if ``more_than`` (0) requests like ``where`` were seen, now or after ``for`` seconds."""
         await asyncio.sleep(step.get("for", 0))
-        if found := self.seen_of(step["request"], step.get("where")):
+        if found := self.seen_of(step["request"], step.get("where"))[step.get("more_than", 0) :]:
             raise CaseFailedError(f"the client sent {found[0]!r:.400}")
 
     async def do_order(self, step: Step, _: float) -> None:

@@ -12,9 +12,8 @@ from tests.support.source_folders import ROOT
 
 def test_the_script_of_three_machines_writes_settings_that_a_daemon_and_zookeeper_can_use(tmp_path: Path) -> None:
     etc, hosts = tmp_path / "etc", ["one.example.org", "two.example.org", "three.example.org"]
-    for folder in ("headgate", "zookeeper/conf"):
-        (etc / folder).mkdir(parents=True)
-    (tmp_path / "lib" / "zookeeper").mkdir(parents=True)
+    for folder in (etc / "headgate", etc / "zookeeper" / "conf", tmp_path / "lib" / "zookeeper"):
+        folder.mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "headgate.toml", etc / "headgate")
     shutil.copy(ROOT / "deploy" / "zookeeper.cfg", etc / "zookeeper" / "conf" / "zoo.cfg")
     script = str(ROOT / "examples" / "three-machines" / "configure.sh")

@@ -1,6 +1,5 @@
 """The producer in JavaScript, with two real daemons of which one is killed."""
 
-import asyncio
 import subprocess
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from tests.javascript.conftest import Start
 from tests.support.servers.cluster import Cluster
-from tests.support.servers.programs import RunningProgram
 from tests.support.source_folders import ROOT
 
 BATCH, BATCHES, KEYS = 5, 1000, 7
@@ -17,38 +15,18 @@ LINES = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-async def producing(start: Start, cluster: Cluster, out: Path) -> RunningProgram:
-    """Start the producer, feed it `LINES`, and return it when it has stored some of them."""
-    client = await start("produce.mjs", cluster, out, "--batch", str(BATCH), stdin=subprocess.PIPE)
-    assert client.stdin is not None
-    client.stdin.write(b"".join(key + b"\t" + value + b"\n" for key, value in LINES))
-    client.stdin.close()
-    await client.until_printed(10)
-    return client
-
-
-async def test_a_leader_that_replies_late_gets_no_window_of_batches_again(start: Start, tmp_path: Path) -> None:
-    async with Cluster(tmp_path, session_seconds=30.0, shards=1) as cluster:
-        await cluster.start_servers()
-        leader = await cluster.start_daemon("one")
-        await cluster.leader()
-        await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-        client = await producing(start, cluster, tmp_path / "javascript.out")
-        leader.process.freeze()
-        await asyncio.sleep(7)  # longer than a reply may take
-        leader.process.thaw()
-
-        assert await client.ended(60) == 0, client.errors()
-        assert int(client.lines()[-1].removeprefix(f"done {len(LINES)} resent ")) < 5
-        assert len(await cluster.stored()) == len(LINES)
-
-
 async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
     start: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
     await cluster.start_daemon("two")
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
-    client = await producing(start, cluster, tmp_path / "javascript.out")
+    client = await start(
+        "produce.mjs", cluster, tmp_path / "javascript.out", "--batch", str(BATCH), stdin=subprocess.PIPE
+    )
+    assert client.stdin is not None
+    client.stdin.write(b"".join(key + b"\t" + value + b"\n" for key, value in LINES))
+    client.stdin.close()
+    await client.until_printed(10)
     await cluster.kill("one")
 
     assert await client.ended(60) == 0, client.errors()
