@@ -25,8 +25,9 @@ LINES = {
     # The conformance suite of clients: cases, scripted leader and drivers; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_130),
     "javascript": (("clients/javascript",), "*.*s", 1_800),  # sources, examples, tests and types
-    # Data included; those of Spark, tables and Kinesis 2 470, of the page 135; the aim is 66 000.
-    "tests": (("tests",), "*.*", 81_755),
+    # Data included; those of Spark, tables and Kinesis 2 470, of the page 135, worlds of drawn settings and lasting faults 245;
+    # the aim is 66 000.
+    "tests": (("tests",), "*.*", 82_000),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headgate import Admin
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.simulation.lasting_faults import LastingFaults
 from tests.simulation.ledger_rules import check_seek
 from tests.simulation.plan import RARE_OPERATIONS, Step
 from tests.simulation.rare_clients import CROWDED, play_crowd
@@ -42,6 +43,7 @@ class FaultInjector:
     def __init__(self, world: ClusterSimulation) -> None:
         self._world = world
         self._broker_stopped_at = 0.0
+        self.lasting = LastingFaults(world, self._leader)
         self.rare = RareFaults(world, self._leader, self._stop_servers)
 
     async def inject(self, step: Step, admin: Admin) -> None:
@@ -309,3 +311,5 @@ class FaultInjector:
         self._world.log("world", "all faults have ended")
         if CROWDED & self._world.plan.kinds:
             await play_crowd(self._world, STREAM)
+        elif "lasting" in self._world.plan.programs:
+            await self.lasting.run(STREAM)

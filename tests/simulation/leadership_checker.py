@@ -9,7 +9,7 @@
    A daemon spreads one shard at a time, except when it has just started.
 4. A transfer that was reported as done has made that daemon the leader, and a description of the cluster names daemons
    that began the terms it names.
-5. No term outlasts `UNREACHABLE_SECONDS` in which its daemon does not reach the broker.
+5. No term outlasts `unreachable_seconds` in which its daemon does not reach the broker.
 """
 
 import math
@@ -30,7 +30,7 @@ WRITER: ContextVar[str] = ContextVar("writer", default="")
 SETTLE_SECONDS = 10.0
 """`spread.settle_seconds` of all simulated daemons. It is shorter than the default: a run lasts some minutes."""
 UNREACHABLE_SECONDS = 10.0
-"""`ingest.unreachable_seconds` of all simulated daemons."""
+"""`ingest.unreachable_seconds` of the daemons of most worlds."""
 TRANSFER_SECONDS = 12.0
 """How long a transfer may last, at most."""
 VIEW_SECONDS = 3.0
@@ -53,6 +53,7 @@ class LeadershipChecker:
     """Reason and outcome → number of transfers."""
     knows_writers: bool = True
     """Whether chunks are reported as they are written, and not when a disk makes them durable."""
+    unreachable_seconds: float = UNREACHABLE_SECONDS
     descriptions: int = 0
     even_after_seconds: float = 0.0
     """How long after the end of all faults shards became even."""
@@ -132,7 +133,7 @@ class LeadershipChecker:
         A clock may be a tenth slow, and a term ends with a tick.
         """
         older = [shard for shard, since in terms if since < lost_at]
-        if older and now - lost_at > 1.2 * UNREACHABLE_SECONDS + 1:
+        if older and now - lost_at > 1.2 * self.unreachable_seconds + 1:
             raise InvariantViolationError(
                 f"daemon {daemon!r} leads shards {older} without the broker for {now - lost_at:.1f} s"
             )

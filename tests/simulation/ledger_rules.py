@@ -192,13 +192,15 @@ class LedgerRules:
     # Producers
 
     def _record_opening(self, state: ShardState, entry: e.ProducerOpened) -> None:
-        self.producers.opened(state.shard, entry)
+        self.producers.opened(state.shard, entry, _now_seconds())
 
     def _record_batch(self, state: ShardState, entry: e.RecordsStored) -> None:
-        self.producers.used(state.shard, entry.producer_id)
+        self.producers.used(state.shard, entry.producer_id, _now_seconds())
 
     def _check_expiry(self, state: ShardState, entry: e.ProducersExpired) -> None:
-        self.producers.check_expiry(state.shard, entry.producer_ids)
+        now = _now_seconds()
+        too_high_seconds = MAX_STEP_MS / 1000 * (now - self.clock_set_at < CLOCK_WRONG_SECONDS)
+        self.producers.check_expiry(state.shard, entry.producer_ids, now, too_high_seconds)
 
     # Layouts
 

@@ -90,6 +90,8 @@ SITUATIONS: Final = {
     "slow_contender": 0.008,
     "workers": 0.04,
     "parkers": 0.04,
+    "lasting": 0.05,
+    "settings": 0.1,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
 with odd seeds, and the producer that is cut beside the import program."""
@@ -255,6 +257,9 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
         "inspector": seed % 2 == 0,
         "cut_producer": "import" not in programs,
         "parkers": scale is BUSY,  # Each step of a resumption reads all chunks again: ten minutes.
+        "settings": seed < FIRST_SMALL_SEED,
+        # Parked records are processed slowly: those that are sent beside the fault take longer than it may last.
+        "lasting": seed < FIRST_SMALL_SEED or _draw(seed, "parkers") < SITUATIONS["parkers"],
     }
     return [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
 

@@ -1,10 +1,11 @@
 """Checks which producers a shard forgets. It keeps its own order of use, from the entries of the ledger alone.
 
-1. An anonymous producer is forgotten only while there are more than the limit, and the least recently used first.
-   No run lasts as long as the time after which an idle one is forgotten too.
+1. An anonymous producer is forgotten only while there are more than the limit, the least recently used first, or when it
+   has been idle for long.
 2. A named producer is never forgotten.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,16 +13,21 @@ from dataclasses import dataclass, field
 from headgate.model import entries as e
 from tests.simulation.broken_promise import InvariantViolationError
 
+CHUNK_SECONDS = 10.0
+"""How much earlier than it was written a chunk with a producer's last batch may have begun."""
+
 
 @dataclass
 class ProducerRules:
     most: int | None = None
     """The limit of each shard; None: not known, so nothing is checked."""
+    idle_seconds: float = math.inf
+    """After how long an idle one is forgotten. Default: no run lasts so long."""
     forgotten: int = 0
-    _anonymous: defaultdict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-    """Shard → ids, least recently used first."""
+    _anonymous: defaultdict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Shard → id → when it was used, least recently used first."""
 
-    def opened(self, shard: int, entry: e.ProducerOpened) -> None:
+    def opened(self, shard: int, entry: e.ProducerOpened, now: float = 0.0) -> None:
         """Note an identity; one that had a name keeps it, under whatever id."""
         known = self._anonymous[shard]
         before = entry.producer_id if entry.replaced_id is None else entry.replaced_id
@@ -29,23 +35,26 @@ class ProducerRules:
         known.pop(before, None)
         known.pop(entry.producer_id, None)
         if entry.name is None and (was_anonymous or entry.producer_epoch == 0):
-            known[entry.producer_id] = None
+            known[entry.producer_id] = now
 
-    def used(self, shard: int, producer_id: int | None) -> None:
+    def used(self, shard: int, producer_id: int | None, now: float = 0.0) -> None:
         """Note a batch of records or of acknowledgements."""
         known = self._anonymous[shard]
         if producer_id in known:
             del known[producer_id]
-            known[producer_id] = None
+            known[producer_id] = now
 
-    def check_expiry(self, shard: int, producer_ids: Iterable[int]) -> None:
-        """Check the producers that are forgotten."""
+    def check_expiry(
+        self, shard: int, producer_ids: Iterable[int], now: float = 0.0, too_high_seconds: float = 0.0
+    ) -> None:
+        """Check the producers that are forgotten. Ages may be ``too_high_seconds`` too high."""
         known = self._anonymous[shard]
         surplus = None if self.most is None else len(known) - self.most
         for producer_id in producer_ids:
             if producer_id not in known:
                 raise InvariantViolationError(f"producer {producer_id} is forgotten, and it is not an anonymous one")
-            if surplus is not None:
+            is_idle = now - known[producer_id] + too_high_seconds + CHUNK_SECONDS >= self.idle_seconds
+            if surplus is not None and not is_idle:
                 if surplus <= 0:
                     raise InvariantViolationError(
                         f"producer {producer_id} of shard {shard} is forgotten, and {len(known)} are not too many"
@@ -54,6 +63,7 @@ class ProducerRules:
                     raise InvariantViolationError(
                         f"producer {producer_id} of shard {shard} is forgotten before {oldest}, which was used earlier"
                     )
+            if surplus is not None:
                 surplus -= 1
             del known[producer_id]
             self.forgotten += 1

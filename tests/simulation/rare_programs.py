@@ -10,6 +10,8 @@
 * ``newcomers``: producers that start while messages are lost, and have no leader that they could doubt.
 * ``workers``: a queue whose handlers fail (`tests.simulation.queue_program`).
 * ``parkers``: a stream whose handlers park keys (`tests.simulation.parking_program`).
+* ``lasting``: a fault that stays (`tests.simulation.lasting_faults`).
+* ``settings``: no program, but settings that are drawn (`tests.simulation.drawn_settings`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -122,7 +124,11 @@ class RarePrograms:
             "parkers": self.parking.start,
         }
         plan = self._world.plan
-        return [self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs]
+        tasks = {
+            name: self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs
+        }
+        # Those that process every record may have to wait for a leader to begin.
+        return [task for name, task in tasks.items() if name not in ("workers", "parkers")]
 
     @property
     def is_settled(self) -> bool:

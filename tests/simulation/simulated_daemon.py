@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from controller.access.control import AccessControl
 from controller.cluster.config import LedgerIdentity
 from controller.cluster.status import ClusterStatus
@@ -27,8 +29,7 @@ from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event, Role
-from controller.settings.sections import IngestSettings, SpreadSettings
-from coordinator.settings import CoordinatorSettings
+from controller.settings.sections import SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
@@ -38,7 +39,7 @@ from metrics.health import Health, HealthFacts, judge_health
 from shard.state.shard_state import ShardState
 from shard.state.steady_clock import SteadyClock
 from tests.simulation.broken_promise import InvariantViolationError
-from tests.simulation.leadership_checker import SETTLE_SECONDS, UNREACHABLE_SECONDS, WRITER
+from tests.simulation.leadership_checker import SETTLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers
 from tests.support.fakes.device_broker import FakeDeviceSession
 
@@ -49,28 +50,6 @@ CLUSTER: Final = "sim"
 SPREAD: Final = SpreadSettings(settle_seconds=SETTLE_SECONDS)
 TRIM_INTERVAL_SECONDS, DELETE_SECONDS = {True: 3.0, False: 20.0}, 2.0
 """By `Scale.hurried`. Far shorter than a freeze may last: no promise depends on the delay."""
-HURRIED = CoordinatorSettings(
-    grace_seconds=12,
-    revoke_timeout_seconds=8,
-    heartbeat_interval_seconds=2,
-    poll_min_seconds=1,
-    poll_max_seconds=30,
-    poll_check_timeout_seconds=10,
-    # A run lasts about two minutes, and weights must change within it.
-    load_sample_interval_seconds=1,
-    weight_change_interval_seconds=5,
-)
-UNHURRIED = CoordinatorSettings(
-    grace_seconds=30,
-    revoke_timeout_seconds=15,
-    heartbeat_interval_seconds=5,
-    poll_min_seconds=2,
-    poll_max_seconds=60,
-    poll_check_timeout_seconds=20,
-    load_sample_interval_seconds=10,
-    weight_change_interval_seconds=30,
-)
-"""Nearer to the defaults of a daemon: several virtual minutes cost what a hurried one costs."""
 
 
 def now_ms() -> int:
@@ -115,7 +94,7 @@ class SimulatedDaemon:
             standby=self.standby,
             replicas=lambda: simulation.standby_replicas,
             record=InstanceRecord(url=f"http://{name}", version="1"),
-            writes_fail=lambda: False,
+            writes_fail=lambda: self.store.refuses_writes,
             observer=self,
         )
         self.cluster_status = ClusterStatus(
@@ -149,7 +128,7 @@ class SimulatedDaemon:
                     transport=self.transport,
                     new_leader=self._new_leader,
                     standby=self.standby,
-                    unready=lambda: None if self.transport.connected else "the broker is not connected",
+                    unready=self._unready,
                     observer=self,
                     now_ms=self.now_ms,
                     new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
@@ -159,6 +138,11 @@ class SimulatedDaemon:
             )
             for shard in range(shards)
         ]
+
+    def _unready(self) -> str | None:
+        if not self.transport.connected:
+            return "the broker is not connected"
+        return "the last write to the store has failed" if self.store.refuses_writes else None
 
     def start(self) -> None:
         """Start the daemon's task."""
@@ -326,15 +310,14 @@ class SimulatedDaemon:
             ledger=Ledger(self._ledger_store, state.shard),
             transport=self.transport,
             access=self.access,
-            ingest=IngestSettings(
-                unreachable_seconds=UNREACHABLE_SECONDS,
-                write_timeout_seconds=5,
+            ingest=msgspec.structs.replace(
+                self.simulation.settings.ingest,
                 mqtt_devices=self.simulation.device_clients.on,
                 max_producers=self.simulation.max_producers,
             ),
-            subscriptions=HURRIED if self.simulation.plan.scale.hurried else UNHURRIED,
-            scaling=self.simulation.scaling,
-            retention=self.simulation.retention,
+            subscriptions=self.simulation.settings.subscriptions,
+            scaling=self.simulation.settings.scaling,
+            retention=self.simulation.settings.retention,
             delete_data=partial(delete_compacted_segments, self._ledger_store),
             observer=self,
             drained_source=self.simulation.drained,

@@ -22,12 +22,11 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from clients.conformance.compaction import compact
-from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
+from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
 from headgate.client.connection import Client
-from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,
@@ -43,8 +42,10 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from metrics.instruments import Instruments
 from shard.state.shard_state import ShardState
+from tests.simulation import lasting_faults
 from tests.simulation.clients import SWITCH_PROBABILITY, CommandClient, DeviceClients
 from tests.simulation.cluster_plan import DAEMONS, topic_on
+from tests.simulation.drawn_settings import WorldSettings
 from tests.simulation.fault_injector import DELETED, OTHER, QUEUE, STREAM, TOPIC, FaultInjector
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
@@ -56,28 +57,13 @@ from tests.simulation.operators import Operators
 from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
 from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
-from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, HURRIED, UNHURRIED, SimulatedDaemon, now_ms
+from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon, now_ms
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
 
 KEYS = 12
-AUTOMATIC_SCALING = ScalingSettings(
-    split=True,
-    merge=True,
-    min_segments=1,
-    max_segments=6,
-    split_records_per_second=4,
-    split_window_seconds=10,
-    merge_window_seconds=20,
-    segment_cooldown_seconds=10,
-    topic_cooldown_seconds=5,
-    merge_cooldown_seconds=20,
-)
-SHORT_RETENTION = RetentionSettings(max_age_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
-"""Clusters with odd seeds also split, merge and prune automatically."""
-MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}
 """Subscription → its type; all others are STREAM."""
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS, FIRST_BURST_SECONDS = 10, 8, 2.0
@@ -109,7 +95,7 @@ class ClusterSimulation:
         self.broker = FakeBroker(plan.rng("broker"), mqtt5=plan.seed % 4 != 0)
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
         self.zookeeper.service_state.config = {}
-        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if plan.seed % 2 else MANUAL_ONLY
+        self.settings = WorldSettings(plan)
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
         self.committed: dict[str, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -134,6 +120,8 @@ class ClusterSimulation:
         self.faults = FaultInjector(self)
         self.operators = Operators(self)
         checker.calm, checker.rules = plan.calm, self._rules()
+        checker.rules.producers.idle_seconds = self.settings.ingest.producer_idle_seconds
+        checker.leadership.unreachable_seconds = self.settings.ingest.unreachable_seconds
         checker.leadership.knows_writers = "power_failure" not in plan.kinds
         self._maintenance: asyncio.Task[None] | None = None
         self._instances_started = 0
@@ -154,9 +142,9 @@ class ClusterSimulation:
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
         return LedgerRules(
-            max_age_ms=1000 * self.retention.max_age_seconds if self.plan.seed % 2 else None,
+            max_age_ms=1000 * self.settings.retention.max_age_seconds if self.plan.seed % 2 else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
-            revoke_seconds=(HURRIED if self.plan.scale.hurried else UNHURRIED).revoke_timeout_seconds,
+            revoke_seconds=self.settings.subscriptions.revoke_timeout_seconds,
             calm=self.plan.calm,
         )
 
@@ -301,7 +289,10 @@ class ClusterSimulation:
                 await producer
             await self._wait_until_delivered()
             self._check()
-            await self.operators.check_spread()
+            if self.faults.lasting.lasts:
+                await self.faults.lasting.check()
+            else:
+                await self.operators.check_spread()
 
     async def _start_others(self) -> list[asyncio.Task[None]]:
         """Start the programs that only some worlds have, and return those that end with the faults."""
@@ -335,7 +326,7 @@ class ClusterSimulation:
 
     async def _wait_until_delivered(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + SETTLE_SECONDS
+        deadline = loop.time() + (lasting_faults.SECONDS if self.faults.lasting.lasts else SETTLE_SECONDS)
         while loop.time() < deadline:
             if (
                 self.device_clients.is_settled
@@ -420,8 +411,7 @@ class ClusterSimulation:
         rng = self.plan.rng(f"producer {number}")
         counters: dict[tuple[str, bytes], int] = defaultdict(int)
         waiting: list[tuple[str, bytes, int, Delivery]] = []
-        settings = ProducerSettings(linger_seconds=0.01, request_timeout_seconds=2, delivery_timeout_seconds=120)
-        async with Producer(self.client(f"producer-{number}"), settings=settings) as producer:
+        async with Producer(self.client(f"producer-{number}"), settings=self.settings.producer) as producer:
             while self.producing:
                 for _ in range(rng.randint(1, 6)):
                     key = b"%d/%d" % (number, rng.randrange(KEYS))

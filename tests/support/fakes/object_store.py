@@ -53,6 +53,8 @@ class FakeStore:
         self.objects: dict[str, bytes] = {} if objects is None else objects
         self.latency_seconds = latency_seconds
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
+        self.refuses_writes = False
+        """Whether every write is refused, and everything else works."""
         self.endless: set[str] = set()
         """Names under which there is a link to a device instead of an object."""
         self.late_listings = 0.0
@@ -152,7 +154,7 @@ class FakeStore:
         self.calls[operation] += 1
         fault = self._draw(operation)
         await self._delay()
-        if self._out or fault == "unavailable":
+        if self._out or fault == "unavailable" or (self.refuses_writes and operation == "create"):
             raise _unavailable(operation, path)
         return fault
 
