@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import ssl
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from headgate.errors import HeadgateError
 from metrics.label_values import HttpDenial
@@ -27,8 +27,16 @@ CHALLENGES: Final = ('Bearer realm="headgate"', 'Basic realm="headgate", charset
 """What a response without permission asks for (RFC 6750, RFC 7617)."""
 
 
-class ForbiddenError(HeadgateError):
+class RefusedError(HeadgateError):
+    """Why a request is refused. A subclass has the status of the answer."""
+
+    status: ClassVar[int]
+
+
+class ForbiddenError(RefusedError):
     """The holder of the token may not do this, or the request has no token."""
+
+    status = 403
 
 
 @dataclass(frozen=True, slots=True, repr=False)

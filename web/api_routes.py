@@ -11,12 +11,11 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from headgate.errors import HeadgateError
-from web.access import ForbiddenError
+from web.access import RefusedError
 from web.api.documents import Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
-from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
-from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
+from web.api.overview import NotAnsweredError, StatusSource
+from web.api.query import Query, read_query, subscription_page, topic_page
 from web.api.scale import scale_of
 from web.bodies import send_body
 from web.stored_records import StoredRecords
@@ -24,12 +23,6 @@ from web.stored_records import StoredRecords
 MAX_DOCUMENTS: Final = 4
 """Documents that are made at the same time; further requests wait."""
 RETRY_SECONDS: Final = 2
-_STATUS: Final[dict[type[HeadgateError], int]] = {
-    InvalidQueryError: 400,
-    ForbiddenError: 403,
-    UnknownNameError: 404,
-    NotAnsweredError: 503,
-}
 
 Answer = Callable[[web.Request, Query], Awaitable[Any]]
 
@@ -51,14 +44,10 @@ class HttpApi:
             async with self._making:
                 document = await answer(request, query)
                 body = await asyncio.to_thread(msgspec.json.encode, document)
-        except tuple(_STATUS) as error:
-            status = _STATUS[type(error)]
-            return web.Response(
-                body=msgspec.json.encode(ErrorDocument(error=str(error))) + b"\n",
-                status=status,
-                content_type="application/json",
-                headers={"Retry-After": str(RETRY_SECONDS)} if status == _STATUS[NotAnsweredError] else {},
-            )
+        except RefusedError as error:
+            headers = {"Retry-After": str(RETRY_SECONDS)} if isinstance(error, NotAnsweredError) else {}
+            body = msgspec.json.encode(ErrorDocument(error=str(error))) + b"\n"
+            return web.Response(body=body, status=error.status, content_type="application/json", headers=headers)
         return await send_body(request, body + b"\n", "application/json")
 
     async def _cluster(self, _: web.Request, __: Query) -> Any:

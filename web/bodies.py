@@ -16,7 +16,7 @@ async def send_body(
     response.content_type, response.charset = content_type, charset
     response.content_length = len(body)
     await response.prepare(request)
-    for start in range(0, len(body) if request.method == "GET" else 0, PIECE_BYTES):
+    for start in range(0, 0 if request.method == "HEAD" else len(body), PIECE_BYTES):
         await response.write(body[start : start + PIECE_BYTES])
     await response.write_eof()
     return response

@@ -19,8 +19,7 @@ from aiohttp import web
 
 from headgate.process.background import cancel_and_wait
 from metrics import events
-from web.api.overview import NotAnsweredError, UnknownNameError
-from web.api.query import InvalidQueryError
+from web.access import RefusedError
 from web.page.shell import Page, as_of
 
 INTERVAL_SECONDS: Final = 2.0
@@ -32,7 +31,7 @@ MAX_STREAMS: Final = 20
 RECONNECT_MS: Final = 2000
 
 Render = Callable[[str], Awaitable[Page]]
-"""Path and query → the page; raises UnknownNameError, NotAnsweredError or InvalidQueryError."""
+"""Path and query → the page; raises RefusedError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class _View:
             try:
                 page = await self._render(self._path)
                 parts = {name: str(part) for name, part in {"as-of": as_of(page), **page.parts}.items()}
-            except (UnknownNameError, NotAnsweredError, InvalidQueryError) as error:
+            except RefusedError as error:
                 problem = str(error)
             pause = min(max(INTERVAL_SECONDS, PAUSE_FACTOR * (loop.time() - began)), MAX_INTERVAL_SECONDS)
             async with self._changed:

@@ -13,14 +13,14 @@ from aiohttp import web
 from yarl import URL
 
 from metrics.events import Observer
-from web.access import ForbiddenError
-from web.api.overview import NotAnsweredError, Overview, StatusSource, UnknownNameError
-from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
+from web.access import RefusedError
+from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
+from web.api.query import InvalidQueryError, Query, read_query
 from web.bodies import send_body
 from web.live_stream import LivePages
 from web.page import topics
 from web.page.markup import element
-from web.page.overview import LISTED_ROWS, overview_page, subscriptions_page, topics_page
+from web.page.overview import LISTED_ROWS, listing_page, overview_page
 from web.page.records import records_page
 from web.page.shell import Page, Surroundings, whole_page
 from web.page.tables import part
@@ -50,6 +50,7 @@ def _digest(name: str) -> str:
 
 
 MAX_PATH: Final = 1000
+TITLES: Final = {400: "This is not possible", 403: "Not allowed", 404: "There is no such page", 503: "No answer"}
 RECORDS_QUERY: Final = ("segment", "key", "last")
 PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
@@ -84,7 +85,7 @@ class StatusPages:
         router.add_get("/events", self._events, allow_head=False)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, self._render(request.path_qs))
+        return await self._respond(request, self._render(request.path_qs), live=True)
 
     async def _records_page(self, request: web.Request) -> web.StreamResponse:
         async def page() -> Page:
@@ -96,17 +97,16 @@ class StatusPages:
 
         return await self._respond(request, page())
 
-    async def _respond(self, request: web.Request, made: Awaitable[Page]) -> web.StreamResponse:
+    async def _respond(self, request: web.Request, made: Awaitable[Page], *, live: bool = False) -> web.StreamResponse:
         path, status = request.path_qs, 200
         try:
             page = await made
-        except (UnknownNameError, InvalidQueryError) as error:
-            page = _problem("There is no such page", str(error), live=False)
-            status = 404 if isinstance(error, UnknownNameError) else 400
-        except ForbiddenError as error:
-            page, status = _problem("Not allowed", str(error), live=False), 403
-        except NotAnsweredError as error:
-            page, status = _problem("No answer", f"{error} This page loads again when there is one.", live=True), 503
+        except RefusedError as error:
+            status, text = error.status, str(error)
+            live = live and isinstance(error, NotAnsweredError)
+            page = _problem(
+                TITLES[status], f"{text} This page loads again when there is one." if live else text, live=live
+            )
         body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())
         return await send_body(request, body, "text/html", "utf-8", status)
 
@@ -130,7 +130,7 @@ class StatusPages:
                 contains, after = url.query.get("contains", ""), url.query.get("after", "")
                 query = Query(limit=LISTED_ROWS, after=after, contains=contains)
                 overview = await self._source.overview()
-                return await asyncio.to_thread(_listing, kind, overview, query)
+                return await asyncio.to_thread(listing_page, kind, overview, query)
             case ["topics", topic]:
                 return await asyncio.to_thread(topics.topic_page, await self._source.topic(topic, own=False))
             case ["topics", topic, "subscriptions", subscription]:
@@ -138,14 +138,6 @@ class StatusPages:
                 return await asyncio.to_thread(topics.subscription_page, document)
             case _:
                 raise UnknownNameError(f"there is no page {path[:100]!r}")
-
-
-def _listing(kind: str, overview: Overview, query: Query) -> Page:
-    as_of_ms = overview.cluster.as_of_ms
-    if kind == "topics":
-        return topics_page(topic_page(overview.topics, query, as_of_ms), query.contains, query.after)
-    found = subscription_page(overview.subscriptions, query, as_of_ms)
-    return subscriptions_page(found, query.contains, query.after)
 
 
 def _problem(title: str, text: str, *, live: bool) -> Page:

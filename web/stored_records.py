@@ -2,8 +2,7 @@
 
 1. Records are data, so a client needs a token whose holder the access file lets consume the topic. Without an access
    file, or a tokens file, no client gets any: on loopback every program of the machine could ask.
-2. Objects are read for `MAX_SECONDS`, one at a time, in a thread with an event loop of its own.
-3. At most `MAX_READINGS` are under way. A further one is refused, and may be repeated.
+2. Objects are read for `MAX_SECONDS`, one at a time.
 """
 
 import asyncio
@@ -23,8 +22,8 @@ from web.access import HttpAccess
 from web.api.documents import RecordData, RecordDocument, RecordsDocument
 from web.api.overview import NotAnsweredError, StatusSource
 from web.api.query import InvalidQueryError, Query
+from web.own_loop import OwnLoop
 
-MAX_READINGS: Final = 2
 MAX_SECONDS: Final = 5.0
 OBJECT_BYTES: Final = 64 * 1024 * 1024
 """A larger compacted object is not read."""
@@ -37,7 +36,7 @@ class StoredRecords:
         self._source = source
         self._ledger_url = ledger_url
         self._access = access
-        self._reading = asyncio.Semaphore(MAX_READINGS)
+        self._loop = OwnLoop("readings of records")
 
     async def newest(self, topic: str, query: Query, authorization: str | None) -> RecordsDocument:
         """Return the newest records. Raises ForbiddenError, UnknownNameError, InvalidQueryError or NotAnsweredError."""
@@ -47,13 +46,10 @@ class StoredRecords:
             raise InvalidQueryError(f"topic {topic!r} is external: headgate stores no records of it")
         if query.segment not in (None, *(each.segment for each in document.topic.segments)):
             raise InvalidQueryError(f"topic {topic!r} has no segment {query.segment}; it may have been pruned")
-        if self._reading.locked():
-            raise NotAnsweredError(f"{MAX_READINGS} clients are reading records at present; try again soon")
-        async with self._reading:
-            try:
-                records, complete = await asyncio.to_thread(lambda: asyncio.run(self._read(document.topic, query)))
-            except (LedgerError, StoreError) as error:
-                raise NotAnsweredError(f"the ledger cannot be read: {error}") from error
+        try:
+            records, complete = await self._loop.run(lambda: self._read(document.topic, query))
+        except (LedgerError, StoreError) as error:
+            raise NotAnsweredError(f"the ledger cannot be read: {error}") from error
         return RecordsDocument(as_of_ms=document.as_of_ms, topic=topic, records=tuple(records), complete=complete)
 
     async def _read(self, topic: TopicInfo, query: Query) -> tuple[list[RecordDocument], bool]:

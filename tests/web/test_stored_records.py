@@ -16,7 +16,7 @@ from shard.access.rules import AccessRules, Right, Role
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import HOSTILE, topic_document
 from tests.support.servers.http_server import HttpHarness
-from web import stored_records
+from web import own_loop, stored_records
 from web.access import HttpAccess, Tokens
 from web.api.documents import RecordDocument, RecordsDocument
 from web.api.query import Query
@@ -101,10 +101,12 @@ async def test_a_further_reader_is_refused_and_a_slow_one_gets_what_was_found(ha
     assert await found(harness) == []
     assert "headgate read prints all records" in (await harness.get(PATH, Authorization="Bearer consumer"))[2]
 
-    monkeypatch.setattr(stored_records, "MAX_READINGS", 0)
+    monkeypatch.setattr(own_loop, "MAX_RUNNING", 0)
     async with HttpHarness(access=harness.server.access, source=harness.source).server as busy:
         harness.server.address = busy.address
-        assert await found(harness) == "0 clients are reading records at present; try again soon"
+        assert await found(harness) == "0 readings of records are under way; try again soon"
+        status, _, html = await harness.get(PATH, Authorization="Bearer consumer")
+        assert (status, "data-events" in html) == (503, False), "no stream of events has this page"
 
 
 def test_hostile_bytes_are_only_text_on_the_page():

@@ -28,7 +28,7 @@ ROOT: Final = "/api/v1"
 _REF: Final = "#/components/schemas/{name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One path of the API. ``query`` names its `PARAMETERS`; ``document`` None: the OpenAPI document."""
 
@@ -40,62 +40,45 @@ class Operation:
 
 
 OPERATIONS: Final = (
+    Operation("cluster", "/cluster", "Totals, and what is degraded.", ClusterDocument),
+    Operation("daemons", "/daemons", "All live daemons.", Daemons),
+    Operation("daemon", "/daemon", "The daemon that answers.", DaemonDocument),
     Operation(
-        name="cluster",
-        path="/cluster",
-        summary="Totals, and what is degraded.",
-        document=ClusterDocument,
+        "daemon_rows",
+        "/daemon/rows",
+        "The daemon that answers, with the topics and subscriptions that it leads.",
+        DaemonPart,
     ),
-    Operation(name="daemons", path="/daemons", summary="All live daemons.", document=Daemons),
-    Operation(name="daemon", path="/daemon", summary="The daemon that answers.", document=DaemonDocument),
+    Operation("topics", "/topics", "Topics in a line each.", TopicPage, ("limit", "after", "contains", "order")),
+    Operation("topic", "/topics/{topic}", "One topic with its segments and subscriptions.", TopicDocument, ("scope",)),
     Operation(
-        name="daemon_rows",
-        path="/daemon/rows",
-        summary="The daemon that answers, with the topics and subscriptions that it leads.",
-        document=DaemonPart,
-    ),
-    Operation(
-        name="topics",
-        path="/topics",
-        summary="Topics in a line each.",
-        document=TopicPage,
-        query=("limit", "after", "contains", "order"),
+        "records",
+        "/topics/{topic}/records",
+        "The newest stored records of a topic. Needs a token whose user may consume the topic.",
+        RecordsDocument,
+        ("segment", "key", "last"),
     ),
     Operation(
-        name="topic",
-        path="/topics/{topic}",
-        summary="One topic with its segments and subscriptions.",
-        document=TopicDocument,
-        query=("scope",),
+        "subscriptions",
+        "/subscriptions",
+        "Subscriptions in a line each.",
+        SubscriptionPage,
+        ("limit", "after", "topic", "contains"),
     ),
     Operation(
-        name="records",
-        path="/topics/{topic}/records",
-        summary="The newest stored records of a topic. Needs a token whose user may consume the topic.",
-        document=RecordsDocument,
-        query=("segment", "key", "last"),
+        "subscription",
+        "/topics/{topic}/subscriptions/{subscription}",
+        "One subscription with its segments, consumers and backlog.",
+        SubscriptionDocument,
+        ("scope",),
     ),
     Operation(
-        name="subscriptions",
-        path="/subscriptions",
-        summary="Subscriptions in a line each.",
-        document=SubscriptionPage,
-        query=("limit", "after", "topic", "contains"),
+        "scale",
+        "/scale/{topic}/{subscription}",
+        "How many consumers one subscription can use now.",
+        ScaleDocument,
     ),
-    Operation(
-        name="subscription",
-        path="/topics/{topic}/subscriptions/{subscription}",
-        summary="One subscription with its segments, consumers and backlog.",
-        document=SubscriptionDocument,
-        query=("scope",),
-    ),
-    Operation(
-        name="scale",
-        path="/scale/{topic}/{subscription}",
-        summary="How many consumers one subscription can use now.",
-        document=ScaleDocument,
-    ),
-    Operation(name="openapi", path="/openapi.json", summary="This document.", document=None),
+    Operation("openapi", "/openapi.json", "This document.", None),
 )
 
 

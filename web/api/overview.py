@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from headgate.errors import HeadgateError
 from headgate.views.cluster import ClusterTotals, FeatureLevel, ShardInfo, SubscriptionSummary
+from web.access import RefusedError
 from web.api.documents import (
     ClusterDocument,
     DaemonDocument,
@@ -139,12 +139,16 @@ def _degraded(daemons: Iterable[DaemonDocument]) -> Iterable[DegradedPart]:
                 yield DegradedPart(daemon=daemon.daemon, component=each.component, state=each.state, reason=each.reason)
 
 
-class UnknownNameError(HeadgateError):
+class UnknownNameError(RefusedError):
     """There is no such topic or subscription."""
 
+    status = 404
 
-class NotAnsweredError(HeadgateError):
+
+class NotAnsweredError(RefusedError):
     """The daemon that leads the shard did not answer, or no daemon leads it."""
+
+    status = 503
 
 
 class StatusSource(Protocol):

@@ -6,16 +6,18 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from headgate.errors import HeadgateError
 from headgate.views.cluster import SubscriptionSummary
+from web.access import RefusedError
 from web.api.documents import SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import TopicOrder, ordered_topics
 
 RowT = TypeVar("RowT", TopicSummary, SubscriptionSummary)
 
 
-class InvalidQueryError(HeadgateError):
+class InvalidQueryError(RefusedError):
     """A parameter is unknown, or its value is not valid."""
+
+    status = 400
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
+from web.api.query import Query, subscription_page, topic_page
 from web.page.charts import charts
 from web.page.markup import Html, element
 from web.page.shell import Page, sources
@@ -43,7 +44,11 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
             "problems": part("problems", _problems(cluster, overview.daemons, runbook_url), heading="Health"),
             "rates": charts(cluster.history),
             "topics": part("topics", *_busiest(overview.topics), heading="Topics by activity"),
-            "daemons": part("daemons", _daemons(overview.daemons), heading="Daemons and shards"),
+            "daemons": part(
+                "daemons",
+                _daemons(overview.daemons),
+                heading="Daemons and shards",
+            ),
             "sources": sources(
                 ("all values of this page", "/api/v1/cluster", "headgate_shard_is_leader", "headgate topic list"),
                 ("backlog", "/api/v1/subscriptions", "headgate_backlog_records", "headgate backlog"),
@@ -58,32 +63,30 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
     )
 
 
-def topics_page(page: TopicPage, contains: str, after: str) -> Page:
-    rows = _topic_table("Topics by name", page.topics) if page.topics else None
-    return _listing("topics", page, rows, contains, after)
-
-
-def subscriptions_page(page: SubscriptionPage, contains: str, after: str) -> Page:
-    rows = subscription_table("Subscriptions by name", page.subscriptions, of_topic=False)
-    return _listing("subscriptions", page, rows if page.subscriptions else None, contains, after)
-
-
-def _listing(kind: str, page: TopicPage | SubscriptionPage, rows: Html | None, contains: str, after: str) -> Page:
-    """Return a page of the topics or subscriptions whose names contain ``contains``; None: there is none."""
-    query = {"contains": contains} if contains else {}
+def listing_page(kind: str, overview: Overview, query: Query) -> Page:
+    """Return a page of the ``topics`` or ``subscriptions`` that ``query`` asks for, by name."""
+    as_of_ms, rows = overview.cluster.as_of_ms, element("p", f"There are no such {kind}.")
+    page: TopicPage | SubscriptionPage
+    if kind == "topics":
+        page = topic_page(overview.topics, query, as_of_ms)
+        rows = _topic_table("Topics by name", page.topics) if page.topics else rows
+    else:
+        page = subscription_page(overview.subscriptions, query, as_of_ms)
+        found = page.subscriptions
+        rows = subscription_table("Subscriptions by name", found, of_topic=False) if found else rows
+    wanted = {"contains": query.contains} if query.contains else {}
     following = first = None
     if page.next is not None:
-        url = f"/{kind}?{urlencode(query | {'after': page.next})}"
+        url = f"/{kind}?{urlencode(wanted | {'after': page.next})}"
         following = element("p", element("a", "Next page", href=url, rel="next"))
-    if after:
-        first = element("p", element("a", "First page", href=f"/{kind}?{urlencode(query)}"))
-    found = element("p", f"There are no such {kind}.") if rows is None else rows
+    if query.after:
+        first = element("p", element("a", "First page", href=f"/{kind}?{urlencode(wanted)}"))
     return Page(
         title=f"All {kind}",
-        as_of_ms=page.as_of_ms,
+        as_of_ms=as_of_ms,
         crumbs=((f"All {kind}", (kind,)),),
-        contains=contains,
-        parts={kind: part(kind, found, first, following)},
+        contains=query.contains,
+        parts={kind: part(kind, rows, first, following)},
     )
 
 

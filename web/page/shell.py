@@ -74,8 +74,7 @@ def sources(*rows: tuple[str, str, str, str]) -> Html:
         Column("command", lambda row: element("code", row[3])),
     )
     return part(
-        "sources",
-        element("details", element("summary", "The same values elsewhere"), table("Sources", columns, rows)),
+        "sources", element("details", element("summary", "The same values elsewhere"), table("Sources", columns, rows))
     )
 
 
@@ -127,7 +126,7 @@ def _header(page: Page, around: Surroundings) -> Html:
             "p",
             element("span", "static", id="live", class_="badge") if page.live else None,
             " ",
-            as_of(page),
+            as_of(page) if page.live or page.as_of_ms else None,
             f" from daemon {around.daemon}",
             f", cluster {around.cluster}" if around.cluster else None,
             class_="where",

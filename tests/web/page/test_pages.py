@@ -22,10 +22,8 @@ from tests.support.samples.status_documents import (
 )
 from web.api.overview import merged
 from web.api.query import Query
-from web.api.query import subscription_page as cut
-from web.api.query import topic_page as cut_topics
 from web.page.markup import element, markup
-from web.page.overview import ALERTS, overview_page, subscriptions_page, topics_page
+from web.page.overview import ALERTS, listing_page, overview_page
 from web.page.shell import Surroundings, whole_page
 from web.page.topics import subscription_page, topic_page
 
@@ -99,10 +97,11 @@ def test_the_overview_says_which_shards_have_no_leader():
 
 
 def test_every_text_is_escaped():
-    hostile = {"subscription": HOSTILE, "unknown_reason": HOSTILE}
+    values = {"subscription": HOSTILE, "unknown_reason": HOSTILE}
+    hostile = merged("test", "one", NOW_MS, 1, [part("one", [topic_summary(HOSTILE)], [subscription_summary(HOSTILE)])])
     pages = [
         overview(part(HOSTILE, [topic_summary(HOSTILE)], [subscription_summary(HOSTILE)], problem=HOSTILE)),
-        topic_page(topic_document(subscriptions=(subscription_summary(**hostile),), external=EXTERNAL)),
+        topic_page(topic_document(subscriptions=(subscription_summary(**values),), external=EXTERNAL)),
         subscription_page(
             subscription_document(
                 (
@@ -111,11 +110,11 @@ def test_every_text_is_escaped():
                 ),
                 layout=(msgspec.structs.replace(SEGMENTS[0], label=HOSTILE), *SEGMENTS[1:]),
                 drain_problem=HOSTILE,
-                summary=subscription_summary(**hostile),
+                summary=subscription_summary(**values),
             )
         ),
-        topics_page(cut_topics([], Query(), NOW_MS), HOSTILE, HOSTILE),
-        subscriptions_page(cut([subscription_summary(HOSTILE, HOSTILE)] * 2, Query(limit=1), NOW_MS), HOSTILE, ""),
+        listing_page("topics", hostile, Query(contains=HOSTILE, after=HOSTILE)),
+        listing_page("subscriptions", hostile, Query(contains=HOSTILE)),
     ]
     for page in pages:
         whole = str(whole_page(page, f"/{HOSTILE}", AROUND))
