@@ -176,6 +176,7 @@ class Daemon:
         secret = config.session_secret
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
+        self.http.connect = self._broker.admin
         self._cluster_status.registry = elections.registry
         shards = config.shards
         self._describe = partial(config.describe, settings.ledger.url)

@@ -12,12 +12,13 @@ import msgspec
 from aiohttp import web
 
 from web.access import RefusedError
-from web.api.documents import Daemons, ErrorDocument
+from web.actions import ACTIONS, Actions
+from web.api.documents import ActionDocument, Daemons, ErrorDocument
 from web.api.openapi import OPERATIONS, ROOT, Operation, openapi_document
 from web.api.overview import NotAnsweredError, StatusSource
-from web.api.query import Query, read_query, subscription_page, topic_page
+from web.api.query import InvalidQueryError, Query, read_query, subscription_page, topic_page
 from web.api.scale import scale_of
-from web.bodies import send_body
+from web.bodies import read_body, send_body
 from web.stored_records import StoredRecords
 
 MAX_DOCUMENTS: Final = 4
@@ -28,19 +29,24 @@ Answer = Callable[[web.Request, Query], Awaitable[Any]]
 
 
 class HttpApi:
-    def __init__(self, source: StatusSource, records: StoredRecords, version: str) -> None:
+    def __init__(self, source: StatusSource, records: StoredRecords, actions: Actions, version: str) -> None:
         self._source = source
         self._records_of = records
         self._version = version
+        self._actions = actions
         self._making = asyncio.Semaphore(MAX_DOCUMENTS)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         for operation in OPERATIONS:
             router.add_get(ROOT + operation.path, partial(self._handle, operation, getattr(self, f"_{operation.name}")))
+        action = Operation("action", "/actions/{action}", "", ActionDocument, ("dry_run",))
+        router.add_post(ROOT + action.path, partial(self._handle, action, self._action))
 
     async def _handle(self, operation: Operation, answer: Answer, request: web.Request) -> web.StreamResponse:
         try:
             query = read_query(request.query, operation.query)
+            if request.method == "POST":
+                await read_body(request)  # Not while others wait for it.
             async with self._making:
                 document = await answer(request, query)
                 body = await asyncio.to_thread(msgspec.json.encode, document)
@@ -85,5 +91,13 @@ class HttpApi:
         names = request.match_info
         return scale_of(await self._source.subscription(names["topic"], names["subscription"], own=False))
 
+    async def _action(self, request: web.Request, query: Query) -> Any:
+        try:
+            given = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise InvalidQueryError(f"the body is no JSON object: {error}") from None
+        name, authorization = request.match_info["action"], request.headers.get("Authorization")
+        return await self._actions.run(name, given, authorization, dry_run=query.dry_run)
+
     async def _openapi(self, _: web.Request, __: Query) -> Any:
-        return openapi_document(self._version)
+        return openapi_document(self._version, ACTIONS)

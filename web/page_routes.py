@@ -8,17 +8,20 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from yarl import URL
 
 from metrics.events import Observer
 from web.access import RefusedError
+from web.actions import ACTIONS, Actions
 from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query
-from web.bodies import send_body
+from web.bodies import read_body, send_body
 from web.live_stream import LivePages
 from web.page import topics
+from web.page.actions import action_page
 from web.page.markup import element
 from web.page.overview import LISTED_ROWS, listing_page, overview_page
 from web.page.records import records_page
@@ -60,6 +63,7 @@ class StatusPages:
         self,
         source: StatusSource,
         records: StoredRecords,
+        actions: Actions,
         *,
         daemon: str,
         cluster: str,
@@ -71,6 +75,7 @@ class StatusPages:
         """``may_read``: whether the token of a request is accepted now."""
         self._source = source
         self._records = records
+        self._actions = actions
         self._runbook_url = runbook_url
         self._may_read = may_read
         self._static = StaticFiles()
@@ -81,6 +86,8 @@ class StatusPages:
         for path in PATHS:
             router.add_get(path, self._page)
         router.add_get("/topics/{topic}/records", self._records_page)
+        router.add_get("/actions/{action}", self._action_page)
+        router.add_post("/actions/{action}", self._action_page)
         router.add_get("/static/{name}", self._static.handle)
         router.add_get("/events", self._events, allow_head=False)
 
@@ -94,6 +101,19 @@ class StatusPages:
             authorization = request.headers.get("Authorization")
             document = await self._records.newest(request.match_info["topic"], query, authorization)
             return await asyncio.to_thread(records_page, document, query)
+
+        return await self._respond(request, page())
+
+    async def _action_page(self, request: web.Request) -> web.StreamResponse:
+        async def page() -> Page:
+            name, confirmed = request.match_info["action"], request.method == "POST"
+            query = (await read_body(request)).decode("utf-8", "replace") if confirmed else request.query_string
+            given = dict(parse_qsl(query))
+            found = None
+            if name not in ACTIONS or confirmed or given.keys() >= ACTIONS[name].fields.keys():
+                authorization = request.headers.get("Authorization")
+                found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
+            return action_page(name, ACTIONS[name].summary, list(ACTIONS[name].fields), given, found)
 
         return await self._respond(request, page())
 

@@ -26,6 +26,7 @@ from metrics.health import Health
 from metrics.label_values import HttpDenial
 from web import listener
 from web.access import CHALLENGES, HttpAccess, peer_token
+from web.actions import Actions, Connect
 from web.api.openapi import ROOT
 from web.api.overview import StatusSource
 from web.api_routes import HttpApi
@@ -35,6 +36,8 @@ from web.stored_records import StoredRecords
 
 CLIENT_GONE: Final = 499
 """Status of an answer that no client receives, as in the logs of nginx."""
+MAX_BODY_BYTES: Final = 16 * 1024
+"""Of a request; a longer one gets status 413."""
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
 
@@ -44,7 +47,7 @@ HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Server": "headgate",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -78,10 +81,14 @@ class HttpServer:
         self.is_peer: Callable[[str], bool] = lambda _: False
         """Whether a token comes from another daemon, which may read the API. Set once the daemon has joined."""
         records = StoredRecords(source, ledger_url, lambda: self.access)
-        self._api = HttpApi(source, records, version)
+        self.connect: Connect | None = None
+        """User → an Admin that acts in its name. Set once the daemon has joined."""
+        actions = Actions(lambda: self.access, lambda: self.connect)
+        self._api = HttpApi(source, records, actions, version)
         self._pages = StatusPages(
             source,
             records,
+            actions,
             daemon=daemon,
             cluster=cluster,
             version=version,
@@ -97,7 +104,7 @@ class HttpServer:
         """``host:port``, once it listens."""
 
     async def __aenter__(self) -> Self:
-        app = web.Application(middlewares=[self._authorize])
+        app = web.Application(middlewares=[self._authorize], client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_add_headers)
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "/livez": self._livez,
@@ -124,7 +131,7 @@ class HttpServer:
             await runner.cleanup()
             raise HeadgateError(
                 f"$.http: cannot listen on {self._host}:{self._port}: {_reason(error)}; "
-                "choose another port, or 0 for any free one",
+                "choose another port, or 0 for any free one"
             ) from None
         return self
 

@@ -5,6 +5,7 @@ the newest ones when it connects the next time; it is not interrupted.
 """
 
 import random
+import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,10 @@ from controller.context.session_port import Delivery, DeviceSession
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
+from headgate.client.admin import Admin
+from headgate.client.connection import Client
 from headgate.protocol import messages as m
+from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
@@ -59,6 +63,8 @@ def log_broker_limits(properties: BrokerProperties | None) -> None:
         )
 
 
+ADMIN_SECONDS: Final = 10.0
+"""For a command that the page sends."""
 DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
 
 
@@ -123,6 +129,15 @@ class BrokerConnection:
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
+
+    def admin(self, user: str) -> Admin:
+        """Return an Admin, not yet entered, whose requests are in the name of ``user``: leaders judge its rights."""
+        cluster, client_id = self._settings.cluster.name, f"page-{secrets.token_hex(8)}"
+        will = Client.will(cluster, client_id, user)
+        transport = MqttTransport(**self._options(client_id, "daemon"), will=will)
+        store = open_store(self._settings.ledger.url)
+        client = Client(transport=transport, store=store, cluster=cluster, client_id=client_id, user=user)
+        return Admin(client, timeout_seconds=ADMIN_SECONDS)
 
     def device_session(
         self, client_id: str, handler: Callable[[Delivery], None], window: ReadingWindow

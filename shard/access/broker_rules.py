@@ -53,8 +53,9 @@ def daemon_rights(cluster: str) -> list[TopicRight]:
         TopicRight(Access.READWRITE, f"{base}/shards/+/leader"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/head"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/device-sentinels/+"),
-        TopicRight(Access.READ, f"{base}/shards/+/requests/+/+"),
-        TopicRight(Access.WRITE, f"{base}/clients/+/+/replies"),
+        # The page sends the requests of its readers, in their names.
+        TopicRight(Access.READWRITE, f"{base}/shards/+/requests/+/+"),
+        TopicRight(Access.READWRITE, f"{base}/clients/+/+/replies"),
         TopicRight(Access.READWRITE, f"{base}/clients/+/+/presence"),
         TopicRight(Access.READ, f"{base}/publish/#"),
         TopicRight(Access.READ, f"{base}/devices/+/publish/#"),

@@ -43,14 +43,14 @@ FOREIGN = {"c/shards/0/device-sentinels/1", "c/shards/0/other", "d/cluster", "d/
 TOPICS: Final = ANNOUNCED | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES | CONFIRMATIONS | FOREIGN
 
 RECEIVES: Final = {
-    DAEMON: ANNOUNCED | {"c/shards/0/device-sentinels/1"} | REQUESTS | PRESENCE | DEVICES | OWN_DEVICES,
+    DAEMON: ANNOUNCED | {"c/shards/0/device-sentinels/1"} | REQUESTS | REPLIES | PRESENCE | DEVICES | OWN_DEVICES,
     "till": ANNOUNCED | {"c/clients/till/1/replies"},
     "billing": ANNOUNCED | {"c/clients/billing/1/replies"},
     "gateway": {"c/devices/gateway/replies/1"},
     "operator": ANNOUNCED | {"c/clients/operator/1/replies", "c/devices/operator/replies/1"},
 }
 SENDS: Final = {
-    DAEMON: ANNOUNCED | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels/1"},
+    DAEMON: ANNOUNCED | REQUESTS | REPLIES | PRESENCE | CONFIRMATIONS | {"c/shards/0/device-sentinels/1"},
     "till": {"c/shards/0/requests/till/1", "c/clients/till/1/presence"},
     "billing": {"c/shards/0/requests/billing/1", "c/clients/billing/1/presence"},
     "gateway": {"c/publish/orders/key", "c/publish/orders", "c/devices/gateway/publish/orders/key"},

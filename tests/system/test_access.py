@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
@@ -17,6 +19,7 @@ from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, Secure
 from tests.support.servers.programs import TEST_SECONDS, metric, wait_until
 from tests.support.servers.raw_clients import raw_transport
 from tests.support.waiting import until
+from web.tokens import token_line
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -186,3 +189,29 @@ async def test_the_users_that_a_node_creates_do_their_work_with_the_broker_amqtt
         async with Admin(cluster.client_config(user="observer")) as admin:
             with pytest.raises(RequestRejectedError, match="user observer may not administer topic orders"):
                 await admin.delete_topic("orders", force=True)
+
+
+async def test_an_action_over_http_is_judged_as_a_command_of_the_token_s_user(cluster: SecuredTestCluster) -> None:
+    daemon = cluster.daemons["only"]
+    address, tokens = daemon.http_address, Path(daemon.settings.http.tokens_file or "")
+    lines = "".join(f"{token_line(user, user)}\n" for user in ("operator", "grafana"))
+    await asyncio.to_thread(lambda: tokens.write_text(tokens.read_text() + lines))
+    reloads = len(daemon.log_entries("settings.reloaded"))
+    daemon.process.send_signal(signal.SIGHUP)
+    await wait_until(lambda: len(daemon.log_entries("settings.reloaded")) > reloads, "the tokens are read")
+
+    async def split(user: str) -> tuple[int, str]:
+        url = f"http{'' if address.ca_file is None else 's'}://{address}/api/v1/actions/split"
+        context = True if address.ca_file is None else ssl.create_default_context(cafile=address.ca_file)
+        headers = {"Authorization": f"Bearer {user}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, json={"topic": "orders", "segment": 0}, headers=headers, ssl=context) as response,
+        ):
+            return response.status, await response.text()
+
+    status, text = await split("grafana")
+    assert (status, "user grafana may not administer topic orders" in text) == (403, True)
+    assert (await split("operator"))[0] == 200
+    (entry,) = (each for each in daemon.log_entries("http.action") if each["outcome"] == "done")
+    assert (entry["user"], entry["action"]) == ("operator", "split")

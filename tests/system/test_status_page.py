@@ -21,6 +21,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.fakes.drain_service import FakeDrainService
+from tests.support.fakes.recording_admin import RecordingAdmin
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import HOSTILE, part, subscription_summary, topic_document, topic_summary
 from tests.support.servers.browser import PHONE_WIDTH, WIDTH, Browser, browser_in, needs_browser
@@ -147,6 +148,27 @@ async def test_a_record_is_shown_to_who_may_consume_and_runs_nothing(browser: Br
         assert await browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
         await browser.open(f"http://{harness.server.address}/topics/t/records?key=other")
         assert await browser.text("#records") == "No such record."
+    assert browser.messages == []
+
+
+async def test_an_action_is_shown_before_it_is_confirmed(browser: Browser) -> None:
+    rules = AccessRules({"me": (Right(role=Role.ADMINISTRATOR),)})
+    access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)
+    async with (harness := HttpHarness(access=access)).server:
+        sent: list[Any] = []
+        harness.server.connect = lambda user: RecordingAdmin(user, sent, None)
+        await browser.open(f"http://{harness.server.address}/topics/orders")
+        await browser.evaluate("document.querySelector('[href^=\"/actions/split\"]').click()")
+        await browser.until("document.querySelector('#action [name=segment]') !== null")
+        assert await browser.evaluate("document.querySelector('#action [name=topic]').value") == "orders"
+        await browser.evaluate("document.querySelector('#action [name=segment]').focus()")
+        await browser.write("2")
+        await browser.press("Enter")
+        await browser.until("document.querySelector('#action button')?.innerText === 'Confirm: split'")
+        assert (sent, "segment 2, with 400 records" in await browser.text("#action")) == ([], True)
+        await browser.evaluate("document.querySelector('#action button').click()")
+        await browser.until("document.getElementById('action')?.innerText.includes('Done.')")
+        assert [(user, request.segment) for user, request in sent] == [("me", 2)]
     assert browser.messages == []
 
 

@@ -11,6 +11,7 @@ from headgate.views.backlogs import BacklogInfo
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
 from tests.support.servers.http_server import HttpHarness
+from web.actions import ACTIONS
 from web.api.openapi import OPERATIONS, ROOT, openapi_document
 
 PATHS = {
@@ -50,15 +51,15 @@ async def test_the_openapi_document_is_valid_and_served(harness):
     served = await document_at(harness, "/openapi.json")
 
     validate(served)
-    assert served == json.loads(msgspec.json.encode(openapi_document("1.0")))
-    assert served["paths"].keys() == {each.path for each in OPERATIONS}
+    assert served == json.loads(msgspec.json.encode(openapi_document("1.0", ACTIONS)))
+    assert served["paths"].keys() == {each.path for each in OPERATIONS} | {f"/actions/{each}" for each in ACTIONS}
 
 
 @pytest.mark.parametrize("name", [each.name for each in OPERATIONS if each.name in PATHS])
 async def test_each_answer_has_the_form_that_the_openapi_document_promises(harness, name):
     from jsonschema import Draft202012Validator  # noqa: PLC0415
 
-    described = openapi_document("1.0")
+    described = openapi_document("1.0", ACTIONS)
     (operation,) = (each for each in OPERATIONS if each.name == name)
     schema = {"$ref": f"#/components/schemas/{operation.document.__name__}", "components": described["components"]}
     found = await document_at(harness, PATHS[name])
@@ -85,7 +86,7 @@ async def test_documents_contain_what_the_command_line_prints_as_json(harness, p
 
 def test_units_are_the_last_part_of_a_name():
     units = {"ms", "seconds", "bytes", "records", "segments", "consumers", "second", "positions", "offset", "chunk"}
-    schemas = openapi_document("1.0")["components"]["schemas"]
+    schemas = openapi_document("1.0", ACTIONS)["components"]["schemas"]
     numbers = {
         (name, field)
         for name, schema in schemas.items()

@@ -175,6 +175,14 @@ class RecordsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """False: reading took too long, so there may be more in older objects."""
 
 
+class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action changed, or would change after a dry run; for people."""
+
+    action: str
+    dry_run: bool
+    changes: tuple[str, ...]
+
+
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was refused, and what to do."""
 

@@ -4,12 +4,14 @@ It follows OpenAPI 3.1, whose schemas are JSON Schema 2020-12, as msgspec writes
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from web.api.documents import (
+    ActionDocument,
     ClusterDocument,
     DaemonDocument,
     DaemonPart,
@@ -82,20 +84,21 @@ OPERATIONS: Final = (
 )
 
 
-def openapi_document(version: str) -> dict[str, Any]:
+def openapi_document(version: str, actions: Mapping[str, Any]) -> dict[str, Any]:
     documents = [each.document for each in OPERATIONS if each.document is not None]
-    _, components = msgspec.json.schema_components([*documents, ErrorDocument], ref_template=_REF)
+    _, components = msgspec.json.schema_components([*documents, ActionDocument, ErrorDocument], ref_template=_REF)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "headgate status",
             "version": version,
-            "summary": "Read-only. Names are stable; a later version of headgate may add fields to version 1.",
+            "summary": "Names are stable; a later version of headgate may add fields to version 1.",
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": ROOT}],
         "security": [{"token": []}, {"password": []}],
-        "paths": {each.path: {"get": _operation(each)} for each in OPERATIONS},
+        "paths": {each.path: {"get": _operation(each)} for each in OPERATIONS}
+        | {f"/actions/{name}": {"post": _action(name, each)} for name, each in actions.items()},
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -113,7 +116,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         refused |= {"404": "There is no such topic or subscription."}
     if operation.document is not None:
         refused |= {"503": "The daemon that leads the shard does not answer; repeat the request."}
-    if operation.document is RecordsDocument:
+    if operation.document in (RecordsDocument, ActionDocument):
         refused |= {"403": "The holder of the token may not do this, or there is no access file."}
     schema = (
         {"type": "object"} if operation.document is None else {"$ref": _REF.format(name=operation.document.__name__)}
@@ -130,6 +133,13 @@ def _operation(operation: Operation) -> dict[str, Any]:
             **{status: _refusal(status, text) for status, text in refused.items()},
         },
     }
+
+
+def _action(name: str, action: Any) -> dict[str, Any]:
+    operation = Operation(name, f"/actions/{name}", action.summary, ActionDocument, ("dry_run",))
+    schema = msgspec.json.schema(action.struct)["$defs"]["Fields"]
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return _operation(operation) | {"requestBody": body}
 
 
 def _refusal(status: str, text: str) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     segment: Annotated[int | None, Meta(description="a number: only records of this segment")] = None
     key: Annotated[str | None, Meta(description="Only records with this key.")] = None
     last: Annotated[int, Meta(ge=1, le=100, description="a number from 1 to 100: how many records")] = 20
+    dry_run: Annotated[bool, Meta(description="true, to change nothing and learn what would change, or false")] = False
 
     @property
     def own(self) -> bool:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
 from web.api.query import Query, subscription_page, topic_page
+from web.page.actions import action_links
 from web.page.charts import charts
 from web.page.markup import Html, element
 from web.page.shell import Page, sources
@@ -47,6 +48,7 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
             "daemons": part(
                 "daemons",
                 _daemons(overview.daemons),
+                action_links("transfer", "maintenance"),
                 heading="Daemons and shards",
             ),
             "sources": sources(

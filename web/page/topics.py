@@ -9,6 +9,7 @@ from headgate.views.cluster import SubscriptionSummary
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
 from headgate.views.topics import SegmentInfo
 from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
+from web.page.actions import action_links
 from web.page.charts import charts
 from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, bucket_bars, drawing
 from web.page.markup import Html, element, markup
@@ -54,6 +55,7 @@ def topic_page(document: TopicDocument) -> Page:
                 element("p", link("Newest records", "topics", name, "records"))
                 if topic.external is None
                 else element("p", _source(topic.external.source)),
+                action_links("split", "merge", topic=name),
             ),
             "rates": charts(document.history),
             "subscriptions": part("subscriptions", _subscriptions(document.subscriptions), heading="Subscriptions"),
@@ -166,24 +168,20 @@ def subscription_page(document: SubscriptionDocument) -> Page:
         as_of_ms=now_ms,
         crumbs=((topic, ("topics", topic)), (name, ("topics", topic, "subscriptions", name))),
         parts={
-            "totals": part("totals", _totals(document)),
+            "totals": part(
+                "totals",
+                _totals(document),
+                action_links("seek", "evict", topic=topic, subscription=name),
+            ),
             "waiting": part("waiting", _waiting(document), heading="What waits"),
             "layout": part("layout", *_layout(document), heading="Segments over key hashes and time"),
             "consumers": part(
-                "consumers",
-                _consumers(document),
-                bucket_bars(document.subscription.segments),
-                heading="Consumers",
+                "consumers", _consumers(document), bucket_bars(document.subscription.segments), heading="Consumers"
             ),
             "rates": charts(document.history),
             "segments": part("segments", _segments(document)),
             "sources": sources(
-                (
-                    "this subscription",
-                    path,
-                    "headgate_backlog_records",
-                    f"headgate backlog {topic} {name} --segments",
-                ),
+                ("this subscription", path, "headgate_backlog_records", f"headgate backlog {topic} {name} --segments"),
                 ("why", path, "headgate_segments_blocked", f"headgate explain {topic} {name}"),
             ),
         },

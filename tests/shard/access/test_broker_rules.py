@@ -59,8 +59,7 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
         "alice": [*client, *(line.format("alice") for line in own), *device("alice", "+")],
         "team": [*client, *(line.format("team") for line in own), *device("team", "alarms")],
     }
-    assert "read headgate/plant/shards/+/requests/+/+" in made["headgate"]
-    assert "write headgate/plant/shards/+/requests/+/+" not in made["headgate"]
+    assert "readwrite headgate/plant/shards/+/requests/+/+" in made["headgate"]
 
 
 def test_dynamic_security_grants_the_same_and_denies_the_rest() -> None:

@@ -1,0 +1,167 @@
+"""Actions over HTTP: who may do what, the dry run before, forged and hostile requests, and what the leader is sent."""
+
+import asyncio
+import hashlib
+import json
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from headgate.errors import NoLeaderError, RequestRejectedError
+from shard.access.rules import AccessRules, Right, Role
+from tests.support.fakes.recording_admin import RecordingAdmin
+from tests.support.samples.status_documents import HOSTILE
+from tests.support.servers.http_server import HttpHarness
+from web import bodies
+from web.access import HttpAccess, Tokens
+from web.actions import ACTIONS
+
+RULES = AccessRules({name: (Right(role=Role(name)),) for name in ("administrator", "observer")})
+TOKENS = Tokens(tuple((name, hashlib.sha256(name.encode()).digest()) for name in (*RULES.users, "up")))
+GIVEN = {
+    "split": {"topic": "orders", "segment": 2},
+    "merge": {"topic": "orders", "first": 2, "second": 3},
+    "seek": {"topic": "orders", "subscription": "billing", "to": "earliest"},
+    "evict": {"topic": "orders", "subscription": "billing", "consumer": "ada"},
+    "transfer": {"shard": 0, "daemon": "two"},
+    "maintenance": {"daemon": "one", "on": True},
+}
+CHANGES = {
+    "split": ["segment 2, with 400 records, is sealed"],
+    "merge": ["segment 2, with 400 records, is sealed", "segment 3, with 400 records, is sealed"],
+    "seek": ["segment 0 moves from offset 300 to 0"],
+    "evict": ["segment 0 goes to another consumer", "segment 1 goes to another consumer"],
+    "transfer": ["one leads shard 0"],
+    "maintenance": ["one leads shard 0"],
+}
+
+
+@pytest.fixture
+async def harness():
+    made = HttpHarness(access=HttpAccess(tokens=TOKENS, rules=RULES))
+    made.sent, made.error = [], None
+    made.server.connect = lambda user: RecordingAdmin(user, made.sent, made.error)
+    async with made.server:
+        yield made
+
+
+async def post(harness, path, body, **headers):
+    headers = {"Authorization": "Bearer administrator"} | headers
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{harness.server.address}{path}", data=body, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_user_once_confirmed(harness, name):
+    path, body = f"/api/v1/actions/{name}", json.dumps(GIVEN[name])
+    status, text = await post(harness, f"{path}?dry_run=true", body)
+    assert (status, json.loads(text)) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name]})
+    assert harness.sent == []
+
+    with capture_logs() as logs:
+        status, text = await post(harness, path, body)
+    assert (status, json.loads(text)["changes"]) == (200, CHANGES[name])
+    ((user, request),) = harness.sent
+    assert (user, [str(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
+        "administrator",
+        [str(value) for value in GIVEN[name].values()],
+    )
+    (entry,) = (each for each in logs if each["event"] == "http.action")
+    assert (entry["user"], entry["action"], entry["outcome"]) == ("administrator", name, "done")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestRejectedError("forbidden", "user observer may not administer topic orders"), 403),
+        (RequestRejectedError("invalid", "segment 2 is not active"), 400),
+        (NoLeaderError("no leader"), 503),
+    ],
+)
+async def test_what_the_leader_refuses_is_one_clear_answer_and_is_logged(harness, error, status):
+    harness.error = error
+    with capture_logs() as logs:
+        found, text = await post(harness, "/api/v1/actions/split", json.dumps(GIVEN["split"]))
+
+    assert (found, json.loads(text)) == (status, {"error": str(error)})
+    assert [each["outcome"] for each in logs if each["event"] == "http.action"] == [str(error)]
+
+
+async def test_an_action_needs_a_token_of_a_user_of_the_access_file(harness):
+    async def status(name="observer", path="/api/v1/actions/split"):
+        return (await post(harness, path, json.dumps(GIVEN["split"]), Authorization=f"Bearer {name}"))[0]
+
+    assert [await status(each) for each in ("observer", "up", "x")] == [200, 403, 401]
+    harness.server.connect = None
+    assert await status() == 503
+    for access in (HttpAccess(), HttpAccess(tokens=TOKENS), HttpAccess(rules=RULES)):
+        harness.server.access = access
+        assert [await status(), await status(path="/actions/split")] == [403, 403]
+
+
+async def test_a_form_of_another_site_changes_nothing(harness):
+    password = aiohttp.encode_basic_auth("me", "administrator")
+    body, here = "topic=orders&segment=2", f"http://{harness.server.address}"
+    for origin in ("https://evil.example", "null", f"{here}.evil.example", ""):
+        for path in ("/actions/split", "/api/v1/actions/split"):
+            status, text = await post(harness, path, body, Authorization=password, Origin=origin)
+            assert (status, "must name this host" in text) == (403, True)
+    assert harness.sent == []
+
+    assert (await post(harness, "/actions/split", body, Authorization=password, Origin=here))[0] == 200
+    assert len(harness.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("split", "x", 400, "the body is no JSON object"),
+        ("split", b"\xff", 400, "the body is no JSON object"),
+        ("split", "{}", 400, "Object missing required field `topic`; fields: topic, segment"),
+        ("split", '{"topic": "orders", "segment": "x"}', 400, "Expected `int`"),
+        ("split", '{"topic": "orders", "segment": 2, "x": 1}', 400, "Object contains unknown field `x`"),
+        ("split", '{"topic": "orders", "segment": 0}', 400, "segment 0 of orders is not active"),
+        ("seek", '{"topic": "orders", "subscription": "billing", "to": "noon"}', 400, "'noon' is not a time"),
+        (
+            "evict",
+            '{"topic": "orders", "subscription": "billing", "consumer": "x"}',
+            400,
+            "billing has no consumer 'x'",
+        ),
+        ("splat", "{}", 404, "there is no action 'splat'; choose from split, merge"),
+        ("split?dry=1", "{}", 400, "there is no parameter 'dry' here"),
+        ("split", '"' + "x" * 20_000 + '"', 413, ""),
+    ],
+)
+async def test_a_wrong_request_is_one_clear_answer(harness, path, body, status, message):
+    found, text = await post(harness, f"/api/v1/actions/{path}", body)
+
+    assert found == status
+    assert status == 413 or json.loads(text)["error"].startswith(message)
+    assert harness.sent == []
+
+
+async def test_a_body_that_never_ends_is_given_up(harness, monkeypatch):
+    monkeypatch.setattr(bodies, "READ_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection(*harness.server.address.split(":"))
+    writer.write(
+        b"POST /api/v1/actions/split HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer administrator\r\n"
+        b"Content-Length: 100\r\n\r\n{"
+    )
+    assert b"400" in await reader.readline()
+    writer.close()
+
+
+async def test_the_page_asks_for_what_is_missing_and_escapes_what_is_given(harness):
+    headers = {"Authorization": "Bearer administrator"}
+    status, _, html = await harness.get(f"/actions/split?topic={HOSTILE.replace('&', '%26')}", **headers)
+    assert (status, "<script>alert" in html, "&lt;script&gt;alert" in html) == (200, False, True)
+    status, _, html = await harness.get("/actions/split?topic=orders&segment=2", **headers)
+    assert (status, 'method="post"' in html, "Confirm: split" in html) == (200, True, True)
+    assert "Confirm" not in (await post(harness, "/actions/split", "topic=orders&segment=2"))[1]
+    assert (await harness.get("/actions/split?topic=orders&segment=0", **headers))[0] == 400
+    assert (await harness.get("/actions/x", **headers))[0] == 404

@@ -1,0 +1,127 @@
+"""What an administrator can do over HTTP, each as the command of the same name.
+
+1. Who asks needs a token with the name of a user in the access file. The requests are sent in the name of this user, so
+   the leaders judge its rights as those of a command.
+2. Without confirmation, an action says what it would change, and changes nothing.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from headgate.client.admin import Admin
+from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.model.time_text import time_ms
+from shard.access import rules
+from web.access import ForbiddenError, HttpAccess
+from web.api.documents import ActionDocument
+from web.api.overview import NotAnsweredError, UnknownNameError
+from web.api.query import InvalidQueryError
+from web.own_loop import OwnLoop
+
+Connect = Callable[[str], AbstractAsyncContextManager[Admin]]
+"""User → an Admin that acts in its name."""
+
+log = structlog.get_logger(__name__)
+
+
+class Action(NamedTuple):
+    summary: str
+    fields: Mapping[str, type]
+    preview: Callable[..., Awaitable[list[str]]]
+    """Called with an Admin and the fields; returns what would change, or raises HeadgateError."""
+    execute: Callable[..., Awaitable[Any]]
+
+    @property
+    def struct(self) -> type[msgspec.Struct]:
+        return msgspec.defstruct("Fields", list(self.fields.items()), forbid_unknown_fields=True)
+
+
+async def _segments(admin: Admin, topic: str, *wanted: int) -> list[str]:
+    found = {each.segment: each for each in (await admin.describe_topic(topic)).segments if each.state == "active"}
+    if missing := [each for each in wanted if each not in found]:
+        raise InvalidQueryError(f"segment {missing[0]} of {topic} is not active")
+    return [f"segment {each}, with {found[each].next_offset} records, is sealed" for each in wanted]
+
+
+async def _seek(admin: Admin, topic: str, subscription: str, to: str, *, dry_run: bool = True) -> list[str]:
+    target: dict[str, Any] = {"to": to} if to in ("earliest", "latest") else {"timestamp_ms": time_ms(to)}
+    moves = (await admin.seek(topic, subscription, **target, dry_run=dry_run)).moves
+    return [f"segment {each.segment} moves from offset {each.from_offset} to {each.to_offset}" for each in moves]
+
+
+async def _consumer(admin: Admin, topic: str, subscription: str, consumer: str) -> list[str]:
+    held = {each.consumer: each.segments for each in (await admin.describe_subscription(topic, subscription)).consumers}
+    if consumer not in held:
+        raise InvalidQueryError(f"{subscription} has no consumer {consumer!r}")
+    return [f"segment {each} goes to another consumer" for each in held[consumer]]
+
+
+async def _leaders(admin: Admin, moved: int | str, _: object) -> list[str]:
+    shards = (await admin.describe_cluster(blocked=True)).shards
+    return [f"{each.daemon} leads shard {each.shard}" for each in shards if moved in (each.shard, each.daemon)]
+
+
+SUBSCRIPTION: Final[dict[str, type]] = {"topic": str, "subscription": str}
+ACTIONS: Final = {
+    "split": Action("Split an active segment.", {"topic": str, "segment": int}, _segments, Admin.split),
+    "merge": Action("Merge two neighbors.", {"topic": str, "first": int, "second": int}, _segments, Admin.merge),
+    "seek": Action(
+        "Move a subscription to earliest, latest or a time such as 2026-01-31T18:00:00Z.",
+        SUBSCRIPTION | {"to": str},
+        _seek,
+        lambda *given: _seek(*given, dry_run=False),
+    ),
+    "evict": Action("Remove a consumer.", SUBSCRIPTION | {"consumer": str}, _consumer, Admin.evict_consumer),
+    "transfer": Action("Transfer a shard.", {"shard": int, "daemon": str}, _leaders, Admin.transfer_shard),
+    "maintenance": Action(
+        "Begin or end the maintenance of a daemon.",
+        {"daemon": str, "on": bool},
+        _leaders,
+        lambda admin, daemon, on: admin.set_maintenance(daemon, on=on),
+    ),
+}
+
+
+class Actions:
+    def __init__(self, access: Callable[[], HttpAccess], connect: Callable[[], Connect | None]) -> None:
+        self._access = access
+        self._connect = connect
+        self._loop = OwnLoop("actions")
+
+    async def run(
+        self, name: str, given: Mapping[str, Any], authorization: str | None, *, dry_run: bool
+    ) -> ActionDocument:
+        """Act in the name of the token's holder, or say what that would change. Raises RefusedError."""
+        user = self._access().require(authorization, rules.Act(rules.Action.DESCRIBE))
+        if (action := ACTIONS.get(name)) is None:
+            raise UnknownNameError(f"there is no action {name[:100]!r}; choose from {', '.join(ACTIONS)}")
+        try:
+            values = msgspec.structs.astuple(msgspec.convert(given, action.struct, strict=False))
+        except msgspec.ValidationError as error:
+            raise InvalidQueryError(f"{error}; fields: {', '.join(action.fields)}") from None
+        if (connect := self._connect()) is None:
+            raise NotAnsweredError("the daemon has not joined its cluster yet; try again soon")
+
+        async def perform() -> list[str]:
+            async with connect(user) as admin:
+                found = await action.preview(admin, *values)
+                if not dry_run:
+                    await action.execute(admin, *values)
+                return found
+
+        outcome = "unknown"
+        try:
+            changes, outcome = await self._loop.run(perform), "done"
+        except (HeadgateError, ValueError) as error:
+            outcome = str(error)
+            forbidden = isinstance(error, RequestRejectedError) and error.verdict == "forbidden"
+            kind = ForbiddenError if forbidden else InvalidQueryError
+            raise (NotAnsweredError if isinstance(error, NoLeaderError) else kind)(outcome) from error
+        finally:
+            if not dry_run:
+                log.info("http.action", user=user, action=name, values=values, outcome=outcome)
+        return ActionDocument(action=name, dry_run=dry_run, changes=tuple(changes))
