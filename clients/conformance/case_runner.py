@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -129,7 +130,7 @@ async def run_case(case: Case, server: Server, command: list[str], patience: flo
                 found, expected = await answered(answers[step["await"]], seconds, step), step.get("expect", {})
             else:
                 fields = {name: value for name, value in step.items() if name not in OWN_FIELDS}
-                answer = (await driver(step.get("driver", "main"))).send(_resolved(plain(fields), answers))
+                answer = begin(await driver(step.get("driver", "main")), _resolved(plain(fields), answers))
                 if "as" in step and "expect" not in step:
                     answers[step["as"]] = answer
                     continue
@@ -139,6 +140,21 @@ async def run_case(case: Case, server: Server, command: list[str], patience: flo
                 return str(step.get("do"))
             _judge(step, expected, found)
     return None
+
+
+def begin(driver: Driver, command: dict[str, Any]) -> "asyncio.Future[dict[str, Any]]":
+    """Send a command; with ``numbered``, so many, one after the other: value n has the key ``key-<n modulo 7>``."""
+    if "numbered" not in command:
+        return driver.send(command)
+    numbers = range(command.pop("numbered"))
+    named = [{"key": f"key-{n % 7}", "value": str(n)} for n in numbers]
+    sent = [driver.send({**command, **plain(each)}) for each in named]
+
+    async def outcomes() -> dict[str, Any]:
+        found = await asyncio.gather(*sent)
+        return {"stored": sum("error" not in each for each in found), "last": found[-1]}
+
+    return asyncio.ensure_future(outcomes())
 
 
 async def answered(answer: "asyncio.Future[dict[str, Any]]", seconds: float, step: object) -> dict[str, Any]:
@@ -167,6 +183,8 @@ def _judge(step: Step, expected: Any, found: Any) -> None:
     if isinstance(expected, dict) and isinstance(found, dict) and "records" in found:
         values = [bytes.fromhex(record["value"]).decode(errors="replace") for record in found["records"]]
         found = {**found, "values": values, "by_key": _by_key(found["records"]), "count": len(values)}
+        numbers = [[int(value) for value in of_key if value.isdigit()] for of_key in found["by_key"].values()]
+        found["rising"] = all(all(a < b for a, b in pairwise(each)) for each in numbers)
     problem = None if expected is None else difference(plain(expected), found)
     if problem is not None:
         raise CaseFailedError(f"{step!r:.300}: {problem}")

@@ -1,6 +1,7 @@
 """The contract of `DeviceSession`: the same tests on the fake broker and on real ones."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,14 +17,14 @@ from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECO
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
-from tests.support.servers.real_brokers import BROKERS, BrokerKind, real_broker, tls_of
+from tests.support.servers.real_brokers import BROKERS, LACKS, BrokerKind, expect_to_fail, real_broker, tls_of
+from tests.support.source_folders import ROOT
 from tests.support.waiting import never, until
 
 SESSION = "headgate-test-shard-0"
+GUIDE = (ROOT / "docs" / "operations" / "install.md").read_text()
 CLOSE_SECONDS = 20.0
 """A busy machine may need this long."""
-
-persistent_sessions = pytest.mark.usefixtures("_broker_with_persistent_sessions")
 
 
 class BrokerHarness(Protocol):
@@ -65,7 +66,7 @@ class MosquittoHarness:
         tls = tls_of(self.broker)
         async with aiomqtt.Client(
             self.broker.host,
-            self.broker.port,
+            getattr(self.broker, "devices_port", self.broker.port),
             protocol=aiomqtt.ProtocolVersion.V311,
             tls_context=None if tls is None else tls.context(),
         ) as device:
@@ -84,16 +85,9 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         if request.param == "fake":
             yield FakeBrokerHarness()
             return
+        expect_to_fail(request.param, request.node.name)
         broker = await stack.enter_async_context(real_broker(tmp_path, request.param))
         yield MosquittoHarness(stack, broker)
-
-
-@pytest.fixture
-def _broker_with_persistent_sessions(request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["harness"] == "amqtt":
-        pytest.xfail(
-            "amqtt 0.12 does not deliver messages that waited for a session: messages sent without a leader are lost"
-        )
 
 
 class Intake:
@@ -135,7 +129,6 @@ async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: Br
     assert not any(delivery.retained for delivery in intake.deliveries)
 
 
-@persistent_sessions
 async def test_messages_published_without_a_connection_wait_for_the_next_one(harness: BrokerHarness) -> None:
     """The next connection does not subscribe: the session has the subscriptions."""
     first, second = Intake(), Intake()
@@ -151,7 +144,6 @@ async def test_messages_published_without_a_connection_wait_for_the_next_one(har
     assert [[], [b"1", b"2", b"3"]] == [first.payloads, second.payloads]
 
 
-@persistent_sessions
 async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerHarness) -> None:
     first, second = Intake(acknowledges=False), Intake()
     async with await harness.session(first) as session:
@@ -170,7 +162,6 @@ async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerH
     assert [b"3", b"4", b"5"] == second.payloads
 
 
-@persistent_sessions
 async def test_unacknowledged_messages_are_delivered_again_after_a_reconnection(harness: BrokerHarness) -> None:
     intake = Intake(acknowledges=False)
     async with await harness.session(intake) as session:
@@ -189,7 +180,6 @@ async def test_unacknowledged_messages_are_delivered_again_after_a_reconnection(
     assert [b"1", b"2", b"1", b"2", b"3"] == intake.payloads
 
 
-@persistent_sessions
 async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
     harness: BrokerHarness,
 ) -> None:
@@ -210,7 +200,6 @@ async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
     assert [b"1", b"2"] == rest.payloads
 
 
-@persistent_sessions
 async def test_a_new_connection_takes_over_the_session(harness: BrokerHarness) -> None:
     old, new = Intake(acknowledges=False), Intake()
     async with await harness.session(old) as deposed:
@@ -241,7 +230,6 @@ async def test_a_session_gets_no_copies_of_retained_messages_except_without_mqtt
     assert [*copies, (b"new", False)] == [(found.payload, found.retained) for found in intake.deliveries]
 
 
-@persistent_sessions
 async def test_a_session_ends_with_the_connection_that_is_to_end_it(harness: BrokerHarness) -> None:
     """Not with a later connection of the same client, which another one may have overtaken."""
     intake = Intake(acknowledges=False)
@@ -316,7 +304,6 @@ async def test_filters_are_removed_only_on_the_numbered_connection(
     assert [True, False, True, False, True] == states[:5]
 
 
-@persistent_sessions
 async def test_filters_are_added_only_on_the_numbered_connection(harness: BrokerHarness) -> None:
     """A client that connects again adds none automatically: another client may have removed them meanwhile."""
     intake, successor = Intake(), Intake()
@@ -338,7 +325,6 @@ async def test_filters_are_added_only_on_the_numbered_connection(harness: Broker
     assert [[], [b"last"]] == [successor.payloads, intake.payloads]
 
 
-@persistent_sessions
 async def test_a_sentinel_is_delivered_once_after_all_waiting_messages(harness: BrokerHarness) -> None:
     """With more messages than the broker has in flight (mosquitto with our settings: 1000; the fake too)."""
     intake = Intake(acknowledges=False)
@@ -449,3 +435,10 @@ async def test_mosquitto_keeps_waiting_messages_across_a_restart(tmp_path: Path)
         async with await harness.session(intake):
             await until(lambda: len(intake.payloads) == 2)
     assert [b"1", b"2"] == intake.payloads
+
+
+def test_the_guide_says_what_each_broker_lacks() -> None:
+    rows = re.findall(r"^\| (\w+).* \|$", GUIDE.partition("## Brokers")[2], re.MULTILINE)
+
+    assert set(LACKS) <= set(rows)
+    assert [] == [lack for lacks in LACKS.values() for lack in lacks if lack not in GUIDE]

@@ -1,5 +1,6 @@
 """The consumer in JavaScript, with real daemons and a real drain check."""
 
+import subprocess
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,7 @@ async def produce(cluster: Cluster, values: range) -> None:
 
 
 async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_key_across_a_split_and_a_change_of_leader(
-    consume: Start, cluster: Cluster, tmp_path: Path
+    consume: Start, start: Start, cluster: Cluster, tmp_path: Path
 ) -> None:
     await cluster.start_spark()
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
@@ -47,7 +48,12 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     consumer = await consume("worker.mjs", out, "--consumer", "a")
     await wait_until(read, "the first segment is read")
     await cluster.commands.succeed("topic", "split", "orders", "0")
-    await produce(cluster, range(COUNT, 2 * COUNT))
+    producer = await start("produce.mjs", cluster, tmp_path / "producer.out", stdin=subprocess.PIPE)
+    assert producer.stdin is not None
+    producer.stdin.write(b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in range(COUNT, 2 * COUNT)))
+    producer.stdin.close()
+    assert await producer.ended(60) == 0, producer.errors()
+    assert f"done {COUNT} resent 0" == producer.lines()[-1]
     await wait_until(lambda: len(read()) >= 2 * COUNT, lambda: f"{len(read())} are read", 60)
     await cluster.start_daemon("two")
     await cluster.kill("one")

@@ -97,19 +97,6 @@ async def test_queue_skips_acknowledged_records(cluster):
         assert ["1", "4", "6"] == await take(reader, 3)
 
 
-async def test_missing_records_are_an_error(cluster):
-    cluster.store_records(records("0"))
-    cluster.store_records(records("1"))
-    async with (
-        cluster.leader(
-            grants=[m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
-        ),
-        consumer(cluster) as reader,
-    ):
-        with pytest.raises(LedgerError, match="records are missing"):
-            await anext(reader)
-
-
 async def test_a_consumer_stops_at_a_damaged_chunk_with_its_name_and_skips_nothing(cluster):
     cluster.store_records(records("0"))
     cluster.store_records(records("1"))
@@ -381,13 +368,6 @@ async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
         await nothing_more(reader)
         assert [] == leader.seen(m.ConfirmRevoked)
         assert [] == reader.segments
-
-
-async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once(cluster):
-    async with cluster.leader() as leader, consumer(cluster):
-        leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
-        await asyncio.sleep(0.1)
-        assert [[(3, 7)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
 
 
 async def test_revocations_that_are_finished_together_are_confirmed_together(cluster):

@@ -80,12 +80,6 @@ async def test_a_consumer_whose_acknowledgements_are_fenced_ends(cluster):
         assert [] == leader.seen(m.Heartbeat), "it was not the heartbeat that ended it"
 
 
-async def test_heartbeats_list_the_held_segments(cluster):
-    async with cluster.leader(grants=[grant(2, generation=6)]) as leader, consumer(cluster):
-        await asyncio.sleep(5.5)
-        assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
-
-
 async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
     async with cluster.leader() as leader:
         async with consumer(cluster) as reader:
