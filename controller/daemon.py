@@ -35,6 +35,7 @@ from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
+from controller.leader.shard_growth import ShardGrowth
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
@@ -178,40 +179,38 @@ class Daemon:
         self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self.http.connect = self._broker.admin
         self._cluster_status.registry = elections.registry
-        shards = config.shards
-        self._describe = partial(config.describe, settings.ledger.url)
+        growth = ShardGrowth(config.shards, elections.registry, self._publish_description)
+        self._describe = lambda: config.describe(settings.ledger.url, growth.shards)
         transport = self._transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
         await transport.subscribe(m.presence_filter(settings.cluster.name), self._on_presence)
-        ledgers = (Ledger(store, shard, partial(self._on_foreign_objects, shard)) for shard in range(shards))
         standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
-        self._controllers = [
-            self._controller(ledger, config, elections, transport, drain_checker, standby) for ledger in ledgers
-        ]
-        self._cluster_status.controllers = self._controllers
+        parts = config, growth, elections, transport, drain_checker, standby
+        self._controllers = self._cluster_status.controllers = growth.create(
+            lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
+        )
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
         spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config)
         spreader.own.broker_changed(transport.connected)
         await spreader.own.register()
-        running = [
-            tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
-        ]
+        growth.start(lambda each: tasks.create_task(each.run(), name=f"shard-{each.shard}"))
         beside = [
             tasks.create_task(self._snapshot_scheduler(store, spreader).run(), name="snapshots"),
-            tasks.create_task(self._unknown_topic_watch(transport).run(), name="unknown-topics"),
+            tasks.create_task(self._unknown_topic_watch(transport, growth).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
+            tasks.create_task(growth.run(), name="growth"),
             tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
         ]
-        notifier.ready(f"{self.instance}: contending for {shards} shards")
-        log.info("daemon.started", instance=self.instance, shards=shards, http=self.http.address)
+        notifier.ready(f"{self.instance}: contending for {growth.shards.shards} shards")
+        log.info("daemon.started", instance=self.instance, shards=growth.shards.shards, http=self.http.address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
         notifier.stopping()
         for task in beside:
             task.cancel()
-        await self._stop_leading(spreader, running)
+        await self._stop_leading(spreader, growth.running)
 
     async def _stop_leading(self, spreader: ShardSpreader, running: Sequence[asyncio.Task[None]]) -> None:
         """Transfer all shards, hand over those that no other daemon takes, and leave all queues."""
@@ -299,6 +298,7 @@ class Daemon:
         self,
         ledger: Ledger,
         config: ClusterConfig,
+        growth: ShardGrowth,
         elections: Elections,
         transport: Transport,
         drain_checker: DrainChecker,
@@ -330,6 +330,7 @@ class Daemon:
                 backlog_source=self.drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
+                shards=lambda: growth.shards,
                 operations=self._spreader,
                 trace_commits=_installed_tracing(),
             )
@@ -337,7 +338,8 @@ class Daemon:
 
         context = ShardContext(
             ledger=ledger,
-            shards=config.shards,
+            shards=lambda: growth.shards,
+            found_shards=growth.found_in_ledger,
             cluster=self.settings.cluster.name,
             instance=self.instance,
             elections=elections,
@@ -385,13 +387,14 @@ class Daemon:
             observer=self.instruments,
         )
 
-    def _unknown_topic_watch(self, transport: Transport) -> UnknownTopicWatch:
+    def _unknown_topic_watch(self, transport: Transport, growth: ShardGrowth) -> UnknownTopicWatch:
         return UnknownTopicWatch(
             cluster=self.settings.cluster.name,
             transport=transport,
             intakes=lambda: [
                 None if controller.leader is None else controller.leader.devices for controller in self._controllers
             ],
+            shards=lambda: growth.shards,
             enabled=lambda: self.settings.ingest.mqtt_devices,
         )
 
@@ -442,13 +445,17 @@ class Daemon:
 
     def _on_broker(self, connected: bool) -> None:
         self.instruments.observe(events.BrokerConnectionChanged(connected=connected))
-        if connected and self._transport is not None and self._describe is not None:
-            topic = m.cluster_topic(self.settings.cluster.name)
-            self._transport.publish(topic, m.encode(self._describe()), retain=True)
+        if connected:
+            self._publish_description()
         if self._spreader is not None:
             self._spreader.own.broker_changed(connected)
         for leader in self._active_leaders():
             leader.connection_changed(connected)
+
+    def _publish_description(self) -> None:
+        if self._transport is not None and self._describe is not None:
+            topic = m.cluster_topic(self.settings.cluster.name)
+            self._transport.publish(topic, m.encode(self._describe()), retain=True)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
         now = asyncio.get_running_loop().time()

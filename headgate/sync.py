@@ -416,6 +416,7 @@ class Admin(_Facade[admin.Admin]):
     transfer_shard = _blocking(admin.Admin.transfer_shard)
     raise_feature_level = _blocking(admin.Admin.raise_feature_level)
     set_maintenance = _blocking(admin.Admin.set_maintenance)
+    set_shards = _blocking(admin.Admin.set_shards)
     describe_subscription = _blocking(admin.Admin.describe_subscription)
     explain = _blocking(admin.Admin.explain)
     plan = _blocking(admin.Admin.plan)

@@ -42,10 +42,7 @@ def epilogs(command: click.Command, path: str = "headgate") -> Iterator[Document
             yield from epilogs(found, f"{path} {name}")
 
 
-COMMANDS = sorted(
-    {*(command for path in DOCUMENTS for command in commands_of(path)), *epilogs(main)},
-    key=str,
-)
+COMMANDS = sorted({*(command for path in DOCUMENTS for command in commands_of(path)), *epilogs(main)}, key=str)
 
 
 def test_every_documented_command_exists_with_its_options(

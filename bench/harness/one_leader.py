@@ -177,8 +177,10 @@ class NoOtherDaemon:
     async def transfer(self, _shard: int, daemon: str, _token: str) -> str | None:
         return f"no daemon {daemon!r} is live"
 
-    async def raise_level(self, _level: int) -> str | None:
+    async def raise_level(self, *_: int) -> str | None:
         return None
+
+    set_shards = raise_level
 
     async def set_maintenance(self, _daemon: str, *, on: bool, token: str) -> str | None:  # noqa: ARG002 - nothing remembers it
         return None

@@ -455,9 +455,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     },
     m.OpenProducer: {"new": Case(plain, _asked(m.OpenProducer, token="1", name=name_of(1), incarnation=1))},  # noqa: S106
     m.ListProducers: {"named": Case(producers, _asked(m.ListProducers))},
-    m.DescribePosition: {
-        "named": Case(producers, _asked(m.DescribePosition, producer=name_of(0), topic=TOPIC)),
-    },
+    m.DescribePosition: {"named": Case(producers, _asked(m.DescribePosition, producer=name_of(0), topic=TOPIC))},
     m.DescribeProducer: {"named": Case(producers, _asked(m.DescribeProducer, producer=name_of(0)))},
     m.DeleteProducer: {"named": Case(producers, _asked(m.DeleteProducer, producer=name_of(0), token="1"))},  # noqa: S106
     m.RegisterConsumer: {
@@ -480,6 +478,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.DeleteTopic: {"wide": Case(wide, _token(m.DeleteTopic, force=True))},
     m.ListTopics: {"many": Case(many, _asked(m.ListTopics)), "wide": Case(wide, _asked(m.ListTopics))},
     m.DescribeTopic: {"wide": Case(wide, _asked(m.DescribeTopic, topic=TOPIC))},
+    m.FindTopic: {"wide": Case(wide, _asked(m.FindTopic, topic=TOPIC))},
     m.SplitSegment: {"wide": Case(wide, _token(m.SplitSegment, segment=0))},
     m.MergeSegments: {"wide": Case(wide, _token(m.MergeSegments, segments=(0, 1)))},
     m.SetTopicPolicy: {"wide": Case(wide, _token(m.SetTopicPolicy, policy=e.TopicPolicy(max_age_ms=1)))},
@@ -492,6 +491,7 @@ CASES: Final[dict[type[m.RequestBody], dict[str, Case]]] = {
     m.DescribeCluster: {"wide": Case(wide, _asked(m.DescribeCluster)), "many": Case(many, _asked(m.DescribeCluster))},
     m.TransferShard: {"own": Case(plain, _asked(m.TransferShard, daemon=name_of(0), token="1"), refused=True)},  # noqa: S106
     m.RaiseLevel: {"own": Case(plain, _asked(m.RaiseLevel, level=1, token="1"))},  # noqa: S106
+    m.SetShards: {"own": Case(plain, _asked(m.SetShards, shards=2, before=1, token="1"))},  # noqa: S106
     m.SetMaintenance: {"own": Case(plain, _asked(m.SetMaintenance, daemon=name_of(0), on=True, token="1"))},  # noqa: S106
     m.DescribeSubscription: {
         "wide": Case(wide, _asked(m.DescribeSubscription, **_on("crowd"))),

@@ -18,7 +18,7 @@ from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import check_object, manifest_path, manifest_ranges, named_paths, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
-from headgate.model.hashing import shard_of
+from headgate.model.shard_map import ShardMap
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
@@ -37,6 +37,7 @@ class CheckedShard:
     ranges: int = 0
     newest_snapshot: int = 0
     """The chunk of the newest snapshot; 0: there is none."""
+    names: list[str] = field(default_factory=list)
     last_at_ms: int = 0
     """Time of the last chunk, milliseconds since 1970."""
     problems: list[str] = field(default_factory=list)
@@ -52,7 +53,8 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
         found.problems.append(str(error))
     else:
         found.leader_epoch, found.topics, found.last_at_ms = state.leader_epoch, len(state.topics), state.at_ms
-        found.problems += misplaced(shard, shards, state.topics)
+        found.names = sorted(state.topics)
+        found.problems += misplaced(shard, ShardMap(state.shard_counts or (shards,)), state.topics)
     numbers = await ledger.numbers()
     found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
     found.newest_snapshot = max(await ledger.snapshots(), default=0)
@@ -71,13 +73,13 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     return found
 
 
-def misplaced(shard: int, shards: int, topics: Iterable[str]) -> Iterator[str]:
+def misplaced(shard: int, shards: ShardMap, topics: Iterable[str]) -> Iterator[str]:
     """Name the first topic that belongs to another shard, if there is one. Pure."""
     for topic in sorted(topics):
-        if (right := shard_of(topic, shards)) != shard:
+        if shard not in (right := shards.candidates(topic)):
             yield (
-                f"topic {topic!r} is in shard {shard} and belongs to shard {right} of {shards}: the ledger was "
-                "written with another number of shards"
+                f"topic {topic!r} is in shard {shard} and belongs to shard {' or '.join(map(str, right))} of "
+                f"{shards.shards}: the ledger was written with another number of shards"
             )
             return
 

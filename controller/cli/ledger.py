@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,6 +78,9 @@ def check(context: CommandContext, url: str, shards: int | None) -> None:
     """
     checked = asyncio.run(_check(_opened(url), url, shards))
     problems = [f"shard {each.shard}: {problem}" for each in checked for problem in each.problems]
+    for name, count in Counter(name for each in checked for name in each.names).items():
+        if count > 1:
+            problems.append(f"topic {name!r} is in {count} shards, whose copies are of different moments: copy again")
     if not context.printed_as_json({"shards": checked, "intact": not problems}):
         print_table(
             ("shard", "chunks", "last", "written", "epoch", "topics", "ranges", "snapshot"),

@@ -12,11 +12,11 @@ from controller.leadership.election import Registry
 from controller.leadership.policy.feature_levels import join_problem, level_of, supported
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
-from controller.settings.sections import MAX_SHARDS
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
+from headgate.model.shard_map import MAX_SHARDS, ShardMap
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
@@ -81,17 +81,19 @@ class LedgerIdentity:
 class ClusterConfig:
     """What the first daemon of a cluster fixed."""
 
-    shards: int
+    shards: ShardMap
+    """As it was when this daemon joined; `controller.leader.shard_growth` has the present one."""
     level: int
     """The feature level when this daemon joined."""
     session_secret: SessionSecret
     ledger: LedgerIdentity
 
-    def describe(self, ledger_url: str) -> m.ClusterDescription:
+    def describe(self, ledger_url: str, shards: ShardMap) -> m.ClusterDescription:
         """Return what clients need to know."""
         return m.ClusterDescription(
             protocol=m.PROTOCOL_VERSION,
-            shards=self.shards,
+            shards=shards.shards,
+            earlier_shards=list(shards.counts[:-1]),
             ledger_url=ledger_url,
             ledger_id=self.ledger.ledger_id or "",
         )
@@ -126,7 +128,7 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
     stored = await registry.cluster_config(wanted)
     shards, secret = _read(stored, settings, node)
     # First: a ledger of another format must get no id.
-    await require_shards(store, shards)
+    await require_shards(store, shards.shards)
     await require_format(store)
     ledger = LedgerIdentity(
         store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=registry.claim_ledger
@@ -172,19 +174,19 @@ async def require_format(store: Store) -> None:
         log.warning("ledger.format_unknown", reason=str(error))
 
 
-def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[int, SessionSecret]:
+def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[ShardMap, SessionSecret]:
     if not (level := level_of(config)):
         raise ConfigError(f"ZooKeeper node {node}: level is {config['level']!r}; restore the feature level that it was")
     if (problem := join_problem(level, version("headgate"))) is not None:
         raise ConfigError(problem)
-    shards = config.get("shards")
-    if type(shards) is not int or not 1 <= shards <= MAX_SHARDS:
+    shards = ShardMap.read(config.get("shards"))
+    if shards is None:
         raise ConfigError(
-            f"ZooKeeper node {node}: {shards!r} is not a number of shards from 1 to {MAX_SHARDS}; "
-            "restore the number with which the cluster was started"
+            f"ZooKeeper node {node}: {config.get('shards')!r} is neither a number of shards from 1 to {MAX_SHARDS} nor "
+            "a list of such numbers that rise; restore what the cluster had"
         )
-    if shards != settings.cluster.shards:
-        log.warning("cluster.shards_differ", configured=settings.cluster.shards, fixed_at_first_start=shards)
+    if settings.cluster.shards not in shards.counts:
+        log.warning("cluster.shards_differ", configured=settings.cluster.shards, stored=list(shards.counts))
     if config.get("ledger_url") != settings.ledger.url:
         raise ConfigError(
             f"ledger.url is {settings.ledger.url!r}, but cluster {settings.cluster.name!r} uses "

@@ -21,7 +21,7 @@ from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leadership.election import Registry
 from controller.leadership.policy.transitions import Role
-from headgate.model.hashing import shard_of
+from headgate.model.hashing import key_hash
 from metrics.health import Health
 from web.api.documents import DaemonDocument, DaemonPart, SubscriptionDocument, TopicDocument
 from web.api.history import SAMPLE_SECONDS, History
@@ -113,7 +113,7 @@ class ClusterStatus:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def topic(self, topic: str, *, own: bool) -> TopicDocument:
-        leader = self._leader(topic, own=own)
+        leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
             await self._instances.get()
             return await self._peers.topic(leader, topic)
@@ -121,18 +121,25 @@ class ClusterStatus:
         return replace(document, history=self._history.samples(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
-        leader = self._leader(topic, own=own)
+        leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
             await self._instances.get()
             return await self._peers.subscription(leader, topic, subscription)
         document = await subscription_document(self._instance, leader, topic, subscription)
         return replace(document, history=self._history.samples(topic, subscription))
 
-    def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
+    async def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
         """Return the leader of the topic's shard in this daemon, or the name of the daemon that has it."""
         if not self.controllers:
             raise NotAnsweredError(f"daemon {self._instance!r} has not joined its cluster yet")
-        controller = self.controllers[shard_of(topic, len(self.controllers))]
+        leading = [each.leader for each in self.controllers if each.leader is not None]
+        if (leader := next((each for each in leading if topic in each.state.topics), None)) is not None:
+            return leader
+        shard = key_hash(topic.encode()) % len(self.controllers)
+        if not own and (not leading or leading[0].state.shard_counts):  # The cluster has grown, or may have.
+            shards = {each.topic: each.shard for each in (await self.overview()).topics}
+            shard = shards.get(topic, shard)
+        controller = self.controllers[shard]
         if controller.leader is not None:
             return controller.leader
         name = None if own else self._leader_of(controller.shard)

@@ -13,6 +13,7 @@ from coordinator.settings import CoordinatorSettings
 from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, DrainQuery
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
+from headgate.model.shard_map import ShardMap
 from headgate.transport.port import Transport
 from metrics import events
 from web.api.overview import Overview
@@ -41,6 +42,9 @@ class Operations(Protocol):
 
     async def raise_level(self, level: int) -> str | None:
         """Raise the cluster's feature level, if every daemon supports the new one. One that is reached stays."""
+
+    async def set_shards(self, shards: int, before: int) -> str | None:
+        """Give the cluster ``shards`` in place of ``before``, unless that was done before."""
 
 
 OnRecords: TypeAlias = Callable[[RecordColumns], None]
@@ -85,6 +89,8 @@ class LeaderContext:
     backlog_source: BacklogSource | None = None
     """None: the leader counts backlogs."""
     backlog_interval_seconds: float = 15.0
+    shards: Callable[[], ShardMap] = lambda: ShardMap((1,))
+    """Returns the shards that the daemon knows of; by default a cluster that has one."""
     operations: Operations | None = None
     """What the daemon does for operators; None: nothing."""
     trace_commits: TraceCommits | None = None

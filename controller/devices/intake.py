@@ -146,6 +146,9 @@ class DeviceIntake:
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
 
+    def has_topic(self, name: str) -> bool:
+        return name in self._state.topics
+
     def note_publication(self, name: str, mqtt_topic: str, size_bytes: int) -> None:
         """Count a publication for topic ``name`` of this shard if no session receives it, so that it is lost."""
         topic = self._state.topics.get(name)

@@ -13,7 +13,7 @@ import structlog
 
 from controller.devices.intake import DeviceIntake
 from headgate.errors import TransportError
-from headgate.model.hashing import shard_of
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 
@@ -37,6 +37,7 @@ class UnknownTopicWatch:
         cluster: str,
         transport: Transport,
         intakes: Callable[[], Sequence[DeviceIntake | None]],
+        shards: Callable[[], ShardMap],
         enabled: Callable[[], bool],
     ) -> None:
         """``intakes``: per shard, that of its leader; None where this daemon does not lead."""
@@ -44,6 +45,7 @@ class UnknownTopicWatch:
         self._cluster = cluster
         self._transport = transport
         self._intakes = intakes
+        self._shards = shards
         self._enabled = enabled
         self._messages = 0
         self._size_bytes = 0
@@ -88,6 +90,9 @@ class UnknownTopicWatch:
         self._size_bytes += len(payload)
         intakes = self._intakes()
         name = m.parse_publish_address(self._cluster, mqtt_topic).topic
-        intake = intakes[shard_of(name, len(intakes))]
+        places = [intakes[shard] for shard in self._shards().candidates(name) if shard < len(intakes)]
+        # Of several places, only a daemon that leads all knows that none has the topic.
+        having = (each for each in places if each is not None and each.has_topic(name))
+        intake = next(having, None if None in places else places[0])
         if intake is not None:
             intake.note_publication(name, mqtt_topic, len(payload))

@@ -32,6 +32,7 @@ from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from metrics import events
 from metrics.label_values import BatchVerdict
@@ -135,6 +136,7 @@ class ShardLeader:
         self._serving.on = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
+            self.learn_shards(self.context.shards())
             await self.context.transport.subscribe(requests, self._on_request)
             self.connection_changed(self.context.transport.connected)
             async with asyncio.TaskGroup() as tasks:
@@ -172,6 +174,11 @@ class ShardLeader:
         self.timers.broker_changed(connected)
         if connected:
             self.announcer.announce()
+
+    def learn_shards(self, shards: ShardMap) -> None:
+        """Store that the cluster has grown, unless the ledger says so: see `shard.requests.topic_shard`."""
+        if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.shard_counts):
+            self._apply_entries((e.ShardsGrown(counts=shards.counts),))
 
     def on_presence(self, presence: m.Presence) -> None:
         """Handle the connection or disconnection of a client."""

@@ -6,7 +6,8 @@
 3. At most `MAX_PENDING` requests wait. Further ones are ``unavailable``, so clients repeat them.
 4. A repeated token gets the outcome of the first copy, and executes nothing. A transfer is for one term, because it
    ends the term: a copy that arrives in a later one is refused for its envelope. Maintenance outlasts terms, so what
-   stores it remembers the tokens as well. A feature level that is reached stays.
+   stores it remembers the tokens as well. A feature level that is reached stays. More shards are stored in place of the
+   number that the command names.
 """
 
 import asyncio
@@ -41,8 +42,9 @@ class OperatorCommands:
     def handlers(self) -> list[Registration]:
         return [
             handler(m.TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
-            handler(m.RaiseLevel, lambda request, _: self._defer(request.token, partial(self._raise_level, request))),
-            handler(m.SetMaintenance, lambda request, _: self._defer(request.token, partial(self._maintain, request))),
+            handler(m.RaiseLevel, lambda request, _: self._defer(request.token, partial(self._change, request))),
+            handler(m.SetShards, lambda request, _: self._defer(request.token, partial(self._change, request))),
+            handler(m.SetMaintenance, lambda request, _: self._defer(request.token, partial(self._change, request))),
         ]
 
     async def close(self) -> None:
@@ -69,10 +71,12 @@ class OperatorCommands:
             return Refusal("invalid", problem)
         return m.Done() if request.daemon == self._instance else None
 
-    async def _raise_level(self, request: m.RaiseLevel, operations: Operations) -> Answer:
-        problem = await operations.raise_level(request.level)
-        return m.Done() if problem is None else Refusal("invalid", problem)
-
-    async def _maintain(self, request: m.SetMaintenance, operations: Operations) -> Answer:
-        problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
+    async def _change(self, request: m.RaiseLevel | m.SetShards | m.SetMaintenance, operations: Operations) -> Answer:
+        match request:
+            case m.RaiseLevel():
+                problem = await operations.raise_level(request.level)
+            case m.SetShards():
+                problem = await operations.set_shards(request.shards, request.before)
+            case m.SetMaintenance():
+                problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
         return m.Done() if problem is None else Refusal("invalid", problem)

@@ -93,6 +93,7 @@ class Outbox:
     """The messages of one leader to its clients."""
 
     def __init__(self, state: ShardState, context: LeaderContext, commit: GroupCommit) -> None:
+        self._state = state
         self._shard = state.shard
         self._leader_epoch = state.leader_epoch
         self._context = context
@@ -129,6 +130,7 @@ class Outbox:
             reason=refusal.reason,
             instance=self._context.instance,
             term_age_ms=refusal.term_age_ms,
+            shards=list(self._state.shard_counts) if refusal.verdict == "invalid" else [],
         )
         if refusal.after_barrier:
             self._commit.after_barrier(self._sending(request, *self._reply_message(request, body)))

@@ -7,6 +7,7 @@ from controller.leader.leader import ShardLeader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections
 from headgate.ledger.ledger import Ledger
+from headgate.model.shard_map import ShardMap
 from headgate.transport.port import Transport
 from metrics import events
 from shard.state.shard_state import ShardState
@@ -18,7 +19,10 @@ class ShardContext:
     """Made when a daemon joins its cluster, for each shard."""
 
     ledger: Ledger
-    shards: int
+    shards: Callable[[], ShardMap]
+    """Returns the shards that the daemon knows of."""
+    found_shards: Callable[[ShardMap], None]
+    """Gets a list that the ledger has and the daemon does not know."""
     cluster: str
     instance: str
     elections: Elections

@@ -16,12 +16,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import structlog
 
 from controller.leader.registration import Registration
 from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
+from controller.leader.shard_growth import grown
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections, ElectionsUnreachableError
 from controller.leadership.policy.cold_start import left_to_others
@@ -35,7 +37,7 @@ from controller.leadership.policy.successors import Successors, successors
 from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.views.cluster import FeatureLevel, SpreadState
 from metrics import events
 
@@ -171,6 +173,15 @@ class ShardSpreader:
         except ElectionsUnreachableError as error:
             return str(error)
         log.info("daemon.maintenance", daemon=daemon, on=on)
+        return None
+
+    async def set_shards(self, shards: int, before: int) -> str | None:
+        """See `controller.leader.operator_commands.Operations`."""
+        try:
+            await self._elections.registry.change_config(partial(grown, shards=shards, before=before))
+        except HeadgateError as error:
+            return str(error)
+        log.info("cluster.shards_set", shards=shards, before=before)
         return None
 
     async def raise_level(self, level: int) -> str | None:

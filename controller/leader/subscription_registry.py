@@ -88,13 +88,7 @@ async def drained_as_counted(
 
 class SubscriptionRegistry:
     def __init__(
-        self,
-        *,
-        state: ShardState,
-        context: LeaderContext,
-        commit: GroupCommit,
-        driver: StepDriver,
-        push: PushMessage,
+        self, *, state: ShardState, context: LeaderContext, commit: GroupCommit, driver: StepDriver, push: PushMessage
     ) -> None:
         self._state = state
         self._context = context

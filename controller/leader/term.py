@@ -20,6 +20,7 @@ from controller.leadership.policy.transitions import Event
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
+from headgate.model.shard_map import ShardMap
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
@@ -161,10 +162,13 @@ class Term:
         Another number that places every topic alike is harmless. A cluster started before all shards had
         leaders looks like one with fewer, so the folders of shards prove nothing.
         """
-        for problem in misplaced(self._shard, self._context.shards, self._follower.state.topics):
+        state, known = self._follower.state, self._context.shards()
+        if (stored := ShardMap(state.shard_counts)).extends(known.counts):
+            self._context.found_shards(known := stored)
+        for problem in misplaced(self._shard, known, state.topics):
             raise ConfigError(
-                f"cluster.shards is {self._context.shards}, but {problem}. Use that number, and another cluster.name "
-                "if this one was fixed in ZooKeeper"
+                f"cluster.shards is {known.shards}, but {problem}. Use that number, and another cluster.name "
+                "if this one was stored in ZooKeeper"
             )
 
     async def _write_term_chunk(self) -> None:

@@ -13,14 +13,13 @@ from controller.access.file import read_access_file
 from drain.spark.master import DEFAULT_MASTER
 from headgate.errors import ConfigError
 from headgate.files.named_file import read_secret
+from headgate.model.shard_map import MAX_SHARDS
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.settings.arguments import HIGHEST_PORT, SHORTEST_SECONDS
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 from headgate.transport.loopback import host_port, loopback
 from headgate.transport.tls_options import TlsFiles, TlsOptions
 from shard.access.rules import OPEN, AccessRules
-
-MAX_SHARDS = 1024
 
 Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]
 Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
@@ -41,8 +40,9 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """Name of the cluster. It is part of every MQTT topic and ZooKeeper path, so clusters can share
     servers."""
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)] = 4
-    """Number of shards. The first start of the cluster fixes it in ZooKeeper. Default: 4, a few per
-    daemon, so that they can be spread evenly."""
+    """Number of shards at the first start of the cluster, which stores it in ZooKeeper. Later it counts for nothing:
+    ``headgate cluster set-shards`` raises the stored number. Default: 4, a few per daemon, so that they can be spread
+    evenly."""
 
 
 class SpreadSettings(Section, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.leadership.policy.feature_levels import FIRST, supported
+from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, supported
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
@@ -34,7 +34,7 @@ from shard.state.topic import Topic
 from shard.steps import Steps
 
 FORMAT: Final = 7
-FIELDS_SINCE: Final[dict[str, int]] = {}
+FIELDS_SINCE: Final[dict[str, int]] = {"_Core.shard_counts": SHARDS_GROW}
 """Field → the feature level that allows it. Below that level it has its default, and a snapshot does not name it: the
 version before can read it."""
 PRODUCERS_PER_BLOCK: Final = 500
@@ -69,6 +69,7 @@ class _Core(msgspec.Struct, kw_only=True):
     trimmed_below: int
     terms: Terms
     next_id: int
+    shard_counts: tuple[int, ...] = ()
     tombstones: dict[tuple[int, int], Tombstone]
     deleted_members: DeletedMembers
     commands: dict[str, int]

@@ -18,7 +18,7 @@ COMMANDS: Final[CommandTable] = {
     "produce": ("headgate.cli.records.produce", "Write lines to a topic: newline-delimited JSON, or any text."),
     "shard": ("headgate.cli.cluster.daemon", "List shards with their leaders, and transfer one to another daemon."),
     "daemon": ("headgate.cli.cluster.daemon", "List daemons, and empty one before its maintenance."),
-    "cluster": ("headgate.cli.cluster.cluster", "Raise the feature level of the cluster after an upgrade."),
+    "cluster": ("headgate.cli.cluster.cluster", "Raise the cluster's feature level, and give it more shards."),
     "producer": ("headgate.cli.records.producer", "List, describe and delete named producers."),
     "consume": ("headgate.cli.records.consume", "Print the records of a topic as JSON lines."),
     "read": ("headgate.cli.records.read", "Print stored records without a subscription."),

@@ -7,6 +7,7 @@ in every attempt, so it is made once, and a deadline, so it is not made after th
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, Self, TypeVar, get_args
 
 import msgspec
@@ -21,8 +22,8 @@ from headgate.client.unknown_names import explained
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
-from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.shard_map import MAX_SHARDS
 from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
@@ -36,6 +37,7 @@ from headgate.views.producers import ProducerInfo
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
 from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
+T = TypeVar("T")
 ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
 ListRequestT = TypeVar(
@@ -135,19 +137,29 @@ class Admin:
         """
         await self._request_any(m.RaiseLevel(level=level, token=self._token()))
 
+    async def set_shards(self, shards: int, *, dry_run: bool = False) -> int:
+        """Give the cluster more ``shards``, which cannot be taken back. Topics stay where they are.
+
+        Returns, once it is stored, how many topics are looked for in more than one place then. Daemons follow within
+        seconds. Raises ConfigError: the number does not rise, or is above 1024.
+        """
+        before = self._all_shards()
+        if (later := self._client.cluster_watch.shards.grown(shards)) is None:
+            raise ConfigError(f"the cluster has {before} shards, and the number can only rise, to at most {MAX_SHARDS}")
+        topics = await self.list_topics()
+        if not dry_run:
+            await self._request_any(m.SetShards(shards=shards, before=before, token=self._token()))
+        return sum(len(later.candidates(each.topic)) > 1 for each in topics)
+
     # Topics
 
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
-        return await self._change_topic(m.CreateTopic(topic=topic, segments=segments, token=self._token()))
+        request = m.CreateTopic(topic=topic, segments=segments, token=self._token())
+        return (await self._create(request, m.TopicReply)).topic
 
     async def import_topic(
-        self,
-        topic: str,
-        layout: ExternalLayout,
-        *,
-        complete: bool = True,
-        dry_run: bool = False,
+        self, topic: str, layout: ExternalLayout, *, complete: bool = True, dry_run: bool = False
     ) -> TopicImportResult:
         """Create the external ``topic``, or update it from its source; returns what changes.
 
@@ -169,11 +181,11 @@ class Admin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return (await self._ask(request, m.TopicImportReply)).result
+        return (await self._create(request, m.TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        pages = await self._list(range(self._all_shards()), m.ListTopics(), m.TopicList)
+        pages = await self._list(None, m.ListTopics(), m.TopicList)
         found = [topic for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
@@ -202,8 +214,7 @@ class Admin:
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""
-        await self.describe_topic(topic)
-        announcement = self._client.leader(self._shard(topic))
+        announcement = self._client.leader((await self.describe_topic(topic)).shard)
         assert announcement is not None, "a leader has just answered"
         return announcement.instance
 
@@ -243,7 +254,7 @@ class Admin:
 
     async def list_producers(self) -> list[ProducerInfo]:
         """Return the named producers of all shards, by name and shard."""
-        pages = await self._list(range(self._all_shards()), m.ListProducers(), m.ProducerList)
+        pages = await self._list(None, m.ListProducers(), m.ProducerList)
         found = [producer for page in pages for producer in page.producers]
         return sorted(found, key=lambda info: (info.producer, info.shard))
 
@@ -264,14 +275,14 @@ class Admin:
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        pages = await self._list(self._shards_of(topic), m.ListSubscriptions(topic=topic), m.SubscriptionList)
+        pages = await self._list(topic, m.ListSubscriptions(topic=topic), m.SubscriptionList)
         found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
         """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
         request = m.DescribeBacklog(topic=topic, subscription=subscription)
-        pages = await self._list(self._shards_of(topic), request, m.BacklogReply)
+        pages = await self._list(topic, request, m.BacklogReply)
         found = [each for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
@@ -450,14 +461,14 @@ class Admin:
         )
         described = await self._subscription(request)
         if dead_letter_topic and described.type == SubscriptionType.STREAM:
-            keeper = f"dead-letters-{self._shard(topic)}-{described.subscription_id}"
+            keeper = f"dead-letters-{(await self.describe_topic(topic)).shard}-{described.subscription_id}"
             await self.create_subscription(dead_letter_topic, keeper, type="QUEUE", start="earliest", if_absent=True)
         return described
 
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
         request = m.ListParkedKeys(topic=topic, subscription=subscription, key=key)
-        pages = await self._list_shard(self._shard(topic), request, m.ParkedKeyList)
+        pages = await self._list(topic, request, m.ParkedKeyList)
         return [each for page in pages for each in page.keys]
 
     async def resume_key(self, topic: str, subscription: str, key: bytes, *, drop: bool = False) -> None:
@@ -471,22 +482,36 @@ class Admin:
     # Requests
 
     def _all_shards(self) -> int:
-        if not self._lease.shards:
+        if not self._lease.opened:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
-        return self._lease.shards
-
-    def _shard(self, topic: str) -> int:
-        m.require_name("topic", topic)
-        return shard_of(topic, self._all_shards())
-
-    def _shards_of(self, topic: str | None) -> Iterable[int]:
-        return range(self._all_shards()) if topic is None else [self._shard(topic)]
+        return self._client.cluster_watch.shards.shards
 
     def _token(self) -> str:
         return self._client.new_token()
 
     async def _ask(self, request: m.TopicRequest, kind: type[ReplyT]) -> ReplyT:
-        return await self._request(self._shard(request.topic), request, kind)
+        return await self._at(request.topic, partial(self._request, request=request, kind=kind))
+
+    async def _at(self, topic: str, ask: Callable[[int], Awaitable[T]]) -> T:
+        """Return what ``ask`` returns for the shard of ``topic``. Raises InvalidNameError."""
+        self._all_shards()
+        m.require_name("topic", topic)
+        return await self._client.places.at(topic, ask, self._timeout_seconds)
+
+    async def _create(self, request: m.CreateTopic | m.ImportTopic, kind: type[ReplyT]) -> ReplyT:
+        """Create a topic once no other shard can have it, or change it where it is."""
+        self._all_shards()
+        m.require_name("topic", request.topic)
+        place = await self._client.places.find(request.topic, self._timeout_seconds)
+        while True:
+            shard, shards = place
+            try:
+                return await self._request(shard, msgspec.structs.replace(request, shards=shards), kind)
+            except RequestRejectedError:
+                # The leader may have known more shards, or the topic was deleted where it had been found.
+                place = await self._client.places.find(request.topic, self._timeout_seconds)
+                if place == (shard, shards):
+                    raise
 
     async def _change_topic(self, request: m.TopicRequest) -> TopicInfo:
         return (await self._ask(request, m.TopicReply)).topic
@@ -510,10 +535,14 @@ class Admin:
             )
         await self._client.ledger_id()
         store = self._client.store if self._ledger_url is None else open_store(self._ledger_url)
-        return await positions_at(Ledger(store, self._shard(topic)), described, timestamp_ms)
+        return await positions_at(Ledger(store, described.shard), described, timestamp_ms)
 
-    async def _list(self, shards: Iterable[int], request: ListRequestT, kind: type[PageT]) -> list[PageT]:
-        found = await asyncio.gather(*(self._list_shard(shard, request, kind) for shard in shards))
+    async def _list(self, topic: str | None, request: ListRequestT, kind: type[PageT]) -> list[PageT]:
+        """Return the pages of the shard of ``topic``; None: of all shards."""
+        list_shard = partial(self._list_shard, request=request, kind=kind)
+        if topic is not None:
+            return await self._at(topic, list_shard)
+        found = await asyncio.gather(*map(list_shard, range(self._all_shards())))
         return [page for pages in found for page in pages]
 
     async def _list_shard(self, shard: int, request: ListRequestT, kind: type[PageT]) -> list[PageT]:

@@ -17,24 +17,23 @@ class ClientLease:
         connecting. Raises ConfigError.
         """
         self.timeout_seconds = require_seconds("connect_timeout_seconds", timeout_seconds)
-        self.shards = 0
-        """Of the cluster; 0: not connected yet."""
+        self.opened = False
         self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
         self._owned = not self.client.entered
 
-    async def open(self) -> int:
-        """Connect, and return the number of shards. If that fails, nothing stays open.
+    async def open(self) -> None:
+        """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
 
         Raises NoLeaderError or TransportError.
         """
         if self._owned:
             await self.client.__aenter__()
         try:
-            self.shards = await self.client.shards(self.timeout_seconds)
+            await self.client.shard_map(self.timeout_seconds)
         except BaseException:
             await self.close()
             raise
-        return self.shards
+        self.opened = True
 
     async def close(self) -> None:
         if self._owned:

@@ -11,6 +11,7 @@ from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnav
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
@@ -37,6 +38,8 @@ class ClusterWatch:
         self._described = asyncio.Event()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
+        self.shards = ShardMap(())
+        """The shards of the cluster; none before it is described."""
 
     # Events
 
@@ -61,7 +64,14 @@ class ClusterWatch:
             self._incompatible_protocol = description.protocol
         else:
             self._description, self._incompatible_protocol = description, None
+            self.learn([*description.earlier_shards, description.shards])
         self._described.set()
+
+    def learn(self, counts: list[int]) -> None:
+        """Keep the longest list of the numbers of shards. A daemon or leader may be late, and know a shorter one."""
+        found = ShardMap.read(counts)
+        if found is not None and found.extends(self.shards.counts):
+            self.shards = found
 
     # Questions
 

@@ -29,14 +29,10 @@ from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
 from headgate.client.request_attempts import RequestAttempts
-from headgate.errors import (
-    CommandUnknownError,
-    HeadgateError,
-    NoLeaderError,
-    RequestRejectedError,
-    rejection,
-)
+from headgate.client.topic_places import TopicPlaces
+from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
@@ -95,12 +91,12 @@ class Client:
         self._incarnation = 0
         self._leaders: dict[int, LeaderWatch] = {}
         self._watched_leaders: set[int] = set()
-        self._watched_heads: set[int] = set()
         self._head_watchers: defaultdict[int, Handlers[Callable[[m.HeadAnnouncement], None]]] = defaultdict(Handlers)
         self.connection_watchers: Handlers[Callable[[bool], None]] = Handlers()
         """Called at each connection and loss."""
         self._log = log.bind(cluster=cluster, client_id=client_id)
-        self.replies = ReplyDispatch(self._count_undecodable)
+        self.replies = ReplyDispatch(self._count_undecodable, self.cluster_watch.learn)
+        self.places = TopicPlaces(self.cluster_watch, self.request, self.rng.random)
 
     @staticmethod
     def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
@@ -202,9 +198,10 @@ class Client:
 
     # The cluster
 
-    async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
-        """Return the number of shards; raises like `ClusterWatch.description`."""
-        return (await self.cluster_watch.description(timeout_seconds)).shards
+    async def shard_map(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> ShardMap:
+        """Return the shards of the cluster; raises like `ClusterWatch.description`."""
+        await self.cluster_watch.description(timeout_seconds)
+        return self.cluster_watch.shards
 
     async def ledger_id(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> str:
         """See `ClusterWatch.ledger_id`; the store is that of this client, if it has one."""
@@ -244,10 +241,7 @@ class Client:
     def _leader_watch(self, shard: int) -> LeaderWatch:
         if shard not in self._leaders:
             self._leaders[shard] = LeaderWatch(
-                shard,
-                send=partial(self._send_question, shard),
-                forget=self.replies.forget,
-                jitter=self.rng.random,
+                shard, send=partial(self._send_question, shard), forget=self.replies.forget, jitter=self.rng.random
             )
             self._leaders[shard].connection_changed(self.transport.connected and self.entered)
         return self._leaders[shard]
@@ -260,9 +254,9 @@ class Client:
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
+        subscribed = shard in self._head_watchers
         remove = self._head_watchers[shard].add(handler)
-        if shard not in self._watched_heads:
-            self._watched_heads.add(shard)
+        if not subscribed:
             await self._subscribe(m.head_topic(self.cluster, shard), "head", partial(m.decode, _HEAD), self._on_head)
         return remove
 
@@ -308,10 +302,7 @@ class Client:
         return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
 
     async def request(
-        self,
-        shard: int,
-        body: m.AnyRequestBody,
-        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        self, shard: int, body: m.AnyRequestBody, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> m.Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 

@@ -38,7 +38,6 @@ from headgate.errors import (
 )
 from headgate.log.event_log import get_logger
 from headgate.model.entries import Balance, Order, SubscriptionType
-from headgate.model.hashing import shard_of
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_count, require_seconds
@@ -191,10 +190,10 @@ class Consumer:
             LedgerError: the store has another ledger than the daemons, or none.
         """
         deadline = asyncio.get_running_loop().time() + self._lease.timeout_seconds
-        shards = await self._lease.open()
+        await self._lease.open()
         try:
-            remaining_seconds = max(0.0, deadline - asyncio.get_running_loop().time())
-            await self._join(shard_of(self._topic, shards), remaining_seconds)
+            shard = await self._client.places.shard_of(self._topic, deadline - asyncio.get_running_loop().time())
+            await self._join(shard, max(0.0, deadline - asyncio.get_running_loop().time()))
         except BaseException:
             await self._release()
             raise

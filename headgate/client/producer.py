@@ -15,6 +15,7 @@
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, repeat
 from operator import add
@@ -41,7 +42,6 @@ from headgate.client.producing.shard_session import ShardSession
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
-from headgate.model.hashing import shard_of
 from headgate.model.headers import GivenHeaders, Headers, checked_headers, counted_bytes, wrong_headers
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_seconds
@@ -92,7 +92,8 @@ class Producer:
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shard_batches: dict[int, ShardBatches] = {}
         self._batches_of_topic: dict[str, ShardBatches] = {}
-        self._opening = asyncio.Lock()
+        self._opening: defaultdict[str | int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By topic and by shard."""
         self._totals = ProducerTotals()
         self._intercepted: Send | None = None
         if interceptors:
@@ -158,6 +159,7 @@ class Producer:
             TypeError: key, value or a header is of another type.
             DeliveryFailedError: no buffer space within the delivery timeout, or at once with
                 ``when_full="fail"``.
+            NoLeaderError: not stored, because no leader says on which shard the topic is: the cluster has grown.
             HeadgateError: the producer is closed.
         """
         if self._intercepted is None:
@@ -306,6 +308,10 @@ class Producer:
             try:
                 reply = await self._client.request(batches.shard, question, timeout_seconds)
             except RequestRejectedError as error:
+                self._forget_place(topic)
+                if error.verdict == "invalid" and (await self._open_shard(topic)).shard != batches.shard:
+                    await self.open(topic)
+                    return
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
@@ -379,13 +385,7 @@ class Producer:
     # Internals
 
     def _checked_size(
-        self,
-        topic: str,
-        key: bytes,
-        value: bytes,
-        headers: Headers,
-        timestamp_ms: int | None,
-        batches: ShardBatches,
+        self, topic: str, key: bytes, value: bytes, headers: Headers, timestamp_ms: int | None, batches: ShardBatches
     ) -> int:
         """Return the bytes that a record takes of the budget. Reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
@@ -459,11 +459,12 @@ class Producer:
     async def _open_shard(self, topic: str) -> ShardBatches:
         if self._closed:
             raise HeadgateError("this producer is closed")
-        if not self._lease.shards:
+        if not self._lease.opened:
             raise HeadgateError("this producer is not open; use it as an async context manager")
         m.require_name("topic", topic)
-        shard = shard_of(topic, self._lease.shards)
-        async with self._opening:
+        async with self._opening[topic]:  # Records keep the order in which the callers came.
+            shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)
+        async with self._opening[shard]:
             batches = self._shard_batches.get(shard)
             if batches is None:
                 batches = ShardBatches(
@@ -485,7 +486,7 @@ class Producer:
         if self._settings.when_full == "fail":
             raise DeliveryFailedError(
                 f"not stored: the buffer is full; {self._budget.used_by(shard)} bytes wait for shard {shard}, "
-                f"buffer_bytes={self._settings.buffer_bytes}",
+                f"buffer_bytes={self._settings.buffer_bytes}"
             )
         try:
             async with asyncio.timeout_at(started_at + self._settings.delivery_timeout_seconds):
@@ -493,7 +494,7 @@ class Producer:
         except TimeoutError:
             raise DeliveryFailedError(
                 f"not stored: no buffer space for shard {shard} within delivery_timeout_seconds="
-                f"{self._settings.delivery_timeout_seconds:g}",
+                f"{self._settings.delivery_timeout_seconds:g}"
             ) from None
 
     def _end_all(self) -> None:
@@ -504,10 +505,17 @@ class Producer:
             for batches in self._shard_batches.values():
                 batches.session.end_as(end)
 
+    def _forget_place(self, topic: str) -> None:
+        """Look for ``topic`` again before its next record, if it can be on another shard than the one that refused."""
+        if self._client.places.forget(topic):
+            self._batches_of_topic.pop(topic, None)
+
     def _on_outcome(
         self, shard: int, opened_at: float, batch: RecordBatch, outcome: Outcome, records: int, released_bytes: int
     ) -> None:
         self._totals.records[outcome] += records
+        if outcome is Outcome.INVALID:
+            self._forget_place(batch.topic)
         if outcome is Outcome.COMMITTED:
             self._totals.committed(released_bytes, asyncio.get_running_loop().time() - opened_at)
         if batch.outcome is not None:

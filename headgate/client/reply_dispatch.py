@@ -18,8 +18,14 @@ ConsumerKey = tuple[str, str, str]
 class ReplyDispatch:
     """The handlers of one client. Messages that nothing waits for are ignored: replies can be late or doubled."""
 
-    def __init__(self, on_undecodable: Callable[[str, msgspec.DecodeError], None]) -> None:
-        """``on_undecodable`` gets the kind and the error of a message in parts that cannot be decoded."""
+    def __init__(
+        self, on_undecodable: Callable[[str, msgspec.DecodeError], None], on_shards: Callable[[list[int]], None]
+    ) -> None:
+        """``on_undecodable`` gets the kind and the error of a message in parts that cannot be decoded.
+
+        ``on_shards`` gets the numbers of shards that a refusal names, before what waits for the reply.
+        """
+        self._on_shards = on_shards
         self._on_undecodable = on_undecodable
         self._parts = m.PartCollector()
         self._replies: dict[int, ReplyHandler] = {}
@@ -44,6 +50,8 @@ class ReplyDispatch:
             case m.MessagePart():
                 self._collect(message)
             case m.Reply():
+                if isinstance(message.body, m.Rejected):
+                    self._on_shards(message.body.shards)
                 if (reply_handler := self._replies.get(message.request_id)) is not None:
                     reply_handler(message)
             case _:

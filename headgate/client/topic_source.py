@@ -18,7 +18,6 @@ from headgate.errors import (
 )
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
-from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.reading.head import Head
 from headgate.reading.topic_position import (
@@ -118,11 +117,13 @@ async def open_topic_source(
     head = Head()
 
     async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
-        shard = shard_of(topic, await client.shards(timeout_seconds))
+        shard = await client.places.shard_of(topic, timeout_seconds)
         ledger, ledger_id = Ledger(client.store, shard), await client.ledger_id(timeout_seconds)
         newest_chunk = await ledger.newest()
         describe = partial(admin.describe_topic, topic)
         description = await describe()
+        if description.shard != shard:
+            raise HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
         if description.external is not None:
             raise HeadgateError(
                 f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"

@@ -73,6 +73,15 @@ class TermStarted(Entry, frozen=True, tag="term_started"):
     term_id: int = 0
 
 
+class ShardsGrown(Entry, frozen=True, tag="shards_grown"):
+    """The cluster has more shards: ``counts`` are all numbers of shards that it has had, rising, the present one last.
+
+    From here on the shard creates only topics that belong to it by the last number, and ids are above 2^40 and more.
+    """
+
+    counts: tuple[int, ...]
+
+
 class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
     """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply.
 

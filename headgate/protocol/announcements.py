@@ -5,9 +5,10 @@ import msgspec
 from headgate.protocol.request_fields import Epoch
 
 
-class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Retained: what a client needs to know about the cluster.
 
+    ``earlier_shards``: numbers of shards that it has had before ``shards``, rising. Topics of these times stay there.
     ``ledger_id``: the random id of its ledger; empty while the daemon does not know it.
     """
 
@@ -15,6 +16,7 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     ledger_url: str
     ledger_id: str = ""
+    earlier_shards: list[int] = []
 
 
 class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):

@@ -124,13 +124,15 @@ class Rejected(ReplyBody, frozen=True, tag="rejected"):
     """The leader rejected the request. Programs act on ``verdict``; ``reason`` is for people.
 
     ``instance``: the daemon that rejected it. ``term_age_ms``, if ``verdict`` is ``expired``: how
-    long the term has lasted, so that the client can state a deadline.
+    long the term has lasted, so that the client can state a deadline. ``shards``, if ``verdict`` is ``invalid`` and the
+    cluster has grown: all its numbers of shards. The topic may be on another shard than the client took for its own.
     """
 
     verdict: Verdict
     reason: str
     instance: str = ""
     term_age_ms: int | None = None
+    shards: list[int] = []
 
 
 class LeaderReply(ReplyBody, frozen=True, tag="leader"):
@@ -293,6 +295,17 @@ class TopicReply(ReplyBody, frozen=True, tag="topic"):
     cluster_policy: TopicPolicy = NO_POLICY
     configured: list[PolicyField] = []
     pruned_ends: list[tuple[int, int]] = []
+
+
+class TopicPlace(ReplyBody, frozen=True, tag="topic_place"):
+    """Reply to `FindTopic`. ``topic_id`` None: this shard does not have the topic.
+
+    It never will, if the last one of ``shards`` places the name on another shard: the ledger of this shard has the
+    list. Empty: the cluster has had one number of shards.
+    """
+
+    topic_id: int | None = None
+    shards: list[int] = []
 
 
 class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from headgate.errors import InvalidNameError
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.shard_map import MAX_SHARDS
 
 FIRST_PROTOCOL_VERSION = 1
 """Its clients do not state it."""
@@ -57,6 +58,9 @@ Secret = Annotated[str, Meta(max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
+ShardCount = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+ShardCounts = Annotated[list[ShardCount], Meta(max_length=MAX_SHARDS)]
+"""All numbers of shards that a cluster has had, rising (`headgate.model.shard_map`)."""
 LABEL_PATTERN = r"^[!-~]{1,128}\Z"
 Label = Annotated[str, Meta(pattern=LABEL_PATTERN)]
 """Name of an external topic's segment at its source: printable ASCII without spaces."""

@@ -40,6 +40,8 @@ from headgate.protocol.request_fields import (
     RequestBody,
     Secret,
     SegmentCount,
+    ShardCount,
+    ShardCounts,
     Start,
     SubscriptionRequest,
     Token,
@@ -55,6 +57,14 @@ class TransferShard(RequestBody, frozen=True, tag="transfer_shard"):
     """
 
     daemon: Name
+    token: Token
+
+
+class SetShards(RequestBody, frozen=True, tag="set_shards"):
+    """Give the cluster ``shards`` in place of ``before``, if that is its number. Any leader stores it."""
+
+    shards: ShardCount
+    before: ShardCount
     token: Token
 
 
@@ -391,10 +401,15 @@ class ConfirmRevoked(ConsumerRequest, frozen=True, tag="confirm_revoked"):
 
 
 class CreateTopic(TopicRequest, frozen=True, tag="create_topic"):
-    """Create a topic of ``segments`` equal segments."""
+    """Create a topic of ``segments`` equal segments.
+
+    ``shards``: all numbers of shards that the client knows, rising. By these, it has asked every other shard that can
+    have the topic (`FindTopic`). A leader that knows more of them, or fewer, creates nothing.
+    """
 
     token: Token
     segments: SegmentCount = 1
+    shards: ShardCounts = []
 
 
 class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -417,6 +432,7 @@ class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
     ``complete``: every segment that the source still has is listed; False: unlisted segments stay
     as they are. ``missing_parents`` ``expired``: unlisted parents have left the
     source together with all their records. ``dry_run``: validate and reply, but change nothing.
+    ``shards``: see `CreateTopic`; an update needs none.
     """
 
     token: Token
@@ -427,6 +443,7 @@ class ImportTopic(TopicRequest, frozen=True, tag="import_topic"):
     complete: bool = True
     missing_parents: Literal["rejected", "expired"] = "rejected"
     dry_run: bool = False
+    shards: ShardCounts = []
 
 
 class DeleteTopic(TopicRequest, frozen=True, tag="delete_topic"):
@@ -455,6 +472,10 @@ class DescribeTopic(TopicRequest, frozen=True, tag="describe_topic"):
     """Describe a topic and its layout, and where segments ended that were ``pruned``."""
 
     pruned: Annotated[list[Natural], Meta(max_length=MAX_HELD_SEGMENTS)] = []
+
+
+class FindTopic(TopicRequest, frozen=True, tag="find_topic"):
+    """Ask whether this shard has a topic: in a cluster that has grown, more than one shard can have it."""
 
 
 class SplitSegment(TopicRequest, frozen=True, tag="split_segment"):

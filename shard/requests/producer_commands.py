@@ -6,16 +6,7 @@ from typing import Final
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page
-from shard.requests.handlers import (
-    AfterBarrier,
-    Answer,
-    Decision,
-    Registration,
-    command,
-    done,
-    handler,
-    user_command,
-)
+from shard.requests.handlers import AfterBarrier, Answer, Decision, Registration, command, done, handler, user_command
 from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState

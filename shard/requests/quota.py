@@ -67,12 +67,7 @@ def judge_entries(entries: Iterable[e.AnyEntry], state: ShardState, limits_of: L
 
 
 def keep_within_quotas(
-    entries: Sequence[e.AnyEntry],
-    state: ShardState,
-    limits_of: LimitsOf,
-    *,
-    age_ms: Callable[[int], int],
-    durable: int,
+    entries: Sequence[e.AnyEntry], state: ShardState, limits_of: LimitsOf, *, age_ms: Callable[[int], int], durable: int
 ) -> Sequence[e.AnyEntry] | Refusal:
     """Return what to write instead of ``entries``: the same, or first the producers that give way; or the refusal.
 

@@ -146,10 +146,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
         return Decision((), _seek_answer(subscription.subscription_id, request, moves))
     entry = e.SubscriptionSeek(
-        **subscription.ids,
-        seek_generation=subscription.seek_generation + 1,
-        positions=positions,
-        token=request.token,
+        **subscription.ids, seek_generation=subscription.seek_generation + 1, positions=positions, token=request.token
     )
     return Decision((entry,), _seek_answer(subscription.subscription_id, request))
 
@@ -267,9 +264,7 @@ def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
 
 
 def _seek_answer(
-    subscription_id: int,
-    request: m.SeekSubscription,
-    dry_moves: tuple[tuple[int, int, int], ...] | None = None,
+    subscription_id: int, request: m.SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
 ) -> Answer:
     def answer(state: ShardState) -> m.AnyReplyBody:
         subscription = state.subscriptions[subscription_id]

@@ -16,6 +16,7 @@ from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
 from shard.requests.handlers import Answer, Decision, command, done, user_command
 from shard.requests.lookup import find_topic
+from shard.requests.topic_shard import find_place, refuse_creation
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
 from shard.subscriptions.refusal import Refusal, refuse
@@ -30,12 +31,10 @@ def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decisi
         return repeated(request.topic, state, _describe(request.topic))
     if request.topic in state.topics:
         return refuse("invalid", f"topic {request.topic!r} already exists")
+    if (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
+        return refusal
     entry = e.TopicCreated(
-        topic_id=state.next_id,
-        topic=request.topic,
-        segments=request.segments,
-        token=request.token,
-        user=user,
+        topic_id=state.next_id, topic=request.topic, segments=request.segments, token=request.token, user=user
     )
     return Decision((entry,), _describe(request.topic))
 
@@ -215,4 +214,5 @@ COMMANDS: Final = (
     command(m.MergeSegments, merge_segments),
     command(m.SetTopicPolicy, set_topic_policy),
     command(m.ListTopics, list_topics),
+    command(m.FindTopic, find_place),
 )

@@ -32,6 +32,7 @@ from headgate.protocol import messages as m
 from shard.requests.handlers import Answer, Decision, StepResult, stepwise_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
 from shard.requests.topic_commands import MAX_SEGMENTS, describe, repeated
+from shard.requests.topic_shard import refuse_creation
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps
@@ -73,6 +74,8 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
         _check_acknowledged(topic, plan)
     except LayoutError as error:
         return refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}")
+    if topic is None and (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
+        return refusal
     entry = _entry(request, topic, plan, state.next_id, user)
     if entry is None:
         return Decision((), _answer(request.topic, plan))

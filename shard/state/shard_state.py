@@ -22,6 +22,8 @@ from shard.state.topic import SegmentTail, Topic
 from shard.state.traffic import Traffic
 from shard.state.usage import Usage
 
+IDS_PER_SHARD_COUNT = 1 << 40
+"""A name has another shard for each number of shards, which counts its own ids: each number has a range of its own."""
 MAX_REMEMBERED_COMMANDS = 256
 """Commands stored by token, so that a repeated command is not executed twice."""
 
@@ -39,6 +41,9 @@ class Tombstone:
 
 class ShardState:
     """The state after applying a ledger up to some entry."""
+
+    shard_counts: tuple[int, ...]
+    """All numbers of shards that the cluster has had, rising; empty: it has had only one."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
@@ -60,6 +65,7 @@ class ShardState:
         self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
+        _grow(self, ())
         self.commands: dict[str, int] = {}
         """Token of an executed command → its chunk; the oldest one first."""
 
@@ -95,6 +101,8 @@ class ShardState:
             case e.TermStarted():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
                 self.terms.begin(entry, self.chunk, self.at_ms)
+            case e.ShardsGrown():
+                _grow(self, entry.counts)
             case e.LedgerTrimmed():
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
@@ -266,6 +274,12 @@ class ShardState:
         self.commands[token] = self.chunk
         while len(self.commands) > MAX_REMEMBERED_COMMANDS:
             del self.commands[next(iter(self.commands))]
+
+
+def _grow(state: ShardState, counts: tuple[int, ...]) -> None:
+    """Set the numbers of shards, and begin with the ids of topics that are created by the last one."""
+    state.shard_counts = counts
+    state.next_id = max(state.next_id, (len(counts) - 1) * IDS_PER_SHARD_COUNT)
 
 
 def _set_external_end_offsets(topic: Topic) -> None:

@@ -274,9 +274,7 @@ async def test_removed_filters_deliver_nothing_whichever_connection_added_them(h
     assert [b"2"] == intake.payloads
 
 
-async def test_filters_are_removed_only_on_the_numbered_connection(
-    harness: BrokerHarness,
-) -> None:
+async def test_filters_are_removed_only_on_the_numbered_connection(harness: BrokerHarness) -> None:
     intake, states = Intake(), list[bool]()
     async with await harness.session(intake) as session:
         session.on_connection(states.append)
@@ -390,13 +388,7 @@ async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothin
         broker = await stack.enter_async_context(real_broker(tmp_path, kind))
         intake = Intake(acknowledges=False)
         session = MqttPersistentSession(
-            broker.host,
-            broker.port,
-            SESSION,
-            intake,
-            tls=tls_of(broker),
-            timing=timing,
-            window=ReadingWindow(110_000),
+            broker.host, broker.port, SESSION, intake, tls=tls_of(broker), timing=timing, window=ReadingWindow(110_000)
         )
         async with session:
             await connected(session)

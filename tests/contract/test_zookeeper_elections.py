@@ -221,11 +221,7 @@ async def test_an_unreachable_service_is_logged_once(monkeypatch: pytest.MonkeyP
         await proxy.cut()
         with capture_logs() as logs:
             async with ZooKeeperElections(
-                proxy.address,
-                root="/x",
-                instance="a",
-                session_timeout_seconds=2,
-                on_event=lambda event: None,
+                proxy.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
             ):
                 await until(lambda: logs)
                 await never(lambda: len(logs) > 1, 0.5)

@@ -24,12 +24,7 @@ STORED: list[list[e.AnyEntry]] = [
     [e.TopicCreated(topic_id=1, topic="t", segments=1, token="x")],
     [
         e.SubscriptionCreated(
-            topic_id=1,
-            subscription_id=2,
-            subscription="s",
-            subscription_type="STREAM",
-            order="strict",
-            positions={},
+            topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
         ),
         e.SegmentGranted(segment=0, generation=1, **GRANT),
         e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 65535, 0, 1)], size_bytes=1),

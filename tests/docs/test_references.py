@@ -55,10 +55,7 @@ def test_the_settings_of_a_daemon_are_complete() -> None:
             "zookeeper.session_timeout_seconds",
             "number from 2 to 60, in seconds · default `6.0` · a change needs a restart",
         ),
-        (
-            "http.key_file",
-            "text · default: not set · SIGHUP reads the file again, and another path needs a restart",
-        ),
+        ("http.key_file", "text · default: not set · SIGHUP reads the file again, and another path needs a restart"),
         (
             "ingest.queue_bytes",
             "integer from 4 194 304 to 268 435 456, in bytes · default `67_108_864` · a change needs a restart",

@@ -51,9 +51,7 @@ def spark(spark_master: str, engine: str, tmp_path_factory: pytest.TempPathFacto
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     session = build_session(
-        master=spark_master,
-        wrapper_folder=folder / "java",
-        extra=settings if engine != "connect" else None,
+        master=spark_master, wrapper_folder=folder / "java", extra=settings if engine != "connect" else None
     )
     yield session
     session.stop()

@@ -22,10 +22,7 @@ UNANSWERED_DOUBLE = ("offer", "double request", "deliver request", "commit", "lo
 """A copy is stored, and another one is late."""
 ENVIRONMENTS: dict[str, tuple[Budget, tuple[str, ...]]] = {
     "a loss, a double and a new term": (Budget(losses=1, doubles=1, terms=1), ()),
-    "a disconnection, an overtaking and a new term": (
-        Budget(losses=0, doubles=0, overtakings=1, disconnections=1),
-        (),
-    ),
+    "a disconnection, an overtaking and a new term": (Budget(losses=0, doubles=0, overtakings=1, disconnections=1), ()),
     "two doubles and two terms": (Budget(losses=0, doubles=2, terms=2), ()),
     "a late pipeline, a topic that is deleted and created again": (
         Budget(losses=0, doubles=0, terms=0, overtakings=1, topic_changes=2),

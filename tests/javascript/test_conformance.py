@@ -22,13 +22,7 @@ UNABLE = FALSE_DRIVER.replace('"hash": "0",', '"unsupported": json.loads(line)["
 
 def run(*arguments: str | Path) -> tuple[int, str]:
     command = sys.executable, "-P", "-m", "clients.conformance", f"--patience={TIMEOUT_FACTOR}", *arguments
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

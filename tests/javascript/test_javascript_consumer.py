@@ -42,6 +42,7 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
 ) -> None:
     await cluster.start_spark()
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
+    await cluster.commands.succeed("cluster", "set-shards", "4")  # by which the name belongs to another shard
     await produce(cluster, range(COUNT))
     out = tmp_path / "javascript.out"
     read = partial(printed, out, headers=())

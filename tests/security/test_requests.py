@@ -109,6 +109,7 @@ ATTACKS = [
         for action, command in (
             ("empties a daemon", m.SetMaintenance(daemon="first", on=True, token=TOKEN)),
             ("raises the feature level", m.RaiseLevel(level=1, token=TOKEN)),
+            ("adds shards", m.SetShards(shards=8, before=4, token=TOKEN)),
         )
         for user in ("rival", "grafana", "team")
     ),

@@ -25,9 +25,7 @@ def invalid_updates(listing: Listing, known: Mapping[str, m.SegmentImport], ackn
     segments = {each.segment: each for each in listing}
     new = [each for each in listing if each.segment not in known]
     parent = segments[new[-1].parents[0]]
-    found: dict[str, Listing] = {
-        "a parent is active": _with(listing, replace(parent, sealed=False, end_offset=None)),
-    }
+    found: dict[str, Listing] = {"a parent is active": _with(listing, replace(parent, sealed=False, end_offset=None))}
     active = [each.segment for each in known.values() if not _is_sealed(each)]
     if len(known) > 1:
         found["an active segment is not listed"] = [each for each in known.values() if each.segment != active[0]]

@@ -103,6 +103,8 @@ class InvariantChecker:
     """Reason → how many messages of devices a leader did not store."""
     source_positions: dict[tuple[int, str, int], bytes] = field(default_factory=dict)
     """(shard, producer name, topic id) → the last source position stored under them."""
+    topic_ids: set[tuple[str, int]] = field(default_factory=set)
+    """(name, id) of all topics so far."""
     open_tokens: dict[str, int] = field(default_factory=dict)
     """Token of an open request → the producer that it opened, as long as the producer exists."""
     producers_removed: int = 0
@@ -146,7 +148,8 @@ class InvariantChecker:
             )
         self.leadership.check_chunk(shard, found, _now_seconds())
         if found.header.records:
-            self._check_records(state, data, number)
+            created = {each.topic_id: each.topic for each in found.entries if isinstance(each, e.TopicCreated)}
+            self._check_records(state, data, number, created)
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))
         state.begin_chunk(number, found.header.at_ms)
         for entry in found.entries:
@@ -180,6 +183,8 @@ class InvariantChecker:
         match entry:
             case e.ProducersExpired():
                 self._record_expiry(entry)
+            case e.TopicCreated() | e.TopicImported():
+                self._check_name(state, entry)
             case e.RecordsStored():
                 self._record_position(state, entry)
             case e.SegmentGranted():
@@ -195,6 +200,17 @@ class InvariantChecker:
             case e.SubscriptionDeleted():
                 self.deletions += 1
         self.rules.check_after(state, entry)
+
+    def _check_name(self, state: ShardState, entry: e.TopicCreated | e.TopicImported) -> None:
+        """Check that no other shard has a name that becomes a topic, and that the name gets a new id."""
+        others = [each.shard for each in self.states.values() if each is not state and entry.topic in each.topics]
+        if others:
+            raise InvariantViolationError(
+                f"{entry.topic} is created on shard {state.shard}, and shards {others} have it"
+            )
+        if (entry.topic, entry.topic_id) in self.topic_ids:
+            raise InvariantViolationError(f"{entry.topic} gets its id {entry.topic_id} again, on shard {state.shard}")
+        self.topic_ids.add((entry.topic, entry.topic_id))
 
     def check_deletion(self, path: str) -> None:
         """Check an object that is deleted."""
@@ -219,27 +235,25 @@ class InvariantChecker:
             )
         self.story.add(_now_seconds(), "snapshot job", f"snapshot {shard}/{number}")
 
-    def _check_records(self, state: ShardState, data: bytes, number: int) -> None:
+    def _check_records(self, state: ShardState, data: bytes, number: int, created: Mapping[int, str]) -> None:
+        """Check the records of a chunk against the state before it. ``created``: id → name of its new topics."""
         next_offsets: dict[tuple[int, int], int] = {}
         for row in record_rows(chunk.decode_records(data, shard=state.shard, number=number)[1]):
-            topic = state.topics_by_id[row["topic_id"]]
+            known = state.topics_by_id.get(row["topic_id"])
+            name = created[row["topic_id"]] if known is None else known.name
             tail_key = (row["topic_id"], row["segment"])
-            tail = topic.tails.get(row["segment"])
+            tail = None if known is None else known.tails.get(row["segment"])
             expected = next_offsets.get(tail_key, tail.next_offset if tail else 0)
             if row["offset"] != expected:
                 raise InvariantViolationError(
-                    f"{topic.name}: offset {row['offset']} in segment {row['segment']}, not {expected}"
+                    f"{name}: offset {row['offset']} in segment {row['segment']}, not {expected}"
                 )
             next_offsets[tail_key] = expected + 1
-            if topic.name not in (GRAVEYARD, CELLAR):  # whose records are in the order in which they died
-                self._check_counter(topic.name, row)
+            if name not in (GRAVEYARD, CELLAR):  # whose records are in the order in which they died
+                self._check_counter(name, row)
             self.backlogs.record_stored(state.shard, row)
-            self.stored[topic.name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
-            self.records_by_offset[topic.name, row["segment"], row["offset"]] = (
-                row["key"],
-                row["value"],
-                row["headers"],
-            )
+            self.stored[name].append(Stored(row["segment"], row["offset"], row["key"], row["value"]))
+            self.records_by_offset[name, row["segment"], row["offset"]] = (row["key"], row["value"], row["headers"])
 
     def _check_headers(self, key: bytes, counter: int, headers: Headers) -> None:
         """Check that a record has the headers of its producer; a broker without MQTT 5 drops those of a device."""

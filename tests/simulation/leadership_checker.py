@@ -90,7 +90,9 @@ class LeadershipChecker:
     def transfer_ended(self, source: str, event: events.TransferEnded, *, calm: bool) -> None:
         """Note the end of a transfer. A complete one has made another daemon the leader (rule 4)."""
         self.transfers[f"{event.reason} {event.outcome}"] += 1
-        if event.outcome == "completed" and self.terms[event.shard][-1].instance == source:
+        # With a slow disk, the term chunk is read before it is durable, and only then it is noted here.
+        followed = not self.knows_writers or self.terms[event.shard][-1].instance != source
+        if event.outcome == "completed" and not followed:
             raise InvariantViolationError(f"shard {event.shard} was passed on by {source!r}, and no term has followed")
         if calm and event.reason == "spread" and event.outcome == "completed":
             self._check_need(event.shard, source)
@@ -103,11 +105,11 @@ class LeadershipChecker:
                 f"shard {shard} was reported as transferred to {daemon!r}, which never led it"
             )
 
-    def check_description(self, described: Sequence[ShardInfo], shards: int) -> None:
-        """Check what an operator reads about the leaders (rule 4)."""
+    def check_description(self, described: Sequence[ShardInfo], counts: Sequence[int]) -> None:
+        """Check what an operator reads about the leaders (rule 4). ``counts``: numbers of shards so far."""
         self.descriptions += 1
-        if [each.shard for each in described] != list(range(shards)):
-            raise InvariantViolationError(f"the cluster has {shards} shards and is described with {described}")
+        if [each.shard for each in described] not in [list(range(shards)) for shards in counts]:
+            raise InvariantViolationError(f"the cluster has {counts} shards and is described with {described}")
         for each in described:
             if each.daemon is None:
                 continue
@@ -173,10 +175,7 @@ class LeadershipChecker:
 
 
 def unevenness(
-    leaders: Mapping[int, str | None],
-    daemons: Collection[str],
-    in_maintenance: Collection[str],
-    fixed: Collection[int],
+    leaders: Mapping[int, str | None], daemons: Collection[str], in_maintenance: Collection[str], fixed: Collection[int]
 ) -> str | None:
     """Return what is wrong with the spread of shards (rule 2), or None. ``fixed``: shards that an operator moved."""
     for shard, leader in sorted(leaders.items()):

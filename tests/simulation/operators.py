@@ -105,7 +105,7 @@ class Operators:
             self._world.log("admin", "describe the cluster", f"failed: {error}")
         else:
             self._world.log("admin", "describe the cluster", "complete" if found.complete else "incomplete")
-            self._world.checker.leadership.check_description(found.shards, self._world.plan.shards)
+            self._world.checker.leadership.check_description(found.shards, self._world.shards.counts)
 
     # Faults
 
@@ -344,7 +344,7 @@ class Operators:
             daemon.thawed_at = asyncio.get_running_loop().time()
 
     def _epochs(self) -> dict[int, int]:
-        return {shard: self._world.checker.leadership.epoch(shard) for shard in range(self._world.plan.shards)}
+        return {shard: self._world.checker.leadership.epoch(shard) for shard in range(self._world.shards.shards)}
 
     def _wrong_assignment(self) -> str | None:
         for state in self._world.checker.states.values():
@@ -358,7 +358,7 @@ class Operators:
     def _unevenness(self) -> str | None:
         world = self._world
         leaders: dict[int, str | None] = {}
-        for shard in range(world.plan.shards):
+        for shard in range(world.shards.shards):
             newest = world.checker.leadership.terms.get(shard, [])[-1:]
             leading = {each.name for each in world.daemons if shard in each.led}
             leaders[shard] = next((each.instance for each in newest if each.instance in leading), None)

@@ -198,6 +198,10 @@ async def _ending_session(right: Function, self: Any, session: Any, connection: 
     return await right(self, session, connection, goal)
 
 
+async def _not_asking(right: Function, self: Any, *args: Any, proof: bool) -> Any:
+    return None if proof else await right(self, *args, proof=proof)
+
+
 def _believing(_: Function, self: Any, announcement: Any, __: float) -> bool:
     if self.leader is None or announcement.leader_epoch > self.leader.leader_epoch:
         self.leader = announcement
@@ -289,6 +293,8 @@ BUGS = (
     Bug("A grant does not name the parked keys.", "shard.state.parked_keys:ParkedKeys.within", always([])),
     Bug("A record of a parked key is acknowledged, and parked nowhere.", "headgate.client.decisions.unstored_acknowledgements:UnstoredAcknowledgements.add_parked", always(None)),
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
+    # More shards
+    Bug("A topic is created without asking its older places.", "headgate.client.topic_places:TopicPlaces._look", _not_asking, "growth"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),

@@ -12,6 +12,7 @@
 * ``parkers``: a stream whose handlers park keys (`tests.simulation.parking_program`).
 * ``lasting``: a fault that stays (`tests.simulation.lasting_faults`).
 * ``settings``: no program, but settings that are drawn (`tests.simulation.drawn_settings`).
+* ``growth``: the cluster gets more shards (`tests.simulation.growth_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -37,6 +38,7 @@ from headgate.errors import (
 from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
+from tests.simulation.growth_program import GrowthProgram
 from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
@@ -108,6 +110,7 @@ class RarePrograms:
         self._runs = 0
         self.queue = QueueProgram(world)
         self.parking = ParkingProgram(world)
+        self.growth = GrowthProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -122,6 +125,7 @@ class RarePrograms:
             "slow_contender": self._slow_contenders,
             "workers": self.queue.start,
             "parkers": self.parking.start,
+            "growth": self.growth.start,
         }
         plan = self._world.plan
         tasks = {

@@ -23,6 +23,7 @@ from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
+from controller.leader.shard_growth import ShardGrowth
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.policy.instance_record import InstanceRecord
@@ -85,7 +86,10 @@ class SimulatedDaemon:
         self._turn_budget = TurnBudget()
         self._restoring = SerialSteps(self._turn_budget, lambda: None)
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
-        self.controllers = self._new_controllers(simulation.plan.shards)
+        node, claim = "/headgate/sim/config", self.elections.registry.claim_ledger
+        self._identity = LedgerIdentity(self._ledger_store, url="sim:", node=node, known=None, claim=claim)
+        self.growth = ShardGrowth(simulation.shards, self.elections.registry, self._publish_description)
+        self.controllers = self.growth.create(self._new_controller)
         self.spreader = ShardSpreader(
             instance=name,
             elections=self.elections,
@@ -112,32 +116,29 @@ class SimulatedDaemon:
         self._devices: dict[str, FakeDeviceSession] = {}
         """By shard."""
         self._task: asyncio.Task[None] | None = None
-        self._spreading: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
 
-    def _new_controllers(self, shards: int) -> list[ShardController]:
-        node, claim = "/headgate/sim/config", self.elections.registry.claim_ledger
-        identity = LedgerIdentity(self._ledger_store, url="sim:", node=node, known=None, claim=claim)
-        return [
-            ShardController(
-                ShardContext(
-                    ledger=Ledger(self._ledger_store, shard),
-                    shards=shards,
-                    cluster=CLUSTER,
-                    instance=self.name,
-                    elections=self.elections,
-                    transport=self.transport,
-                    new_leader=self._new_leader,
-                    standby=self.standby,
-                    unready=self._unready,
-                    observer=self,
-                    now_ms=self.now_ms,
-                    new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
-                    require_ledger=identity.require,
-                    take_steps=self._restoring.complete,
-                )
+    def _new_controller(self, shard: int) -> ShardController:
+        return ShardController(
+            ShardContext(
+                ledger=Ledger(self._ledger_store, shard),
+                shards=lambda: self.growth.shards,
+                found_shards=self.growth.found_in_ledger,
+                cluster=CLUSTER,
+                instance=self.name,
+                elections=self.elections,
+                transport=self.transport,
+                new_leader=self._new_leader,
+                standby=self.standby,
+                unready=self._unready,
+                observer=self,
+                now_ms=self.now_ms,
+                new_term_id=partial(self.simulation.term_rng.getrandbits, 63),
+                require_ledger=self._identity.require,
+                take_steps=self._restoring.complete,
             )
-            for shard in range(shards)
-        ]
+        )
 
     def _unready(self) -> str | None:
         if not self.transport.connected:
@@ -255,12 +256,13 @@ class SimulatedDaemon:
 
     async def stop(self) -> None:
         """Transfer all shards, hand over those that no other daemon takes, and end, as after SIGTERM."""
-        if self._spreading is not None:
-            self._spreading.cancel()
+        for task in self._beside:
+            task.cancel()
         await self.machine.awaited(self.spreader.evacuate())
         for controller in self.controllers:
             controller.post(Event.STOP_REQUESTED)
         assert self._task is not None
+        self._ended.set()
         await self._task
 
     def freeze(self) -> None:
@@ -296,10 +298,10 @@ class SimulatedDaemon:
                 await self.transport.subscribe(m.leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
                 async with asyncio.TaskGroup() as tasks:
                     await self.spreader.own.register()
-                    running = [tasks.create_task(controller.run()) for controller in self.controllers]
-                    self._spreading = tasks.create_task(self.spreader.run())
-                    await asyncio.gather(*running)
-                    self._spreading.cancel()
+                    self.growth.start(lambda controller: tasks.create_task(controller.run()))
+                    self._beside = [tasks.create_task(self.spreader.run()), tasks.create_task(self.growth.run())]
+                    await self._ended.wait()
+                    await asyncio.gather(*self.growth.running)
         except BaseExceptionGroup as group:
             self.simulation.fail(group)
 
@@ -329,6 +331,7 @@ class SimulatedDaemon:
             open_session=self._open_devices,
             turn_budget=self._turn_budget,
             overview=self.cluster_status.overview,
+            shards=lambda: self.growth.shards,
             operations=self.spreader,
         )
         return ShardLeader(state, context, yields_to_contender)
@@ -351,14 +354,18 @@ class SimulatedDaemon:
 
     def _on_broker(self, connected: bool) -> None:
         if connected:
-            description = m.ClusterDescription(
-                protocol=m.PROTOCOL_VERSION, shards=len(self.controllers), ledger_url="memory:"
-            )
-            self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+            self._publish_description()
         self.spreader.own.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.connection_changed(connected)
+
+    def _publish_description(self) -> None:
+        *earlier, shards = self.growth.shards.counts
+        description = m.ClusterDescription(
+            protocol=m.PROTOCOL_VERSION, shards=shards, earlier_shards=earlier, ledger_url="memory:"
+        )
+        self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
 
     def _on_announcement(self, topic: str, payload: bytes) -> None:
         for controller in self.controllers:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from clients.conformance.compaction import compact
+from controller.leadership.policy.feature_levels import supported
 from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
@@ -40,6 +41,7 @@ from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
+from headgate.model.shard_map import ShardMap
 from metrics.instruments import Instruments
 from shard.state.shard_state import ShardState
 from tests.simulation import lasting_faults
@@ -94,7 +96,7 @@ class ClusterSimulation:
         self.objects, self.store_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"), mqtt5=plan.seed % 4 != 0)
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
-        self.zookeeper.service_state.config = {}
+        self.zookeeper.service_state.config = {"shards": plan.shards, "level": supported()[1]}
         self.settings = WorldSettings(plan)
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
@@ -142,7 +144,10 @@ class ClusterSimulation:
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
         return LedgerRules(
-            max_age_ms=1000 * self.settings.retention.max_age_seconds if self.plan.seed % 2 else None,
+            # Of a growing cluster, busy shards decide on chunks that a slow store delays: their time is earlier.
+            max_age_ms=1000 * (self.settings.retention.max_age_seconds - ("growth" in self.plan.programs))
+            if self.plan.seed % 2
+            else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
             revoke_seconds=self.settings.subscriptions.revoke_timeout_seconds,
             calm=self.plan.calm,
@@ -172,6 +177,13 @@ class ClusterSimulation:
         ) + [(topic, subscription) for subscription, topic in self.others.items()]
         """(topic, subscription) of those that must be delivered completely."""
         self.max_producers = MAX_PRODUCERS if imports else IngestSettings().max_producers
+
+    @property
+    def shards(self) -> ShardMap:
+        """As ZooKeeper has them."""
+        found = ShardMap.read(self.zookeeper.service_state.config["shards"])
+        assert found is not None, "a damaged list"
+        return found
 
     @property
     def main_state(self) -> ShardState:
@@ -287,6 +299,8 @@ class ClusterSimulation:
                 other.cancel()
             for producer in producers:
                 await producer
+            if "growth" in self.plan.programs:
+                await self.faults.rare.programs.growth.finish()
             await self._wait_until_delivered()
             self._check()
             if self.faults.lasting.lasts:
@@ -339,11 +353,11 @@ class ClusterSimulation:
 
     async def _run_maintenance(self) -> None:
         """Write snapshots and compact, as separate processes do; the leaders delete old chunks."""
-        ledgers = [Ledger(self.store(), shard) for shard in range(self.plan.shards)]
+        store = self.store()
         while True:
             await asyncio.sleep(self.maintenance_rng.uniform(*self.plan.scale.maintenance_seconds))
-            for ledger in ledgers:
-                await self._maintain(ledger)
+            for shard in range(self.shards.shards):
+                await self._maintain(Ledger(store, shard))
 
     async def _maintain(self, ledger: Ledger) -> None:
         try:

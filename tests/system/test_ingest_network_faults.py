@@ -78,9 +78,7 @@ async def test_every_record_is_stored_once_and_in_order_despite(network_faults: 
     await assert_stored_exactly(ingest, topic, range(200), results)
 
 
-async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(
-    ingest: IngestCluster,
-) -> None:
+async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(ingest: IngestCluster) -> None:
     """Its session expires, its successor stores the batch, and then the paused leader resumes with the same batch."""
     topic = await ingest.topic()
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:

@@ -142,9 +142,7 @@ async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothi
         assert [] == bob.revoked
 
 
-async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
-    ingest: IngestCluster,
-) -> None:
+async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada", 1) as old, Program(ingest, topic, "ada", 2) as new:
         await old.register()

@@ -36,10 +36,7 @@ async def harness():
 async def stream(harness, page="/", **headers):
     """Return a function that returns the next update."""
     url = f"http://{harness.server.address}/events"
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(url, params={"page": page}, headers=headers) as response,
-    ):
+    async with aiohttp.ClientSession() as session, session.get(url, params={"page": page}, headers=headers) as response:
         assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
 
         async def update():

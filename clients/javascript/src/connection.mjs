@@ -19,6 +19,8 @@ export class Connection {
   #mqtt; #prefix; #address; #presenceTopic; #incarnation; #onFailure;
   #requestId = 2n ** 40n + BigInt(randomInt(2 ** 40));
   #shards = new Map(); // number → Shard
+  #counts = []; // the longest list of numbers of shards that was received: a daemon may be late
+  #places = new Map(); // topic that more than one shard can have → promise of the number of its shard
   #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
   /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
   constructor({ host, port, cluster, clientId, mqtt: options = {} }, { incarnation, onFailure }) {
@@ -38,10 +40,21 @@ export class Connection {
     this.#mqtt.on("close", () => this.#onSession(null));
     this.#mqtt.on("error", () => {}); // mqtt.js reconnects automatically
   }
-  /** Return the shard of a topic, once its leader is known. */
+  /** Return the shard of a topic, once its leader is known. If more than one can have it, they are asked. */
   async shardOf(topic) {
     while (!this.cluster && !this.failure) await this.changed.wait(1000);
-    const number = this.failure ? null : shardOf(topic, this.cluster.shards);
+    if (this.failure) throw this.failure;
+    const places = [...new Set(this.#counts.map((count) => shardOf(topic, count)).reverse())];
+    if (places.length > 1 && !this.#places.has(topic)) this.#places.set(topic, this.#find(topic, places));
+    return this.#shard(places.length > 1 ? await this.#places.get(topic) : places[0]);
+  }
+  forget = (topic) => this.#places.delete(topic); // its leader has refused it, so it may be elsewhere
+  #find(topic, places) {
+    const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));
+    const ask = async (number) => ((await isAt(number)) ? number : Promise.reject());
+    return Promise.any(places.map(ask)).catch(() => places[0]);
+  }
+  async #shard(number) {
     if (!this.failure && !this.#shards.has(number)) {
       this.#shards.set(number, new Shard(this, number));
       await this.#watch(number).catch(() => {}); // disconnected; the next connection subscribes
@@ -94,6 +107,8 @@ export class Connection {
     const shard = kind === "shards" ? this.#shards.get(BigInt(number)) : null;
     if (kind === "cluster" && message.protocol !== PROTOCOL)
       throw new HeadgateError(`the cluster runs protocol ${message.protocol}, this client ${PROTOCOL}`);
+    if (message.shards) this.#learn([...(message.earlier_shards ?? []), message.shards]);
+    if (message.body?.shards) this.#learn(message.body.shards);
     if (kind === "cluster") this.cluster = message;
     else if (shard && topic.endsWith("/leader")) shard.onAnnouncement(message);
     else if (shard) shard.onHead(message.head);
@@ -102,6 +117,7 @@ export class Connection {
     else if (kind === "clients") this.onPush(message);
     this.changed.notify();
   }
+  #learn = (counts) => counts.length > this.#counts.length && (this.#counts = counts);
   #onPart(topic, { shard, leader_epoch: epoch, number, index, count, content }) {
     const known = this.#parts.get(shard);
     if (known && (epoch < known.epoch || (epoch === known.epoch && number < known.number))) return;

@@ -36,7 +36,7 @@ export class Producer {
     const session = await this.#session(topic);
     await this.#until(() => session.hasSpace);
     const stored = session.offer({ type: "produce", topic, records: rows, headers });
-    stored.catch(() => {}); // the caller sees the error if it awaits `stored`
+    stored.catch(() => this.#connection.forget(topic)); // the caller sees the error if it awaits `stored`
     return { stored };
   }
   /** Wait until every batch has its outcome, and disconnect. */

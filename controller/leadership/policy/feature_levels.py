@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from headgate.views.cluster import MAX_LEVEL_PROBLEMS, FeatureLevel
 
+SHARDS_GROW: Final = 2
 LEVELS: Final = {
     1: "what version 0.1.0 writes",
+    SHARDS_GROW: "raising the number of shards",
 }
 """Level → what it allows beyond the one before."""
 FIRST: Final = 1

@@ -2,13 +2,17 @@
 
 import click
 
+from headgate.cli.cluster.set_shards import set_shards
 from headgate.cli.context import CommandContext, command
 from headgate.errors import HeadgateError
 
 
 @click.group()
 def cluster() -> None:
-    """Raise the feature level of the cluster after an upgrade."""
+    """Raise the feature level of the cluster after an upgrade, and give it more shards."""
+
+
+cluster.add_command(set_shards)
 
 
 @command("headgate cluster upgrade --dry-run", "headgate cluster upgrade", group=cluster)

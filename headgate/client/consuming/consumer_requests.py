@@ -113,12 +113,7 @@ class ConsumerRequests:
         if self.topic_id is None:
             raise HeadgateError("this consumer has no positions before it is entered")
         token = PositionToken(
-            self._member["topic"],
-            self.topic_id,
-            self.ledger_id,
-            dict(positions),
-            sorted(held),
-            self.history.points,
+            self._member["topic"], self.topic_id, self.ledger_id, dict(positions), sorted(held), self.history.points
         )
         return token.encode()
 

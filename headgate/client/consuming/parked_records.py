@@ -10,13 +10,13 @@ Beyond `KEPT_BYTES` only records of the key that is asked for are kept, and of t
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
-from headgate.client.connection import Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.reply_dispatch import body_of
 from headgate.ledger.ledger import Ledger
 from headgate.model.dead_letter import Origin, origin_of
-from headgate.model.hashing import shard_of
 from headgate.model.headers import header_bytes
 from headgate.protocol import messages as m
 from headgate.reading.chunk_cache import RECORD_OVERHEAD_BYTES
@@ -49,19 +49,21 @@ class ParkedRecords:
         Of two with one number the later one counts. If an older ledger of the stream was put back, the first one is of
         the history that was lost.
         """
-        shard = shard_of(topic, await self._client.shards())
-        reply = await self._client.request(shard, m.DescribeTopic(topic=topic))
-        described = body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
+        described = await self._client.places.at(topic, partial(self._describe, topic), DEFAULT_TIMEOUT_SECONDS)
         reader, self._reader = self._reader, None  # After an error, nothing that is kept is used.
         usable = reader is not None and key in self._records and await reader.continue_to(described)
         if reader is None or not usable or not await self._read(reader, key, numbers):
             self._records, self._newest = {each: {} for each in (key, *parked)}, Counter()
             self._free_bytes = self._kept_bytes
             starts = dict.fromkeys((each.segment for each in described.segments), 0)
-            reader = TopicReader(Ledger(self._client.store, shard), described, starts=starts)
+            reader = TopicReader(Ledger(self._client.store, described.shard), described, starts=starts)
             await self._read(reader, key, numbers)
         self._reader, of_key = reader, self._records[key]
         return {number: of_key.pop(number) for number in numbers if number in of_key}, self._newest[key]
+
+    async def _describe(self, topic: str, shard: int) -> m.TopicInfo:
+        reply = await self._client.request(shard, m.DescribeTopic(topic=topic))
+        return body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
 
     async def _read(self, reader: TopicReader, key: bytes, numbers: range) -> bool:
         """Keep what the topic has now; return whether the key has all of these ``numbers``."""

@@ -70,14 +70,7 @@ from headgate.client.decisions.session_batches import (
     SessionBatch,
     SessionBatches,
 )
-from headgate.client.decisions.session_transitions import (
-    ATTEMPT_PHASES,
-    PHASES,
-    SENDING_PHASES,
-    Action,
-    Event,
-    Phase,
-)
+from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
 from headgate.protocol import messages as m
 
 

@@ -58,13 +58,7 @@ class Sendable(Protocol):
     def source(self) -> str | None:
         """The topic in which it moves a source position; None: its records have none."""
 
-    def request(
-        self,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-    ) -> m.AnyRequestBody:
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.AnyRequestBody:
         """Return the body of one send. Its other fields are the same in every send."""
 
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:

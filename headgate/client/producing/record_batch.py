@@ -204,13 +204,7 @@ class RecordBatch:
             self._group_ends.append(end)
         return end
 
-    def request(
-        self,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-    ) -> m.ProduceBatch:
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.ProduceBatch:
         return m.ProduceBatch(
             topic=self.topic,
             records=self.content.records,

@@ -132,7 +132,7 @@ class ShardSession:
         except TimeoutError:
             raise NoLeaderError(
                 f"shard {self.shard} of cluster {self._client.cluster!r}: no leader granted a producer identity "
-                f"within {timeout_seconds:g} s",
+                f"within {timeout_seconds:g} s"
             ) from None
         finally:
             if waiting in self._open_waiters:
@@ -141,9 +141,7 @@ class ShardSession:
     # Events
 
     def _on_leader(self, leader: m.LeaderAnnouncement) -> None:
-        self._perform(
-            self.session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()),
-        )
+        self._perform(self.session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()))
 
     def _on_connection(self, connected: bool) -> None:
         self._perform(self.session.connection_changed(connected, self._loop.time()))
@@ -210,9 +208,7 @@ class ShardSession:
         self.sent_batches += 1
         self._client.replies.expect(command.request_id, partial(self._on_reply, command.request_id))
         body = command.batch.request(
-            producer_id=command.producer_id,
-            producer_epoch=command.producer_epoch,
-            sequence=command.sequence,
+            producer_id=command.producer_id, producer_epoch=command.producer_epoch, sequence=command.sequence
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 

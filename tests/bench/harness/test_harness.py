@@ -9,15 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import command
-from bench.harness.benchmark import (
-    Benchmark,
-    Effort,
-    Listed,
-    Measurement,
-    Rounds,
-    catalogue,
-    run_alternating,
-)
+from bench.harness.benchmark import Benchmark, Effort, Listed, Measurement, Rounds, catalogue, run_alternating
 from controller.local.supervised_process import ProcessStartError
 
 ROOT = Path(__file__).parents[3]

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from controller.backlog.merge import OUTDATED
-from controller.backlog.service import (
-    MAX_RESPONSE_AGE_SECONDS,
-    BacklogService,
-)
+from controller.backlog.service import MAX_RESPONSE_AGE_SECONDS, BacklogService
 from controller.context.step_driver import StepDriver
 from drain.protocol import Backlog, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.model import entries as e

@@ -60,12 +60,7 @@ async def test_a_lost_object_is_named(lost: str, named: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        chunk_path(0, 6),
-        snapshot_path(0, 10),
-        "manifests/shard=0000/000000000001-000000000008.json",
-        FACTS,
-    ],
+    [chunk_path(0, 6), snapshot_path(0, 10), "manifests/shard=0000/000000000001-000000000008.json", FACTS],
     ids=["a chunk below the snapshot", "a snapshot", "a manifest", "a compacted object"],
 )
 async def test_a_damaged_object_is_found(path: str) -> None:

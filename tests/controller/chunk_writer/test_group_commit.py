@@ -12,11 +12,7 @@ import pytest
 
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_BURST as BURST
 from controller.chunk_writer.group_commit import EMPTY_CHUNK_INTERVAL_SECONDS as INTERVAL_SECONDS
-from controller.chunk_writer.group_commit import (
-    MAX_WAITING_BARRIERS,
-    GroupCommit,
-    TermEndedError,
-)
+from controller.chunk_writer.group_commit import MAX_WAITING_BARRIERS, GroupCommit, TermEndedError
 from controller.leadership.policy.safety import YIELD_SECONDS
 from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings

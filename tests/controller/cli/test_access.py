@@ -85,10 +85,7 @@ def test_list_shows_every_right_and_quota(invoke: Invoke, config: str) -> None:
             {"user": "billing", "role": "consumer", "topics": "orders", "subscriptions": "billing"},
             {"user": "shop", "role": "producer", "topics": "orders", "subscriptions": "*"},
         ],
-        "quotas": [
-            {"user": "billing"} | QUOTAS,
-            {"user": "shop"} | QUOTAS | {"requests_per_second": "unlimited"},
-        ],
+        "quotas": [{"user": "billing"} | QUOTAS, {"user": "shop"} | QUOTAS | {"requests_per_second": "unlimited"}],
     }
     table = invoke("access", "list", "--config", config).stdout
     assert "producer" in table

@@ -22,11 +22,7 @@ def test_help_imports_none_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("check-config",), "Missing option '--config'"),
-        (("run",), "Missing option '--config'"),
-    ],
+    ("words", "message"), [(("check-config",), "Missing option '--config'"), (("run",), "Missing option '--config'")]
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(words: tuple[str, ...], message: str, invoke: Invoke) -> None:
     result = invoke(*words)

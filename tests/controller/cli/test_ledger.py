@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.paths import chunk_path
+from headgate.model import entries as e
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
@@ -74,4 +76,21 @@ def test_a_ledger_with_more_shards_than_the_cluster_is_refused(invoke: Invoke, s
     assert (1, f"headgate: {source} has shard 1, so it is not a ledger of 1 shards\n") == (
         result.exit_code,
         result.stderr,
+    )
+
+
+def test_a_name_in_two_shards_is_a_problem(invoke: Invoke, tmp_path: Path) -> None:
+    """The copies of two shards are of different moments: in between, the topic was deleted and created elsewhere."""
+    for shard in (0, 1):
+        builder = ChunkBuilder()
+        builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+        builder.add(e.ShardsGrown(counts=(1, 2)))
+        builder.add(e.TopicCreated(topic_id=1, topic="b", segments=1, token="t"))
+        path = tmp_path / chunk_path(shard, 1)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(builder.encode(shard=shard, number=1, leader_epoch=1, at_ms=0))
+
+    assert (
+        "topic 'b' is in 2 shards, whose copies are of different moments: copy again"
+        in invoke("ledger", "check", str(tmp_path)).stderr.splitlines()
     )

@@ -93,12 +93,7 @@ def test_invalid_tables_are_rejected_before_anything_starts(
     ],
 )
 def test_what_the_first_start_fixed_is_not_changed(
-    first: tuple[str, ...],
-    second: tuple[str, ...],
-    fixed: str,
-    invoke: Invoke,
-    recorder: NodeRecorder,
-    tmp_path: Path,
+    first: tuple[str, ...], second: tuple[str, ...], fixed: str, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
     def up(options: tuple[str, ...]) -> Result:
         return invoke("up", "--data", str(tmp_path), *ANY_PORTS, *(option.format(tmp_path) for option in options))

@@ -43,7 +43,10 @@ async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> Clus
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        *(({"shards": shards}, "is not a number of shards from 1 to 1024") for shards in (10**8, 0, True, "4", None)),
+        *(
+            ({"shards": shards}, "is neither a number of shards from 1 to 1024 nor a list")
+            for shards in (10**8, 0, True, "4", None, [], [4, 4], [8, 4], [0, 4], [4, "8"])
+        ),
         (
             {"level": 99},
             r"the cluster has feature level 99, and version \S+ supports levels 1 to \d+: install the vers",

@@ -63,12 +63,7 @@ async def test_a_refused_message_is_answered_with_the_reason(devices: Devices, c
 
 @pytest.mark.parametrize(
     ("user", "response"),
-    [
-        (None, REPLIES),
-        ("eve", REPLIES),
-        ("ada", m.leader_topic(CLUSTER, 0)),
-        ("ada", OWN),
-    ],
+    [(None, REPLIES), ("eve", REPLIES), ("ada", m.leader_topic(CLUSTER, 0)), ("ada", OWN)],
     ids=["in no user's name", "of another user", "an announcement", "no topic of its own"],
 )
 async def test_the_daemon_publishes_nothing_where_the_device_may_not_read(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from controller.devices.intake import LOGGED_TOPICS, DeviceIntake
 from controller.devices.unknown_topics import UnknownTopicWatch
 from headgate.errors import TransportError
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from headgate.transport.port import MessageHandler
 from tests.support.fakes.broker import FakeTransport
@@ -32,6 +33,7 @@ class Watching:
     client: BareClient
     enabled: bool = True
     leads: bool = True
+    shards: ShardMap = field(default_factory=lambda: ShardMap((1,)))
 
     async def publish(self, *names: str) -> None:
         for name in names:
@@ -59,7 +61,13 @@ async def watching(devices: Devices) -> AsyncIterator[Watching]:
         def intakes() -> Sequence[DeviceIntake | None]:
             return [leader.devices if found.leads else None]
 
-        watch = UnknownTopicWatch(cluster=CLUSTER, transport=daemon, intakes=intakes, enabled=lambda: found.enabled)
+        watch = UnknownTopicWatch(
+            cluster=CLUSTER,
+            transport=daemon,
+            intakes=intakes,
+            shards=lambda: found.shards,
+            enabled=lambda: found.enabled,
+        )
         task = asyncio.create_task(watch.run())
         await asyncio.sleep(3)
         try:
@@ -99,7 +107,11 @@ async def test_a_subscription_that_the_broker_rejects_ends_the_watch_and_nothing
 
     async with devices.running() as (leader, _), RestrictedTransport(devices.shard.broker, "d", None) as daemon:
         watch = UnknownTopicWatch(
-            cluster=CLUSTER, transport=daemon, intakes=lambda: [leader.devices], enabled=lambda: True
+            cluster=CLUSTER,
+            transport=daemon,
+            intakes=lambda: [leader.devices],
+            shards=lambda: ShardMap((1,)),
+            enabled=lambda: True,
         )
         with capture_logs() as logs:
             await watch.run()

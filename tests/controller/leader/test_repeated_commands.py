@@ -75,6 +75,7 @@ CASES: dict[type[m.RequestBody], Case] = {
         ],
     ),
     m.RaiseLevel: Case({"level": 2}, (m.RaiseLevel, {"level": 3})),
+    m.SetShards: Case({"shards": 2, "before": 1}, (m.SetShards, {"shards": 3, "before": 2})),
     m.SetMaintenance: Case({"daemon": "b", "on": True}, (m.SetMaintenance, {"daemon": "b", "on": False})),
     m.TransferShard: Case({"daemon": "a"}, (m.SetMaintenance, {"daemon": "a", "on": True})),
 }
@@ -87,8 +88,9 @@ def test_every_request_with_a_token_has_a_case() -> None:
 async def effects(world: OneShard) -> tuple[object, ...]:
     """Return what commands have done: all entries of the ledger but the beginnings of terms, and what daemons did."""
     chunks = [await world.ledger.read(number) for number in range(1, await world.ledger.newest() + 1)]
-    entries = [entry for chunk in chunks for entry in chunk.entries if not isinstance(entry, e.TermStarted)]
-    return entries, world.maintenance, world.level, len(world.transfers)
+    first = e.TermStarted | e.ShardsGrown  # What a term begins with.
+    entries = [entry for chunk in chunks for entry in chunk.entries if not isinstance(entry, first)]
+    return entries, world.maintenance, world.level, world.shards, len(world.transfers)
 
 
 async def ask(

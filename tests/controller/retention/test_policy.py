@@ -44,8 +44,7 @@ def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **
 
 
 @pytest.mark.parametrize(
-    ("max_bytes", "pruned"),
-    [(600, ()), (500, (0,)), (400, (0, 1)), (299, (0, 1, 2)), (0, (0, 1, 2, 4)), (-1, ())],
+    ("max_bytes", "pruned"), [(600, ()), (500, (0,)), (400, (0, 1)), (299, (0, 1, 2)), (0, (0, 1, 2, 4)), (-1, ())]
 )
 def test_a_topic_loses_its_oldest_segments_while_it_has_its_greatest_size_without_them(
     max_bytes: int, pruned: tuple[int, ...]

@@ -1,10 +1,6 @@
 """Estimates of the fraction of records with the hottest hash."""
 
-from controller.scaling.hot_key_sampler import (
-    MIN_SAMPLES,
-    RETAINED_SAMPLES,
-    HotKeySampler,
-)
+from controller.scaling.hot_key_sampler import MIN_SAMPLES, RETAINED_SAMPLES, HotKeySampler
 from headgate.ledger.chunk import RecordColumns
 
 

@@ -35,9 +35,7 @@ def test_settings_are_read_back_with_any_text(spark_conf: dict[str, str], folder
 def test_written_settings_name_the_daemon(tmp_path: Path) -> None:
     path = tmp_path / "headgate.toml"
     settings = Settings(
-        access=AccessSettings(open=True),
-        ledger=LedgerSettings(url="file:///a"),
-        instance=InstanceSettings(name="one"),
+        access=AccessSettings(open=True), ledger=LedgerSettings(url="file:///a"), instance=InstanceSettings(name="one")
     )
     path.write_text(settings_toml("", settings))
 

@@ -228,12 +228,7 @@ def test_equal_buckets_become_one_row():
 
 
 FACTS = st.lists(
-    st.tuples(
-        st.sampled_from([None, *range(KEY_BUCKETS)]),
-        st.integers(0, 12),
-        st.integers(1, 6),
-        st.booleans(),
-    ),
+    st.tuples(st.sampled_from([None, *range(KEY_BUCKETS)]), st.integers(0, 12), st.integers(1, 6), st.booleans()),
     max_size=60,
 )
 

@@ -2,15 +2,7 @@
 
 import pytest
 
-from drain.backlog.rates import (
-    MIN_SPACING_MS,
-    WINDOW_MS,
-    Count,
-    Counted,
-    Rates,
-    TopicCount,
-    append_count,
-)
+from drain.backlog.rates import MIN_SPACING_MS, WINDOW_MS, Count, Counted, Rates, TopicCount, append_count
 from drain.backlog.rates import rates as rates_of_topic
 
 KEY = (1, 2, 0)

@@ -31,13 +31,7 @@ class Supervised:
         self.states: list[tuple[str, str]] = []
         self.reported_restarts = 0
         self._changed = asyncio.Event()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.fakes.fake_drain_service",
-            str(tmp_path / "s"),
-            mode,
-        ]
+        command = [sys.executable, "-m", "tests.support.fakes.fake_drain_service", str(tmp_path / "s"), mode]
         self.supervisor = DrainSupervisor(
             socket=str(tmp_path / "s"),
             folder=tmp_path / "folder",
@@ -125,9 +119,7 @@ async def test_a_hung_process_is_restarted(tmp_path):
 async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and_limits(tmp_path):
     """Each start lasts far longer than the time after which a process counts as stable: only readiness counts."""
     policy = RestartPolicy(
-        start_timeout_seconds=0.1,
-        stable_seconds=0.01,
-        pauses=Backoff(first_seconds=0.1, longest_seconds=60, jitter=0),
+        start_timeout_seconds=0.1, stable_seconds=0.01, pauses=Backoff(first_seconds=0.1, longest_seconds=60, jitter=0)
     )
     supervised = Supervised(tmp_path, "mute", policy=policy)
     async with supervised.supervisor:

@@ -57,7 +57,7 @@ async def test_a_client_counts_undecodable_messages_and_continues(payload: bytes
     async with world.leader(), world.client("attacker") as attacker:
         await create(world)
         async with client_of(world, "producer") as client:
-            await client.shards()
+            await client.shard_map()
             await client.watch_leader(0)
             await client.watch_head(0, lambda _: None)
             for topic in TOPICS:

@@ -159,7 +159,7 @@ async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(clust
         cluster.broker.retained[m.cluster_topic(CLUSTER)] = msgspec.msgpack.encode(other)
         began = asyncio.get_running_loop().time()
         with pytest.raises(ProtocolError, match=rf"cluster 'test' runs protocol 99, this client {m.PROTOCOL_VERSION}"):
-            await client.shards(timeout_seconds=30)
+            await client.shard_map(timeout_seconds=30)
         assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
 
 

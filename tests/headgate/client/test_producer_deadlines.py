@@ -6,12 +6,7 @@ import pytest
 
 from headgate.client.producer import Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.errors import (
-    DeliveryFailedError,
-    DeliveryUnknownError,
-    HeadgateError,
-    NoLeaderError,
-)
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, NoLeaderError
 from tests.support.fakes.scripted_leader import send_all
 
 pytestmark = pytest.mark.looptime

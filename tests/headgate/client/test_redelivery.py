@@ -208,12 +208,7 @@ async def test_a_record_that_fails_too_often_goes_to_the_dead_letter_topic_and_i
                     origin.subscription,
                     origin.subscription_id,
                 )
-                assert (0, 0, 3, "no such order") == (
-                    origin.segment,
-                    origin.offset,
-                    origin.deliveries,
-                    origin.reason,
-                )
+                assert (0, 0, 3, "no such order") == (origin.segment, origin.offset, origin.deliveries, origin.reason)
             await produce(world, 1)
             (next_of_key,) = await take(consumer, 1)
             assert (b"key-0", 1) == (next_of_key.key, next_of_key.delivery_count)

@@ -16,7 +16,7 @@ def undecodable() -> list[tuple[str, msgspec.DecodeError]]:
 
 @pytest.fixture
 def dispatch(undecodable) -> ReplyDispatch:
-    return ReplyDispatch(lambda kind, error: undecodable.append((kind, error)))
+    return ReplyDispatch(lambda kind, error: undecodable.append((kind, error)), lambda _: None)
 
 
 def reply(request_id: int) -> m.Reply:

@@ -81,7 +81,7 @@ async def test_a_late_refusal_of_an_earlier_attempt_does_not_count(cluster):
 
 
 async def test_a_reply_of_an_earlier_term_does_not_count_in_the_next_one():
-    replies = ReplyDispatch(lambda *_: None)
+    replies = ReplyDispatch(lambda *_: None, lambda _: None)
     with RequestAttempts(replies, itertools.count(1)) as attempts:
         first = attempts.begin(leader_epoch=1)
         attempts.leader_changed(leader(1))

@@ -98,9 +98,7 @@ def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> Non
 
 
 @pytest.mark.parametrize(
-    "damaged",
-    [small_chunk()[1][:-100], b"", b"PAR1 and nothing else"],
-    ids=["truncated", "empty", "foreign"],
+    "damaged", [small_chunk()[1][:-100], b"", b"PAR1 and nothing else"], ids=["truncated", "empty", "foreign"]
 )
 def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
     with pytest.raises(LedgerError, match=r"^chunks/shard=0003/000000000007.parquet is not a readable Parquet object"):

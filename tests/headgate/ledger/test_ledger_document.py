@@ -44,10 +44,7 @@ def _sample_entries() -> list[tuple[e.Entry, Layout | None]]:
             ),
             None,
         ),
-        (
-            e.LayoutExtended(**TOPIC, token="x", created=[e.ImportedSegment(segment=1, label="b")], sealed={0: 1}),
-            None,
-        ),
+        (e.LayoutExtended(**TOPIC, token="x", created=[e.ImportedSegment(segment=1, label="b")], sealed={0: 1}), None),
         (e.SegmentSplit(**TOPIC, segment=0, end_offset=5, token="x"), layout.split(0, 5, 0)),
         (e.SegmentRolled(**TOPIC, segment=0, end_offset=5, reason="x"), layout.roll(0, 5, 0)),
         (
@@ -81,9 +78,7 @@ def ledger(tmp_path_factory):
     columns.topic_id, columns.segment, columns.offset = [1, 1], [0, 0], [0, 1]
     columns.timestamp_ms, columns.key, columns.value = [7, 8], [b"k", b"k"], [b"v1", b"v2"]
     columns.headers = [(("a", b"1"),), (("b", b"2"),)]
-    chunks[2].add(
-        e.RecordsStored(topic_id=1, count=2, placements=[e.Placement(0, 0, 65535, 0, 2)], size_bytes=6),
-    )
+    chunks[2].add(e.RecordsStored(topic_id=1, count=2, placements=[e.Placement(0, 0, 65535, 0, 2)], size_bytes=6))
     for number, chunk in enumerate(chunks, start=1):
         (folder / chunk_name(number)).write_bytes(chunk.encode(shard=3, number=number, leader_epoch=1, at_ms=number))
     return root / CHUNKS_FOLDER

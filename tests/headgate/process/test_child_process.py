@@ -22,11 +22,7 @@ async def started(folder: Path, script: str) -> ChildProcess:
 
 @pytest.mark.parametrize(
     ("script", "in_time", "code"),
-    [
-        ("echo; exec sleep 600", True, -15),
-        ("trap '' TERM; echo; exec sleep 600", False, -9),
-        ("echo; exit 3", True, 3),
-    ],
+    [("echo; exec sleep 600", True, -15), ("trap '' TERM; echo; exec sleep 600", False, -9), ("echo; exit 3", True, 3)],
     ids=["ends on SIGTERM", "ignores SIGTERM", "has ended already"],
 )
 async def test_stop_asks_first_and_then_kills(tmp_path: Path, script: str, in_time: bool, code: int) -> None:

@@ -113,7 +113,7 @@ LIMITS = {
     "ComponentInfo.reason": 4 * m.MAX_REASON_CHARACTERS,
     "ClusterInfo.daemons": m.MAX_DESCRIBED_DAEMONS,
     "ClusterInfo.subscriptions": 0,
-    "ClusterInfo.shards": MAX_SHARDS,
+    **dict.fromkeys(["shards", "earlier_shards"], MAX_SHARDS),
     "FeatureLevel.problems": MAX_LEVEL_PROBLEMS + 1,
     "FeatureLevel.problems.item": SENTENCE,
     "DaemonInfo.components": 10,

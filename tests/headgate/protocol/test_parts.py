@@ -44,13 +44,7 @@ def test_a_later_term_comes_after_an_earlier_one_and_shards_are_independent():
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        {"index": -1},
-        {"index": 4},
-        {"count": 0},
-        {"count": m.MAX_PARTS + 1},
-        {"content": b"x" * (m.PART_BYTES + 1)},
-    ],
+    [{"index": -1}, {"index": 4}, {"count": 0}, {"count": m.MAX_PARTS + 1}, {"content": b"x" * (m.PART_BYTES + 1)}],
     ids=["negative", "beyond the last", "no parts", "too many", "too large"],
 )
 def test_invalid_parts_are_ignored(hostile):

@@ -166,8 +166,7 @@ def test_the_request_table_has_every_request_and_reply() -> None:
 async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     """Sends every request, in an order in which each one succeeds."""
     stream = {"topic": "orders", "subscription": "s"}
-    consumer = {**stream, "consumer": "c", "incarnation": 1}
-    segment = {"segment": 0, "generation": 1}
+    consumer, segment = {**stream, "consumer": "c", "incarnation": 1}, {"segment": 0, "generation": 1}
     conversation = [
         (m.DescribeLeader, {}),
         (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
@@ -212,6 +211,8 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
         (m.SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
         (m.PruneTopic, {"topic": "orders", "token": "8"}),
         (m.DescribeTopic, {"topic": "orders"}),
+        (m.FindTopic, {"topic": "orders"}),
+        (m.SetShards, {"shards": 2, "before": 1, "token": "18"}),
         (m.ListTopics, {}),
         (m.ImportTopic, {"topic": "elsewhere", "token": "14", "segments": [m.SegmentImport(segment="a")]}),
         (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),

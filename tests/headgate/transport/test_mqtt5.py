@@ -104,10 +104,7 @@ async def test_the_largest_packet_of_the_broker_is_sent_and_no_larger_one(tmp_pa
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed; CI installs it")
     got: list[int] = []
-    async with (
-        SmallPackets(tmp_path, kind="mosquitto") as broker,
-        MqttTransport(broker.host, broker.port, "a") as a,
-    ):
+    async with SmallPackets(tmp_path, kind="mosquitto") as broker, MqttTransport(broker.host, broker.port, "a") as a:
         await until(lambda: a.connected)
         lost: list[bool] = []
         a.on_connection(lost.append)

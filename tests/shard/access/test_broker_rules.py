@@ -30,11 +30,7 @@ def sections(text: str) -> dict[str, list[str]]:
 def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
     made = sections(export(RULES, BrokerFormat.ACL_FILE, cluster="plant", daemon_user="headgate"))
 
-    client = [
-        "read headgate/plant/cluster",
-        "read headgate/plant/shards/+/leader",
-        "read headgate/plant/shards/+/head",
-    ]
+    client = ["read headgate/plant/cluster", "read headgate/plant/shards/+/leader", "read headgate/plant/shards/+/head"]
     own = [
         "write headgate/plant/shards/+/requests/{0}/+",
         "read headgate/plant/clients/{0}/+/replies",

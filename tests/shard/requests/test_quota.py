@@ -5,13 +5,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.access.quotas import UNLIMITED, Limits
-from shard.requests.quota import (
-    count_of,
-    growth_of,
-    judge_entries,
-    judge_joining,
-    keep_within_quotas,
-)
+from shard.requests.quota import count_of, growth_of, judge_entries, judge_joining, keep_within_quotas
 from shard.requests.topic_commands import merge_entry, split_entry
 from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.command_shard import CommandShard

@@ -6,12 +6,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from shard.requests.subscription_commands import (
-    create_subscription,
-    delete_subscription,
-    seek_subscription,
-    set_order,
-)
+from shard.requests.subscription_commands import create_subscription, delete_subscription, seek_subscription, set_order
 from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.command_shard import CommandShard, judged
 

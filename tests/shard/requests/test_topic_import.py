@@ -371,11 +371,7 @@ def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> No
 def chain(count: int, name: type[str] = str) -> list[m.SegmentImport]:
     """Return ``count`` segments without hashes, each the child of the one before; the last is active."""
     return [
-        m.SegmentImport(
-            segment=name(f"s{n:05}"),
-            parents=[name(f"s{n - 1:05}")] if n else [],
-            sealed=n < count - 1,
-        )
+        m.SegmentImport(segment=name(f"s{n:05}"), parents=[name(f"s{n - 1:05}")] if n else [], sealed=n < count - 1)
         for n in range(count)
     ]
 

@@ -69,10 +69,7 @@ def test_ledger_time_waits_for_a_clock_that_was_ahead() -> None:
     assert time.age_ms(START, START + 60_000) == time.age_ms(START, START + DAY) == MAX_STEP_MS
 
 
-@given(
-    st.lists(st.integers(0, 3 * MAX_STEP_MS), min_size=1, max_size=3 * MAX_SKIPS),
-    st.integers(-DAY, 30 * DAY),
-)
+@given(st.lists(st.integers(0, 3 * MAX_STEP_MS), min_size=1, max_size=3 * MAX_SKIPS), st.integers(-DAY, 30 * DAY))
 def test_ages_are_bounded_and_fall_towards_later_times(steps: list[int], ahead_ms: int) -> None:
     """They never exceed the ledger time since then, nor an hour per chunk, however many steps there were."""
     at_ms = [START]

@@ -123,9 +123,7 @@ def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: 
         e.SegmentRolled(topic_id=1, segment=0, end_offset=8, reason="age"),
     ]
     state = state_after(
-        created if external else stored,
-        [subscribed(positions={0: 3})],
-        [e.SegmentsPruned(topic_id=1, segments=[0])],
+        created if external else stored, [subscribed(positions={0: 3})], [e.SegmentsPruned(topic_id=1, segments=[0])]
     )
 
     assert dropped == state.topics["orders"].subscriptions["s"].dropped_records

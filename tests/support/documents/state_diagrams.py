@@ -54,10 +54,7 @@ def diagram(table: Mapping[State, Mapping[Event, tuple[State, tuple[Action, ...]
 
 def document() -> str:
     """Return the text of docs/state-machines.md."""
-    return TEXT.format(
-        leadership=diagram(TRANSITIONS, Role.FOLLOWING),
-        phases=diagram(PHASES, Phase.WAITING),
-    )
+    return TEXT.format(leadership=diagram(TRANSITIONS, Role.FOLLOWING), phases=diagram(PHASES, Phase.WAITING))
 
 
 if __name__ == "__main__":

@@ -56,13 +56,7 @@ class ScriptedLeader:
     """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
 
     def __init__(
-        self,
-        cluster: ScriptedCluster,
-        shard: int,
-        epoch: int,
-        *,
-        window: int = 64,
-        grants: Iterable[m.Grant] = (),
+        self, cluster: ScriptedCluster, shard: int, epoch: int, *, window: int = 64, grants: Iterable[m.Grant] = ()
     ) -> None:
         self.cluster = cluster
         self.shard = shard
@@ -96,10 +90,7 @@ class ScriptedLeader:
 
     def announce(self) -> None:
         message = m.LeaderAnnouncement(
-            shard=self.shard,
-            leader_epoch=self.epoch,
-            instance=f"node-{self.epoch}",
-            window=self.window,
+            shard=self.shard, leader_epoch=self.epoch, instance=f"node-{self.epoch}", window=self.window
         )
         self._retain(m.leader_topic(CLUSTER, self.shard), message)
         description = m.ClusterDescription(

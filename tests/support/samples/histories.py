@@ -67,6 +67,9 @@ class History(RandomLedger):
         elif self.state.tombstones and chance < 0.9885:
             topic_id, segment = next(iter(self.state.tombstones))
             self.add(e.DataDeleted(topic_id=topic_id, segments=[segment]))
+        elif chance > 0.998:
+            counts = self.state.shard_counts or (1,)
+            self.add(e.ShardsGrown(counts=(*counts, 2 * counts[-1])))
         else:
             self.add(e.LedgerTrimmed(below=self.rng.randrange(1, self.state.chunk + 2)))
 

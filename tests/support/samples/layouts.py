@@ -7,10 +7,7 @@ from headgate.model.layout import Layout, SegmentState
 
 END_OFFSET = 10
 
-_CHANGES = st.lists(
-    st.tuples(st.sampled_from(["split", "merge", "prune"]), st.integers(0, 1000)),
-    max_size=10,
-)
+_CHANGES = st.lists(st.tuples(st.sampled_from(["split", "merge", "prune"]), st.integers(0, 1000)), max_size=10)
 
 
 def change(layout: Layout, verb: str, pick: int) -> Layout:

@@ -122,11 +122,7 @@ class WrittenLedger:
             records.value.append(b"12345678"[: 8 - header_bytes(records.headers[-1])])
 
     def acknowledge(
-        self,
-        topic_id: int,
-        subscription_id: int,
-        *ranges: tuple[int, ...],
-        seek_generation: int | None = None,
+        self, topic_id: int, subscription_id: int, *ranges: tuple[int, ...], seek_generation: int | None = None
     ) -> None:
         current = self.state.subscriptions[subscription_id].seek_generation
         self.add(

@@ -110,8 +110,7 @@ class Node:
     async def consume(self, topic: str, subscription: str, kind: str = "stream") -> list[dict[str, Any]]:
         """Return what one consumer prints until it has caught up."""
         result = await self.commands.succeed(
-            *("consume", topic, subscription, "--type", kind),
-            *("--from", "earliest", "--exit-when-caught-up"),
+            *("consume", topic, subscription, "--type", kind), *("--from", "earliest", "--exit-when-caught-up")
         )
         return result.records()
 

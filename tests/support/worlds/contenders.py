@@ -30,6 +30,7 @@ from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model import entries as e
+from headgate.model.shard_map import ShardMap
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
 from shard.state.shard_state import ShardState
@@ -73,7 +74,8 @@ class Contender:
             ShardController(
                 ShardContext(
                     ledger=Ledger(self.store, shard),
-                    shards=shards,
+                    shards=lambda: ShardMap((shards,)),
+                    found_shards=lambda _: None,
                     cluster=CLUSTER,
                     instance=name,
                     elections=self.elections,

@@ -11,14 +11,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id, Permissions
 
 from bench.harness.tcp_proxy import Proxy
-from controller.leadership.election import (
-    Connected,
-    ElectionEvent,
-    Elections,
-    HolderChanged,
-    LockEvent,
-    Refused,
-)
+from controller.leadership.election import Connected, ElectionEvent, Elections, HolderChanged, LockEvent, Refused
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections

@@ -25,6 +25,7 @@ from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists
+from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
@@ -127,6 +128,12 @@ class NoOtherDaemons:
         self._world.level = max(level, self._world.level)
         return None
 
+    async def set_shards(self, shards: int, before: int) -> str | None:
+        self._world.shards = (
+            self._world.shards.grown(shards) if before == self._world.shards.shards else self._world.shards
+        )
+        return None
+
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         self._world.maintenance = self._world.maintenance.after(token, on=on) or self._world.maintenance
         return None
@@ -158,6 +165,8 @@ class OneShard:
         self.maintenance = MaintenanceRecord()
         """Of any daemon, as ZooKeeper has it."""
         self.level = 1
+        self.shards = ShardMap((1,))
+        """As ZooKeeper has them."""
         self.transfers: list[str] = []
         """Daemons to which the shard was to be transferred."""
         self.yields_to_contender = False
@@ -203,6 +212,7 @@ class OneShard:
             open_session=self.open_session,
             trim_delay_seconds=self.trim_delay_seconds,
             overview=lambda: self.overview(instance, leader),
+            shards=lambda: self.shards,
             operations=NoOtherDaemons(self, instance),
             trace_commits=self.trace_commits,
         )

@@ -277,8 +277,7 @@ class CoordinatorHarness:
     def confirm_together(self, consumer: str, released: list[tuple[int, int]], *, incarnation: int = 1) -> m.Done:
         """Confirm several revocations with one request."""
         return self.coordinator.confirm_revoked(
-            self._request(m.ConfirmRevoked, consumer, incarnation, released=released),
-            f"anonymous/client-{consumer}",
+            self._request(m.ConfirmRevoked, consumer, incarnation, released=released), f"anonymous/client-{consumer}"
         )
 
     def acknowledge(

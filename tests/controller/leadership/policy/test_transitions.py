@@ -102,8 +102,7 @@ def test_only_an_orderly_stop_commits_accepted_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "expected"),
-    [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))],
+    ("role", "expected"), [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))]
 )
 def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(
     role: Role, expected: tuple[Action, ...]

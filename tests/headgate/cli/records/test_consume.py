@@ -131,10 +131,7 @@ finally:
 
 def test_a_closed_output_pipe_ends_the_command_without_a_message(pytestconfig: pytest.Config):
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=pytestconfig.rootpath,
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=pytestconfig.rootpath
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

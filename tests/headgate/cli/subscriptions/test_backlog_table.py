@@ -3,12 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from headgate.cli.subscriptions.backlog_table import (
-    NOTES,
-    counted_lines,
-    segment_row,
-    subscription_row,
-)
+from headgate.cli.subscriptions.backlog_table import NOTES, counted_lines, segment_row, subscription_row
 from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
 

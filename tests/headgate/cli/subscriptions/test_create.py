@@ -43,10 +43,7 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [
-        (("--type", "pull"), "'pull' is not one of"),
-        (("--from", "yesterday"), "or earliest or latest"),
-    ],
+    [(("--type", "pull"), "'pull' is not one of"), (("--from", "yesterday"), "or earliest or latest")],
 )
 def test_an_invalid_option_is_rejected_without_a_request(
     words: tuple[str, ...], reason: str, invoke: Invoke, cluster: FakeCluster
