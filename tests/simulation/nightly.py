@@ -37,6 +37,9 @@ def first_failure(bug: Bug, seeds: Iterable[int]) -> tuple[int, str] | None:
             failure = failure_of(plan_of(seed))
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             if failure is not None:
+                assert not failure.kind.startswith("TypeError"), (
+                    f"{bug.sentence} It has wrong arguments: {failure.kind}"
+                )
                 return seed, failure.kind
     return None
 
