@@ -30,6 +30,7 @@ LACKS = {
     "rumqttd": {
         "sends copies of retained messages to a session": "gets_no_copies",
         "keeps a session that is to end": "session_ends",
+        "may publish the will of a client that has closed": "closing_publishes_no_will",
         "does not confirm that a filter was removed": "removed_filters|removed_only|added_only|once_after",
     },
 }
