@@ -425,9 +425,11 @@ class RecordFeed:
             self.positions[record.segment] = Offset(record.offset + 1)
 
     def give_back(self, records: Iterable[ConsumedRecord]) -> None:
-        """Count records of stopped segments as not delivered: their next holder gets them. STREAM: the last ones."""
+        """Count records as not delivered: the next holder gets them. STREAM: the last ones. Their segments stop."""
         for record in records:
             holding = self.holdings.get((record.segment, record.generation))
+            if holding is not None:
+                self.stop(holding)
             if holding is not None and record.parked_number:
                 if record.key in holding.parked:
                     parked = holding.parked[record.key]

@@ -94,6 +94,27 @@ async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged(clu
             assert leader.seen(m.ConfirmRevoked)
 
 
+async def test_what_a_run_of_a_bucket_range_had_not_begun_at_its_end_is_not_acknowledged(cluster):
+    """Its last handler ends after the later records were given back: these were read, and not skipped."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: object) -> None:
+        begun.set()
+        await ended.wait()
+
+    async with cluster.leader(grants=[grant(**LOW_HALF)]) as leader:
+        store(cluster, leader, HIGH, LOW, LOW, HIGH)
+        async with consumer(cluster) as reader:
+            running = asyncio.create_task(reader.run(handle))
+            await begun.wait()
+            await asyncio.sleep(5)
+            reader.stop()
+            await asyncio.sleep(1)
+            ended.set()
+            assert 1 == (await running).unhandled
+        assert 2 == max(a.end_offset for a in cluster.acknowledged)
+
+
 async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster):
     """Also for a whole segment that was shared before."""
     async with cluster.leader(grants=[grant(starts=[m.BucketStart(0, 8, 3)])]) as leader:
