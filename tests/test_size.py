@@ -21,13 +21,17 @@ LINES = {
     # levels 200, what an operator expects of the page 560, numbers for autoscalers 45, more shards while running 450: what
     # could not be removed for them; the aim is 51 000.
     "product": (PRODUCT, "*.py", 66_710),
-    "tools": (TOOLS, "*.py", 12_605),  # other brokers 430, a slow bucket 250, a new child 75; the aim is 8 500
+    "tools": (
+        TOOLS,
+        "*.py",
+        12_650,
+    ),  # other brokers 430, a slow bucket 250, a new child 75, a recording 45; the aim is 8 500
     # The conformance suite of clients: cases, scripted leader and drivers; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_150),
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, worlds of drawn settings and lasting faults 245,
     # more shards 400; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_670),
+    "tests": (("tests",), "*.*", 82_690),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")
