@@ -161,7 +161,7 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(ingest: In
             await observer.transport.subscribe(
                 topic_of_presence, lambda topic, payload: wills.append(m.read_presence(topic, payload))
             )
-            await observer.shards()
+            await observer.shard_map()
             await old.proxy.cut()
             await wait_until(
                 lambda: any(not each.online for each in wills), "the will of the older consumer is published"
