@@ -98,14 +98,16 @@ class ParkingProgram:
         known.add(counter)
 
     async def _resume(self, rng: random.Random) -> None:
-        client = self._world.client("operator")
-        async with client, Admin(client, timeout_seconds=10) as admin:
-            while True:
-                await asyncio.sleep(rng.choice([1, 1, 30]) * rng.random())
-                with suppress(HeadgateError):
-                    for each in await admin.parked_keys(MAIN_TOPIC, PARKED):
-                        if not each.is_resuming:
-                            await admin.resume_key(MAIN_TOPIC, PARKED, each.key)
+        while True:
+            client = self._world.client("operator")
+            with suppress(NoLeaderError):
+                async with client, Admin(client, timeout_seconds=10) as admin:
+                    while True:
+                        await asyncio.sleep(rng.choice([1, 1, 30]) * rng.random())
+                        with suppress(HeadgateError):
+                            for each in await admin.parked_keys(MAIN_TOPIC, PARKED):
+                                if not each.is_resuming:
+                                    await admin.resume_key(MAIN_TOPIC, PARKED, each.key)
 
     @property
     def is_settled(self) -> bool:
