@@ -31,7 +31,7 @@ LINES = {
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, worlds of drawn settings and lasting faults 245,
     # more shards 400; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_690),
+    "tests": (("tests",), "*.*", 82_700),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -306,7 +306,12 @@ class LedgerRules:
 
 
 def needless_move(subscription: Subscription, grantable: int, holder: str) -> str | None:
-    """Return why ``holder`` could keep what is taken from it; None: it holds more than its part, or slices are shared."""
+    """Return why ``holder`` could keep what is taken from it; None: it holds more than its part, or slices are shared.
+
+    A consumer that makes no progress loses what it holds, and gets nothing: then others may get more than their part.
+    """
+    if any(each.stalled_at_ms is not None for each in subscription.consumers.values()):
+        return None
     if grantable < len(subscription.consumers) or any(isinstance(held, BucketRange) for held in subscription.holdings):
         return None
     counts = dict.fromkeys(subscription.consumers, 0)
