@@ -198,6 +198,7 @@ performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md
 # other Spark engines, another Python, and whole runs of the trials, which `make chaos` and `make scale` play longer.
 nightly: $(DOCS_STAMP) $(SPARK_CLASSES) ## Play what `make test` leaves out: planted bugs, more examples, engines, trials; two hours
 	$(BIN)/python -m tests.simulation.nightly
+	$(BIN)/python -m tests.simulation.situations
 	$(BIN)/python -m tests.simulation --minutes 20
 	$(BIN)/pytest -q -n $(UNIT_WORKERS) --dist worksteal --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation" $(SIMULATION_TESTS)

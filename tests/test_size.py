@@ -29,9 +29,9 @@ LINES = {
     # The conformance suite of clients: cases, scripted leader and drivers; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_150),
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
-    # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, worlds of drawn settings and lasting faults 245,
-    # more shards 400; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_700),
+    # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, of feature levels and recorded ledgers 530, of
+    # more shards 410, worlds of drawn settings and lasting faults 245, situations 100; the aim is 66 000.
+    "tests": (("tests",), "*.*", 82_795),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

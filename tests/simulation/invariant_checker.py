@@ -99,6 +99,8 @@ class InvariantChecker:
     changed_batches_refused: int = 0
     quotas_exceeded: Counter[str] = field(default_factory=Counter)
     """Quota → how often a leader refused a request for it."""
+    situations: set[str] = field(default_factory=set)
+    """Which of `tests.simulation.situations` were reached."""
     device_rejections: Counter[str] = field(default_factory=Counter)
     """Reason → how many messages of devices a leader did not store."""
     source_positions: dict[tuple[int, str, int], bytes] = field(default_factory=dict)

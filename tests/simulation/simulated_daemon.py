@@ -42,6 +42,7 @@ from shard.state.steady_clock import SteadyClock
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.leadership_checker import SETTLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers
+from tests.simulation.situations import situation_of
 from tests.support.fakes.device_broker import FakeDeviceSession
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class SimulatedDaemon:
             self.simulation.checker.verdicts[event.verdict] += 1
         elif isinstance(event, events.DeviceMessageRejected):
             self.simulation.checker.device_rejections[event.reason] += 1
+        if (situation := situation_of(event)) is not None:
+            self.simulation.checker.situations.add(situation)
         if self.simulation.instruments is not None:
             self.simulation.instruments.observe(event)
 
