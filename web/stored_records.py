@@ -14,7 +14,7 @@ from typing import Final
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import segment_hash
-from headgate.reading.topic_reader import TopicReader
+from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader
 from headgate.storage.object_store import open_store
 from headgate.views.topics import TopicInfo
 from shard.access.rules import Act, Action
@@ -71,7 +71,7 @@ class StoredRecords:
                         found.append(RecordDocument(*each[:3], shown(each.key), shown(each.value), headers))
                     if len(found) == query.last:
                         return found, True
-        except TimeoutError:
+        except (TimeoutError, ObjectTooLargeError):
             return found, False
         return found, True
 

@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -39,6 +38,10 @@ MAX_ATTEMPTS: Final = 3
 """Passes that may end without a new record. Compaction replaces objects once in minutes."""
 
 log = get_logger(__name__)
+
+
+class ObjectTooLargeError(LedgerError):
+    """An object is larger than its reader wants to read."""
 
 
 class ReadPlan(NamedTuple):
@@ -166,7 +169,7 @@ class TopicReader:
     ) -> AsyncGenerator[list[LedgerRecord]]:
         """Yield the stored records of each object, the newest first. Raises like `stored`.
 
-        ``at_a_time`` chunks are read together. A larger compacted object than ``object_bytes`` ends the records.
+        ``at_a_time`` chunks are read together. Raises ObjectTooLargeError at a compacted object above ``object_bytes``.
         """
         plan = plan or await self._plan()
         for end in range(len(plan.chunks), 0, -at_a_time):
@@ -174,7 +177,9 @@ class TopicReader:
             for _, columns in reversed(await self._read_chunks(group)):
                 picked = [row for row, segment, _ in self._places(columns) if self._is_wanted(segment)]
                 yield list(self._with_key(StoredRows(columns, picked)))[::-1]
-        for item in takewhile(lambda each: each.size_bytes <= object_bytes, reversed(plan.objects)):
+        for item in reversed(plan.objects):
+            if item.size_bytes > object_bytes:
+                raise ObjectTooLargeError(f"{item.path} has {item.size_bytes} bytes, more than {object_bytes}")
             columns = await read_object(self._ledger.store, item)
             yield list(self._with_key(StoredRows(columns, range(len(columns)), item.segment)))[::-1]
 

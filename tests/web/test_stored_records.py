@@ -8,7 +8,6 @@ import aiohttp
 import msgspec
 import pytest
 
-from clients.conformance.compaction import compact
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import segment_hash
 from headgate.storage.object_store import open_store
@@ -16,6 +15,7 @@ from shard.access.rules import AccessRules, Right, Role
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.samples.status_documents import HOSTILE, topic_document
 from tests.support.servers.http_server import HttpHarness
+from trials.compaction import compact
 from web import own_loop, stored_records
 from web.access import HttpAccess, Tokens
 from web.api.documents import RecordDocument, RecordsDocument
@@ -94,6 +94,14 @@ async def test_no_stream_of_events_contains_records(harness):
     headers = {"Authorization": "Bearer consumer"}
     async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
         assert b"there is no page" in await response.content.readuntil(b"\n\n")
+
+
+async def test_a_large_object_is_not_read_and_the_answer_says_that_records_are_missing(harness, monkeypatch):
+    await compact(harness.known.ledger, 1, 2)
+    monkeypatch.setattr(stored_records, "OBJECT_BYTES", 10)
+
+    assert await found(harness) == [(1, 2), (0, 3), (0, 2)]
+    assert "headgate read prints all records" in (await harness.get(PATH, Authorization="Bearer consumer"))[2]
 
 
 async def test_a_further_reader_is_refused_and_a_slow_one_gets_what_was_found(harness, monkeypatch):

@@ -172,7 +172,7 @@ class RecordsDocument(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     records: tuple[RecordDocument, ...]
     complete: bool
-    """False: reading took too long, so there may be more in older objects."""
+    """False: reading took too long, or met a large object, so there may be more in older ones."""
 
 
 class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ def records_page(document: RecordsDocument, query: Query) -> Page:
         element("button", "Show"),
         action=f"/topics/{topic}/records",
     )
-    limit = "Older objects were not read, because that took too long; headgate read prints all records."
+    limit = "Older objects were not read, because that would take too long; headgate read prints all records."
     content = (
         table("The newest records first", COLUMNS, document.records)
         if document.records
