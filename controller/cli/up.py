@@ -84,7 +84,11 @@ class _UpOptions:
     show_default=True,
     help="Data folder: ledger, ZooKeeper, logs, client.toml. Created if missing.",
 )
-@click.option("--shards", type=click.IntRange(1, 1024), help="Number of shards; fixed by the first start. [default: 4]")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 1024),
+    help="Number of shards at the first start; then see cluster set-shards. [default: 4]",
+)
 @click.option("--mqtt-port", type=_PORT, help="MQTT port; 0: any free port. [default: as last time, or 1883 if free]")
 @click.option(
     "--zookeeper-port", type=_PORT, help="ZooKeeper port; 0: any free port. [default: as last time, or 2181 if free]"

@@ -153,7 +153,7 @@ async def require_shards(store: Store, shards: int) -> None:
     if found and found[-1] >= shards:
         raise ConfigError(
             f"cluster.shards is {shards}, but the ledger has shard {found[-1]}: it was written by a cluster with more "
-            "shards. Use the number of that cluster, and another cluster.name if this one was fixed in ZooKeeper",
+            "shards. Use the number of that cluster, and another cluster.name if this one is stored in ZooKeeper",
         )
 
 

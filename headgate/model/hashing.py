@@ -26,5 +26,5 @@ def key_bucket(key: bytes, buckets: int) -> int:
 
 
 def shard_of(topic: str, shards: int) -> int:
-    """Return the shard of ``topic``: the hash of its name modulo the fixed number of shards."""
+    """Return the shard of ``topic``: the hash of its name modulo a number of shards that the cluster has had."""
     return key_hash(topic.encode()) % shards
