@@ -33,11 +33,7 @@ class PlannedFault:
 
 
 def plan(
-    kinds: Sequence[FaultKind],
-    *,
-    seconds: float,
-    rest_seconds: float,
-    shuffle: Callable[[list[FaultKind]], None],
+    kinds: Sequence[FaultKind], *, seconds: float, rest_seconds: float, shuffle: Callable[[list[FaultKind]], None]
 ) -> list[PlannedFault]:
     """Return the faults that fit into ``seconds``; ``shuffle`` orders a list in place."""
     planned: list[PlannedFault] = []

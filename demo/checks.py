@@ -82,7 +82,7 @@ def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
                     "stored twice",
                     f"{record.key} #{record.counter} at {before.segment}:{before.offset} "
                     f"and {record.segment}:{record.offset}",
-                ),
+                )
             )
     return found
 
@@ -205,7 +205,7 @@ def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscripti
                     segment.parents,
                     (granted[segment_id] - segment.created_at_ms) / 1000,
                     None if last is None else (granted[segment_id] - max(last, segment.created_at_ms)) / 1000,
-                ),
+                )
             )
     return found
 

@@ -26,14 +26,7 @@ class Value(msgspec.Struct):
 _VALUE: msgspec.json.Decoder[Value] = msgspec.json.Decoder(Value)
 
 
-async def consume(
-    config: Path,
-    topic: str,
-    subscription: str,
-    kind: SubscriptionType,
-    name: str,
-    out: Path,
-) -> None:
+async def consume(config: Path, topic: str, subscription: str, kind: SubscriptionType, name: str, out: Path) -> None:
     """Consume until SIGTERM, then close the consumer."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,12 +34,7 @@ async def consume(
     handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         async with Consumer(
-            load_client_config(config),
-            topic=topic,
-            subscription=subscription,
-            type=kind,
-            name=name,
-            start="earliest",
+            load_client_config(config), topic=topic, subscription=subscription, type=kind, name=name, start="earliest"
         ) as consumer:
             receiving = asyncio.create_task(
                 _receive(consumer, handle, acknowledges=kind != SubscriptionType.CHECKPOINT)
@@ -79,14 +67,7 @@ async def _receive(consumer: Consumer, handle: int, *, acknowledges: bool) -> No
 @click.option("--type", "kind", type=click.Choice(SubscriptionType, case_sensitive=False), required=True)
 @click.option("--name", required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(
-    config: Path,
-    topic: str,
-    subscription: str,
-    kind: SubscriptionType,
-    name: str,
-    out: Path,
-) -> None:
+def main(config: Path, topic: str, subscription: str, kind: SubscriptionType, name: str, out: Path) -> None:
     """Consume TOPIC and record every delivery in a file."""
     asyncio.run(consume(config, topic, subscription, kind, name, out))
 

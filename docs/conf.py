@@ -17,13 +17,7 @@ project = "headgate"
 copyright = "the headgate authors"  # noqa: A001 - Sphinx's name
 release = version = metadata.version("headgate")
 
-extensions = [
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx_click",
-    "sphinx_design",
-    "sitebuild.extension",
-]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_design", "sitebuild.extension"]
 root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",

@@ -21,13 +21,10 @@ LINES = {
     # levels 200, what an operator expects of the page 560, numbers for autoscalers 45, more shards while running 450: what
     # could not be removed for them; the aim is 51 000.
     "product": (PRODUCT, "*.py", 66_710),
-    "tools": (
-        TOOLS,
-        "*.py",
-        12_650,
-    ),  # other brokers 430, a slow bucket 250, a new child 75, a recording 45; the aim is 8 500
+    # Other brokers 430, a slow bucket 250, a new child 75, a recording 45; the aim is 8 500.
+    "tools": (TOOLS, "*.py", 12_685),
     # The conformance suite of clients: cases, scripted leader and drivers; a broker for FastStream; examples.
-    "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_150),
+    "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_115),
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, of feature levels and recorded ledgers 530, of
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 100; the aim is 66 000.
@@ -120,7 +117,9 @@ def test_functions_are_short() -> None:
 
 def test_classes_have_few_attributes_and_those_with_more_do_not_grow() -> None:
     found: dict[str, int] = {}
-    for path in (path for folder in (*PRODUCT, "trials") for path in (ROOT / folder).rglob("*.py")):
+    for path in (
+        path for folder in (*PRODUCT, *LINES["adoption"][0], "trials") for path in (ROOT / folder).rglob("*.py")
+    ):
         source = path.read_text()
         if len(set(OF_SELF.findall(source))) <= ATTRIBUTES:
             continue  # Most modules: a syntax tree of all takes seconds.

@@ -106,12 +106,7 @@ class _Drain:
         """Store ``count`` records, and return once they are durable."""
         records = [m.Record(b"key-%d" % number, b"value", 0) for number in range(count)]
 
-        await self._ask(
-            m.ProduceBatch(
-                topic=self._topic,
-                records=records,
-            )
-        )
+        await self._ask(m.ProduceBatch(topic=self._topic, records=records))
 
     async def _join(self, name: str) -> int:
         """Register the one consumer of a subscription; return the generation of its grant."""

@@ -225,9 +225,4 @@ def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> M
     return Measurement(totals["stop"] / totals["ours"], parts)
 
 
-BENCHMARK = Benchmark(
-    unit="times the unread time of the eager protocol",
-    goal=7,
-    better="higher",
-    measure=measure,
-)
+BENCHMARK = Benchmark(unit="times the unread time of the eager protocol", goal=7, better="higher", measure=measure)

@@ -146,10 +146,7 @@ class Hostile:
         gone = m.Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
         deletes = m.DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
         forged = m.ProduceBatch(
-            topic=TOPIC,
-            records=[m.Record(b"k", b"forged", 0)],
-            producer_id=self._rng.getrandbits(63),
-            sequence=0,
+            topic=TOPIC, records=[m.Record(b"k", b"forged", 0)], producer_id=self._rng.getrandbits(63), sequence=0
         )
         lies = {
             "leader": (m.leader_topic(cluster, 0), m.encode(leader)),

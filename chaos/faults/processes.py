@@ -127,11 +127,4 @@ def spark_group(fault: Fault) -> int:
     return spark.pid
 
 
-FAULTS: tuple[type[Fault], ...] = (
-    LeaderKilled,
-    LeaderFrozen,
-    RollingUpgrade,
-    ConsumerKilled,
-    SparkFrozen,
-    SparkKilled,
-)
+FAULTS: tuple[type[Fault], ...] = (LeaderKilled, LeaderFrozen, RollingUpgrade, ConsumerKilled, SparkFrozen, SparkKilled)

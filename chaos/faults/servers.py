@@ -97,10 +97,4 @@ class QuorumLost(Fault):
         await asyncio.gather(*(server.start() for server in self._stopped))
 
 
-FAULTS: tuple[type[Fault], ...] = (
-    BrokerRestarted,
-    BrokerEmptied,
-    BrokerKilled,
-    ZooKeeperLeaderKilled,
-    QuorumLost,
-)
+FAULTS: tuple[type[Fault], ...] = (BrokerRestarted, BrokerEmptied, BrokerKilled, ZooKeeperLeaderKilled, QuorumLost)

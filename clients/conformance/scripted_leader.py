@@ -15,27 +15,25 @@ batch without an epoch, more batches in flight than the window.
 
 import asyncio
 import itertools
-import time
 from collections import defaultdict, deque
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
 
 import msgspec
 
 from clients.conformance.case_runner import CaseFailedError, Step, as_bytes, difference
-from clients.conformance.compaction import compact
-from controller.chunk_writer.builder import ChunkBuilder
+from clients.conformance.scripted_ledger import ScriptedLedger
 from controller.local.embedded import EmbeddedBroker
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
-from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
 from headgate.protocol.mqtt_topics import sender_of_request
-from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
+from trials.compaction import compact
 
 TOPIC_ID, SUBSCRIPTION_ID, PRODUCER_ID = 2**62 + 1, 2**61 + 3, 2**63 - 1000
 PART_BYTES = 40
@@ -84,20 +82,29 @@ class ScriptedServer:
             raise CaseFailedError("; ".join(self.leader.broken))
 
 
+@dataclass
+class Given:
+    """What the step ``set`` of a case changes."""
+
+    segments: list[int] = field(default_factory=lambda: [0])
+    window: int = 8
+    protocol: int = m.PROTOCOL_VERSION
+    term_id: int = 2**63 - 77
+    policy: DeliveryPolicy = DeliveryPolicy()  # noqa: RUF009 - frozen
+    parts: bool = False
+    """Whether messages are sent in parts."""
+    surplus: bool = False
+    """Whether messages have a field of a later version."""
+
+
 class Leader:
     def __init__(self, cluster: str, folder: Path, port: int) -> None:
-        self.cluster, self.folder = cluster, folder
-        self.store = open_store(folder.as_uri())
+        self.cluster, self.given = cluster, Given()
+        self.ledger = ScriptedLedger(folder, TOPIC_ID)
         self.transport = MqttTransport("127.0.0.1", port, f"{cluster}-leader")
-        self.epoch, self.term_id, self.window, self.protocol = 1, 2**63 - 77, 8, m.PROTOCOL_VERSION
-        self.head, self.ledger_id = 0, ""
-        self.parts, self.surplus = False, False
-        self.segments = [0]
-        self.next_offset: dict[int, int] = defaultdict(int)
-        self.stored: list[str] = []
+        self.epoch, self.ledger_id = 1, ""
         self.producers: dict[int, Identity] = {}
         self.grants: list[m.Grant] = []
-        self.policy = DeliveryPolicy()
         self.script: dict[str, deque[str]] = defaultdict(deque)
         self.seen: list[dict[str, Any]] = []
         self.held: list[tuple[str, m.Request]] = []
@@ -108,7 +115,7 @@ class Leader:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        self.ledger_id = await claim_ledger_id(self.store, str(self.folder))
+        self.ledger_id = await claim_ledger_id(self.ledger.store, str(self.ledger.folder))
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
         await self.transport.subscribe(m.requests_filter(self.cluster, 0), self._on_request)
@@ -118,9 +125,9 @@ class Leader:
 
     def _announce(self, epoch: int) -> None:
         described = m.ClusterDescription(
-            protocol=self.protocol, shards=1, ledger_url=self.folder.as_uri(), ledger_id=self.ledger_id
+            protocol=self.given.protocol, shards=1, ledger_url=self.ledger.folder.as_uri(), ledger_id=self.ledger_id
         )
-        announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.window)
+        announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.given.window)
         self._publish(m.cluster_topic(self.cluster), described, retain=True)
         self._publish(m.leader_topic(self.cluster, 0), announced, retain=True)
 
@@ -128,9 +135,9 @@ class Leader:
 
     def _publish(self, topic: str, message: msgspec.Struct, *, retain: bool = False) -> None:
         payload = m.encode(message)
-        if self.surplus:
+        if self.given.surplus:
             payload = msgspec.msgpack.encode(msgspec.msgpack.decode(payload) | {"of-a-later-version": [1]})
-        if not self.parts or retain or len(payload) <= PART_BYTES or topic.endswith("/head"):
+        if not self.given.parts or retain or len(payload) <= PART_BYTES or topic.endswith("/head"):
             self.transport.publish(topic, payload, retain=retain)
             return
         pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
@@ -167,7 +174,7 @@ class Leader:
         verdict = cast("m.Verdict", word) if word in get_args(m.Verdict) else None
         stale = request.leader_epoch not in (None, self.epoch)
         if isinstance(request.body, m.DescribeLeader):
-            answer: m.AnyReplyBody = m.LeaderReply(instance="scripted", window=self.window)
+            answer: m.AnyReplyBody = m.LeaderReply(instance="scripted", window=self.given.window)
         elif verdict is not None or stale:
             answer = m.Rejected(verdict=verdict or "not_leader", reason=f"scripted {verdict or 'not_leader'}")
         else:
@@ -185,8 +192,8 @@ class Leader:
             self.broken.append("a batch states no leader_epoch")
         keys = {(each.get("producer_id"), each["producer_epoch"], each["sequence"]) for each in self.seen_of("produce")}
         in_flight = {key for key in keys if key[:2] == (batch.producer_id, batch.producer_epoch)} - self._answered
-        if len(in_flight) > self.window:
-            self.broken.append(f"{len(in_flight)} batches are in flight, and the window is {self.window}")
+        if len(in_flight) > self.given.window:
+            self.broken.append(f"{len(in_flight)} batches are in flight, and the window is {self.given.window}")
 
     def _execute(self, address: str, body: m.AnyRequestBody) -> m.AnyReplyBody:
         match body:
@@ -200,15 +207,15 @@ class Leader:
                     topic_id=TOPIC_ID,
                     subscription_id=SUBSCRIPTION_ID,
                     grants=self.grants,
-                    head=self.head,
+                    head=self.ledger.head,
                     blocked=0,
                     heartbeat_interval_seconds=0.5,
-                    term_id=self.term_id,
-                    policy=self.policy,
+                    term_id=self.given.term_id,
+                    policy=self.given.policy,
                 )
             case m.Heartbeat():
                 return m.HeartbeatReply(
-                    head=self.head, blocked=0, stable=True, term_id=self.term_id, policy=self.policy
+                    head=self.ledger.head, blocked=0, stable=True, term_id=self.given.term_id, policy=self.given.policy
                 )
             case m.AcknowledgeBatch():
                 return m.Acknowledged()
@@ -255,35 +262,19 @@ class Leader:
 
     def write(self, records: list[m.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
         """Write a chunk and announce it."""
-        builder, width = ChunkBuilder(), 0x10000 // len(self.segments)
-        first, rows = dict(self.next_offset), builder.records
-        for index, record in enumerate(records):
-            own = self.segments[segment_hash(record.key) // width] if segment is None else segment
-            values = TOPIC_ID, own, self.next_offset[own], record.timestamp_ms, record.key, record.value
-            names = "topic_id", "segment", "offset", "timestamp_ms", "key", "value"
-            for name, value in zip(names, values, strict=True):
-                getattr(rows, name).append(value)
-            rows.headers.append((headers or {}).get(index, ()))
-            self.next_offset[own] += 1
-            self.stored.append(record.value.decode(errors="replace"))
-        self.head += 1
-        data = builder.encode(
-            shard=0, number=self.head, leader_epoch=self.epoch, at_ms=time.time_ns() // 1_000_000, term_id=self.term_id
+        placements = self.ledger.write(
+            records,
+            headers or {},
+            segments=self.given.segments,
+            segment=segment,
+            epoch=self.epoch,
+            term_id=self.given.term_id,
         )
-        path = self.folder / chunk_path(0, self.head)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_bytes(data)
-        path.with_suffix(".new").rename(path)
         self.announce_head()
-        bounds = {own: (at * width, (at + 1) * width - 1) for at, own in enumerate(self.segments)}
-        return [
-            Placement(own, *bounds.get(own, (0, 0xFFFF)), first.get(own, 0), end - first.get(own, 0))
-            for own, end in self.next_offset.items()
-            if end > first.get(own, 0)
-        ]
+        return placements
 
     def announce_head(self) -> None:
-        message = m.HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.head)
+        message = m.HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.ledger.head)
         self._publish(m.head_topic(self.cluster, 0), message)
 
     # Steps of cases
@@ -292,9 +283,9 @@ class Leader:
         return [each for each in self.seen if each["request"] == kind and difference(where or {}, each) is None]
 
     async def do_set(self, step: Step, _: float) -> None:
-        """Set attributes: ``segments``, ``window``, ``parts``, ``surplus``, ``protocol``, ``term_id``, ``policy``."""
+        """Set attributes of `Given`."""
         for name, value in step["to"].items():
-            setattr(self, name, DeliveryPolicy(**value) if name == "policy" else value)
+            setattr(self.given, name, DeliveryPolicy(**value) if name == "policy" else value)
         if {"window", "protocol"} & set(step["to"]):
             self._announce(self.epoch)
 
@@ -343,7 +334,7 @@ class Leader:
 
     async def do_stored(self, _: Step, __: float) -> list[str]:
         """Answer with the values that are stored, in order."""
-        return self.stored
+        return self.ledger.stored
 
     async def do_new_term(self, step: Step, _: float) -> None:
         """Begin the next term; ``forged``: only announce one, as any client could."""
@@ -383,19 +374,19 @@ class Leader:
     async def do_store(self, step: Step, _: float) -> None:
         """Store records in a segment, as another producer would; ``skip`` leaves out offsets."""
         segment = step.get("segment", 0)
-        self.next_offset[segment] = step.get("offset", self.next_offset[segment])
+        self.ledger.next_offset[segment] = step.get("offset", self.ledger.next_offset[segment])
         records = [m.Record(as_bytes(each.get("key", "k")), as_bytes(each["value"]), 1) for each in step["records"]]
         self.write(records, segment=segment)
 
     async def do_damage(self, _: Step, __: float) -> None:
         """Flip a bit of the newest chunk's middle."""
-        path = self.folder / chunk_path(0, self.head)
+        path = self.ledger.folder / chunk_path(0, self.ledger.head)
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
     async def do_trim(self, step: Step, _: float) -> None:
         """Compact chunks, and delete them."""
-        await compact(Ledger(self.store, 0), step["first"], step["last"])
+        await compact(Ledger(self.ledger.store, 0), step["first"], step["last"])
         for number in range(step["first"], step["last"] + 1):
-            await self.store.delete(chunk_path(0, number))
+            await self.ledger.store.delete(chunk_path(0, number))

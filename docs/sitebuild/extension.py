@@ -40,9 +40,7 @@ REFERENCES: Mapping[str, Callable[[], str]] = {
 LISTS_ITS_FOLDER = "docs/decisions/README"
 PLAIN_LANGUAGES = ("hex", "regex")
 
-DOCSTRINGS = Config(
-    napoleon_numpy_docstring=False,
-)
+DOCSTRINGS = Config(napoleon_numpy_docstring=False)
 
 log = logging.getLogger(__name__)
 

@@ -59,10 +59,10 @@ async def main(url: str) -> None:
 
 def test_everything_is_imported_and_each_kind_of_object_is_read(tmp_path: Path) -> None:
     """A compacted range, a chunk that arro3 wrote, and one that pyarrow wrote."""
-    from clients.conformance.compaction import compact  # noqa: PLC0415
     from headgate.ledger.ledger import Ledger  # noqa: PLC0415
     from headgate.storage.object_store import open_store  # noqa: PLC0415
     from tests.support.samples.ledgers import WrittenLedger  # noqa: PLC0415
+    from trials.compaction import compact  # noqa: PLC0415
 
     written = WrittenLedger(tmp_path)
     topic_id = written.topic()

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from clients.conformance.compaction import compact
 from controller.leadership.policy.feature_levels import supported
 from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
@@ -64,6 +63,7 @@ from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
+from trials.compaction import compact
 
 KEYS = 12
 KINDS = {STREAM: "STREAM", QUEUE: "QUEUE", DELETED: "CHECKPOINT"}

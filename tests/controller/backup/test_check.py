@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from clients.conformance.compaction import compact, compacted_objects
 from controller.backup.check import CheckedShard, check_shard, missing_numbers
 from controller.backup.copy import copy_shard
 from headgate.errors import LedgerError
@@ -14,6 +13,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
+from trials.compaction import compact, compacted_objects
 
 FACTS = "compacted/shard=0000/000000000001-000000000008-0-a/facts.parquet"
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.conformance.compaction import compact, compacted_objects
 from controller.backup.check import check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -17,6 +16,7 @@ from headgate.model import entries as e
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
 from tests.support.whole_state import everything
+from trials.compaction import compact, compacted_objects
 
 
 def nothing(_done: int, _total: int) -> None:

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from clients.conformance.compaction import compact
 from controller.cluster.config import LedgerIdentity
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, StoreUnavailableError
@@ -17,6 +16,7 @@ from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore, Fault
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
+from trials.compaction import compact
 
 pytestmark = pytest.mark.looptime
 

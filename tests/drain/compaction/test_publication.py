@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 
-from clients.conformance.compaction import compacted_objects
 from controller.backup.check import check_shard
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
@@ -15,6 +14,7 @@ from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, 
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from tests.support.fakes.memory_ledger import LedgerInMemory
+from trials.compaction import compacted_objects
 
 DELAY_SECONDS = 12 * 3600.0
 LIMIT_SECONDS = ORPHAN_MAX_AGE_SECONDS / 2

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from clients.conformance.compaction import compact
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, decode_compacted, manifest_path, read_manifest
@@ -23,6 +22,7 @@ from headgate.reading.stored_rows import Rows
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.waiting import until
+from trials.compaction import compact
 
 pytestmark = pytest.mark.looptime
 RECORDS_A_CHUNK = 3

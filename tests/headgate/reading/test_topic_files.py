@@ -2,10 +2,10 @@
 
 import pytest
 
-from clients.conformance.compaction import compact
 from headgate.errors import ObjectMissingError
 from headgate.reading.topic_files import StoredObjects, list_objects, select_files, topic_files
 from tests.support.samples.positioned_ledger import LedgerWithPositions
+from trials.compaction import compact
 
 pytestmark = pytest.mark.looptime
 

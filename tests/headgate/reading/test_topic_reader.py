@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
@@ -19,6 +18,7 @@ from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
+from trials.compaction import compact
 
 pytestmark = pytest.mark.looptime
 

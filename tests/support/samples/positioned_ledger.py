@@ -2,7 +2,6 @@
 
 from hypothesis import strategies as st
 
-from clients.conformance.compaction import compact
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -11,6 +10,7 @@ from headgate.reading.time_lookup import positions_at
 from shard.requests.topic_commands import describe
 from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore
+from trials.compaction import compact
 
 Step = int | str
 """The segment of a new record, or "split"."""
