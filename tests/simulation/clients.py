@@ -46,11 +46,8 @@ class DeviceClients:
         self.published: dict[bytes, list[int]] = defaultdict(list)
         """Key → counters with a PUBACK that the broker keeps."""
         self.on = True
-        self.switches = 0
         self.retain = 0.0
         """Probability that a publication is retained by the broker."""
-        self.discarded = 0
-        """Publications that the broker discarded."""
         self._on_switch = on_switch
         self._pause = pause
         self._session = f"headgate:{cluster}:shard:{shard}:topic:1:"
@@ -80,7 +77,6 @@ class DeviceClients:
         if on != self.on:
             # A subscription that still exists may be about to be removed: the first publication proves nothing.
             self.on, self._subscribed_publications = on, 0
-            self.switches += 1
             self._on_switch()
 
     async def publish(self) -> None:
@@ -100,8 +96,6 @@ class DeviceClients:
                     self._subscribed_publications += self.on
                 elif self._subscribed_publications >= 2:
                     raise InvariantViolationError(f"{key!r} #{len(counters)} has a PUBACK, and the broker discarded it")
-                else:
-                    self.discarded += 1
                 if self._rng.random() < DROP_PROBABILITY:
                     # The leader accepts it, but its PUBACK is lost: the broker delivers it again.
                     await asyncio.sleep(self._rng.uniform(0, 0.01))

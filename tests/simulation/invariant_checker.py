@@ -84,7 +84,6 @@ class InvariantChecker:
     """Tokens of commands that were reported as not executed."""
     executed_tokens: set[str] = field(default_factory=set)
     seeks: int = 0
-    deletions: int = 0
     duplicate_device_records: set[tuple[str, int, int]] = field(default_factory=set)
     """(topic, segment, offset) of device records that repeat an earlier one."""
     weight_changes: int = 0
@@ -199,8 +198,6 @@ class InvariantChecker:
                 self._record_seek(state, entry)
             case e.ConsumerRegistered():
                 self._check_registration(state, entry)
-            case e.SubscriptionDeleted():
-                self.deletions += 1
         self.rules.check_after(state, entry)
 
     def _check_name(self, state: ShardState, entry: e.TopicCreated | e.TopicImported) -> None:

@@ -54,9 +54,6 @@ class LeadershipChecker:
     knows_writers: bool = True
     """Whether chunks are reported as they are written, and not when a disk makes them durable."""
     unreachable_seconds: float = UNREACHABLE_SECONDS
-    descriptions: int = 0
-    even_after_seconds: float = 0.0
-    """How long after the end of all faults shards became even."""
     slowest_send_seconds: float = 0.0
     """In a calm world, from the call of `send` to the outcome."""
     started_at: dict[str, float] = field(default_factory=dict)
@@ -107,7 +104,6 @@ class LeadershipChecker:
 
     def check_description(self, described: Sequence[ShardInfo], counts: Sequence[int]) -> None:
         """Check what an operator reads about the leaders (rule 4). ``counts``: numbers of shards so far."""
-        self.descriptions += 1
         if [each.shard for each in described] not in [list(range(shards)) for shards in counts]:
             raise InvariantViolationError(f"the cluster has {counts} shards and is described with {described}")
         for each in described:

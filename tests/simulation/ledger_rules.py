@@ -63,8 +63,6 @@ class LedgerRules:
     """When a daemon last continued after a freeze, in which it ended no revocation."""
     clock_set_at: float = -math.inf
     """When the clock of a leader was last set wrong, for some seconds: ages are too high by a step then."""
-    deletions: int = 0
-    """Number of chunks whose deletion was checked."""
     holdings: HoldingRules = field(default_factory=HoldingRules)
     producers: ProducerRules = field(default_factory=ProducerRules)
     _replaced: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
@@ -282,7 +280,6 @@ class LedgerRules:
         """Check the deletion of a chunk with these entries."""
         if any(isinstance(entry, e.TermStarted) for entry in entries):
             raise InvariantViolationError(f"chunk {number} of shard {shard} is the first of a term, and was deleted")
-        self.deletions += 1
         through = self._compacted_long_enough(shard, at_ms)
         if number > through:
             raise InvariantViolationError(

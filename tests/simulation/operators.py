@@ -208,7 +208,6 @@ class Operators:
             if loop.time() - began > EVEN_SECONDS:
                 raise InvariantViolationError(f"{EVEN_SECONDS:g} s after all faults ended, {problem}")
             await asyncio.sleep(1)
-        self._world.checker.leadership.even_after_seconds = loop.time() - began
         if not self._world.plan.clustered:
             return
         epochs = self._epochs()

@@ -7,8 +7,10 @@ import tomllib
 from collections.abc import Awaitable
 from typing import Any
 
+import psutil
 import pytest
 
+from drain.service.program import NICENESS
 from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
@@ -251,6 +253,7 @@ async def test_ingestion_continues_without_spark_and_children_are_released_after
     await node.commands.succeed("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
 
     spark = await node.process("drain.service")
+    assert spark.nice() == min(19, psutil.Process().nice() + NICENESS), "clients wait for the daemon"
     loop = asyncio.get_running_loop()
     killed_at = loop.time()
     spark.kill()
