@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self, cast, get_args
 import msgspec
 
 from clients.conformance.case_runner import CaseFailedError, Step, as_bytes, difference
-from clients.conformance.scripted_ledger import ScriptedLedger
+from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
 from controller.local.embedded import EmbeddedBroker
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger
@@ -32,19 +32,13 @@ from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
 from headgate.protocol import messages as m
 from headgate.protocol.mqtt_topics import sender_of_request
+from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
 from trials.compaction import compact
 
 TOPIC_ID, SUBSCRIPTION_ID, PRODUCER_ID = 2**62 + 1, 2**61 + 3, 2**63 - 1000
 PART_BYTES = 40
 BOTH_WORDS = 2
-
-
-class Identity:
-    def __init__(self, epoch: int, token: str, previous: int | None) -> None:
-        self.epoch, self.token, self.previous = epoch, token, previous
-        self.batches: list[tuple[bytes, m.Committed]] = []
-        """Content and answer, by sequence."""
 
 
 class ScriptedServer:
@@ -78,8 +72,8 @@ class ScriptedServer:
 
     async def end(self) -> None:
         await self.leader.transport.__aexit__(None, None, None)
-        if self.leader.broken:
-            raise CaseFailedError("; ".join(self.leader.broken))
+        if self.leader.producers.broken:
+            raise CaseFailedError("; ".join(self.leader.producers.broken))
 
 
 @dataclass
@@ -100,22 +94,22 @@ class Given:
 class Leader:
     def __init__(self, cluster: str, folder: Path, port: int) -> None:
         self.cluster, self.given = cluster, Given()
-        self.ledger = ScriptedLedger(folder, TOPIC_ID)
+        self.folder, self.store = folder, open_store(folder.as_uri())
+        self.ledger = ScriptedLedger(TOPIC_ID, self._save)
         self.transport = MqttTransport("127.0.0.1", port, f"{cluster}-leader")
         self.epoch, self.ledger_id = 1, ""
-        self.producers: dict[int, Identity] = {}
+        self.producers = ScriptedProducers(self._store, PRODUCER_ID)
         self.grants: list[m.Grant] = []
         self.script: dict[str, deque[str]] = defaultdict(deque)
         self.seen: list[dict[str, Any]] = []
         self.held: list[tuple[str, m.Request]] = []
-        self.broken: list[str] = []
         self._answered: set[tuple[int, int, int]] = set()
         self._part_numbers = itertools.count(1)
         self._registration: tuple[str, m.RegisterConsumer] | None = None
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        self.ledger_id = await claim_ledger_id(self.ledger.store, str(self.ledger.folder))
+        self.ledger_id = await claim_ledger_id(self.store, str(self.folder))
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
         await self.transport.subscribe(m.requests_filter(self.cluster, 0), self._on_request)
@@ -125,7 +119,7 @@ class Leader:
 
     def _announce(self, epoch: int) -> None:
         described = m.ClusterDescription(
-            protocol=self.given.protocol, shards=1, ledger_url=self.ledger.folder.as_uri(), ledger_id=self.ledger_id
+            protocol=self.given.protocol, shards=1, ledger_url=self.folder.as_uri(), ledger_id=self.ledger_id
         )
         announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.given.window)
         self._publish(m.cluster_topic(self.cluster), described, retain=True)
@@ -189,18 +183,20 @@ class Leader:
         batch = request.body
         assert isinstance(batch, m.ProduceBatch)
         if request.leader_epoch is None:
-            self.broken.append("a batch states no leader_epoch")
+            self.producers.broken.append("a batch states no leader_epoch")
         keys = {(each.get("producer_id"), each["producer_epoch"], each["sequence"]) for each in self.seen_of("produce")}
         in_flight = {key for key in keys if key[:2] == (batch.producer_id, batch.producer_epoch)} - self._answered
         if len(in_flight) > self.given.window:
-            self.broken.append(f"{len(in_flight)} batches are in flight, and the window is {self.given.window}")
+            self.producers.broken.append(
+                f"{len(in_flight)} batches are in flight, and the window is {self.given.window}"
+            )
 
     def _execute(self, address: str, body: m.AnyRequestBody) -> m.AnyReplyBody:
         match body:
             case m.OpenProducer():
-                return self._open(body)
+                return self.producers.open(body)
             case m.ProduceBatch():
-                return self._produce(body)
+                return self.producers.produce(body)
             case m.RegisterConsumer():
                 self._registration = (address, body)
                 return m.Registered(
@@ -223,42 +219,18 @@ class Leader:
                 return m.DeliveriesBegun()
         return m.Done()
 
-    def _open(self, body: m.OpenProducer) -> m.AnyReplyBody:
-        known = self.producers.get(body.producer_id or 0)
-        if body.producer_id is not None and known is None and not body.accept_new:
-            return m.Rejected(verdict="forgotten", reason="unknown producer")
-        number = body.producer_id if known and body.producer_id else PRODUCER_ID + len(self.producers)
-        if known is None:
-            repeated = [each for each, identity in self.producers.items() if identity.token == body.token]
-            number = repeated[0] if repeated else number
-            known = self.producers.get(number)
-        if known is None or known.token != body.token:
-            previous = None if known is None else len(known.batches)
-            self.producers[number] = Identity(0 if known is None else known.epoch + 1, body.token, previous)
-        identity = self.producers[number]
-        return m.ProducerIdentity(
-            producer_id=number, producer_epoch=identity.epoch, previous_next_sequence=identity.previous
-        )
-
-    def _produce(self, batch: m.ProduceBatch) -> m.AnyReplyBody:
-        identity = self.producers.get(batch.producer_id or 0)
-        sequence = batch.sequence or 0
-        if identity is None:
-            return m.Rejected(verdict="forgotten", reason="unknown producer")
-        if batch.producer_epoch < identity.epoch:
-            return m.Rejected(verdict="fenced", reason="an older epoch")
-        if batch.producer_epoch > identity.epoch or sequence > len(identity.batches):
-            return m.Rejected(verdict="out_of_order", reason=f"sequence {len(identity.batches)} is next")
-        content = m.encode(batch)
-        if sequence < len(identity.batches):
-            if identity.batches[sequence][0] != content:
-                self.broken.append(f"sequence {sequence} was sent with other content")
-            return msgspec.structs.replace(identity.batches[sequence][1], duplicate=True)
-        answer = m.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
-        identity.batches.append((content, answer))
-        return answer
-
     # The ledger
+
+    def _save(self, path: str, data: bytes) -> None:
+        """Store a chunk at once: readers see all of it or nothing."""
+        new = self.folder / "chunk.new"
+        new.write_bytes(data)
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new.rename(target)
+
+    def _store(self, batch: m.ProduceBatch) -> m.Committed:
+        return m.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
 
     def write(self, records: list[m.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
         """Write a chunk and announce it."""
@@ -334,7 +306,7 @@ class Leader:
 
     async def do_stored(self, _: Step, __: float) -> list[str]:
         """Answer with the values that are stored, in order."""
-        return self.ledger.stored
+        return [value.decode(errors="replace") for value in self.ledger.stored]
 
     async def do_new_term(self, step: Step, _: float) -> None:
         """Begin the next term; ``forged``: only announce one, as any client could."""
@@ -343,7 +315,7 @@ class Leader:
         self._announce(self.epoch + 5 * bool(step.get("forged")))
 
     async def do_forget_producers(self, _: Step, __: float) -> None:
-        self.producers.clear()
+        self.producers.known.clear()
 
     async def do_grant(self, step: Step, _: float) -> None:
         """Grant segments: with the next registration, or by a push if ``push``."""
@@ -380,13 +352,13 @@ class Leader:
 
     async def do_damage(self, _: Step, __: float) -> None:
         """Flip a bit of the newest chunk's middle."""
-        path = self.ledger.folder / chunk_path(0, self.ledger.head)
+        path = self.folder / chunk_path(0, self.ledger.head)
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
     async def do_trim(self, step: Step, _: float) -> None:
         """Compact chunks, and delete them."""
-        await compact(Ledger(self.ledger.store, 0), step["first"], step["last"])
+        await compact(Ledger(self.store, 0), step["first"], step["last"])
         for number in range(step["first"], step["last"] + 1):
-            await self.ledger.store.delete(chunk_path(0, number))
+            await self.store.delete(chunk_path(0, number))

@@ -62,7 +62,7 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
         places = [await delivery for delivery in deliveries]
 
     found = {}
-    for number in range(1, cluster.head + 1):
+    for number in range(1, cluster.ledger.head + 1):
         data = cluster.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
         for row in record_rows(decode_records(data, shard=0, number=number)[1]):
             found[row["key"]] = (row["segment"], row["offset"])

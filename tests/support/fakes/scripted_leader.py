@@ -15,18 +15,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeVar, get_args
 
-from controller.chunk_writer.builder import ChunkBuilder
+from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
 from headgate.client.connection import Client
 from headgate.client.producer import Producer
-from headgate.ledger.paths import chunk_folder, chunk_name
-from headgate.model.entries import Placement
-from headgate.model.hashing import segment_hash
-from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
@@ -42,14 +37,6 @@ BodyT = TypeVar("BodyT", bound=m.RequestBody)
 def now_ms() -> int:
     """Return the loop's time as a wall clock."""
     return int(asyncio.get_running_loop().time() * 1000) + 1_700_000_000_000
-
-
-@dataclass
-class Identity:
-    epoch: int = 0
-    token: str = ""
-    next_sequence: int = 0
-    previous_next_sequence: int | None = None
 
 
 class ScriptedLeader:
@@ -97,6 +84,10 @@ class ScriptedLeader:
             protocol=m.PROTOCOL_VERSION, shards=self.cluster.shards, ledger_url="file:///x"
         )
         self._retain(m.cluster_topic(CLUSTER), description)
+
+    def announce_head(self) -> None:
+        message = m.HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.cluster.ledger.head)
+        self.transport.publish(m.head_topic(CLUSTER, 0), m.encode(message))
 
     @property
     def term_age_ms(self) -> int:
@@ -169,15 +160,13 @@ class ScriptedLeader:
         if action in get_args(m.Verdict):
             self.refuse(request, action)
             return
-        reply: m.AnyReplyBody | None
         if isinstance(batch, m.AcknowledgeBatch):
             self.cluster.acknowledged += batch.acknowledgements
-            reply = m.Acknowledged()
+            reply: m.AnyReplyBody = m.Acknowledged()
         else:
-            reply = self.cluster.store_batch(batch, self)
-        if reply is None:
-            self.refuse(request, "out_of_order")
-        elif action == "delay":
+            reply = self.cluster.producers.produce(batch)
+            self.announce_head()
+        if action == "delay":
             asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, request, reply)
         elif action != "silent":
             self.reply(request, reply)
@@ -187,7 +176,7 @@ class ScriptedLeader:
     def _command(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
         match body:
             case m.OpenProducer():
-                return self.cluster.open(body)
+                return self.cluster.producers.open(body)
             case m.DescribePosition():
                 return m.SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
             case m.RegisterConsumer():
@@ -195,13 +184,13 @@ class ScriptedLeader:
                     topic_id=TOPIC_ID,
                     subscription_id=2,
                     grants=self.grants,
-                    head=self.cluster.head,
+                    head=self.cluster.ledger.head,
                     blocked=self.blocked,
                     heartbeat_interval_seconds=self.heartbeat_seconds,
                     revoke_timeout_seconds=self.revoke_timeout_seconds,
                 )
             case m.Heartbeat():
-                return m.HeartbeatReply(head=self.cluster.head, blocked=self.blocked, stable=self.stable)
+                return m.HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)
             case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
                 return m.Done()
             case m.ListTopics():
@@ -224,17 +213,15 @@ class ScriptedCluster:
         self.broker = FakeBroker(random.Random(1))
         self.store = FakeStore()
         self.segments, self.shards = segments, shards
-        self.head = 0
+        self.ledger = ScriptedLedger(TOPIC_ID, self.store.objects.__setitem__)
+        self.stored = self.ledger.stored
+        self.producers = ScriptedProducers(self.store_batch)
         self.newest_epoch = 0
         """Of the newest term in the ledger."""
-        self.stored: list[bytes] = []
         self.acknowledged: list[m.Acknowledgement] = []
         self.positions: list[bytes | None] = []
         self.commands: dict[str, str] = {}
         self.last_position: bytes | None = None
-        self._producers: dict[int, Identity] = {}
-        self._next_offset = [0] * segments
-        self._answers: dict[tuple[int, int, int], m.Committed] = {}
 
     def client(self, client_id: str = "client", *, broker_timeout_seconds: float | None = None) -> Client:
         return Client(
@@ -258,64 +245,16 @@ class ScriptedCluster:
         finally:
             await leader.transport.__aexit__(None, None, None)
 
-    def open(self, request: m.OpenProducer) -> m.ProducerIdentity:
-        known = self._producers.get(request.producer_id or 0)
-        producer_id = request.producer_id if known else len(self._producers) + 1
-        if known is None or known.token != request.token:
-            previous = known.next_sequence if known else None
-            self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token, 0, previous)
-        return m.ProducerIdentity(
-            producer_id=producer_id,
-            producer_epoch=self._producers[producer_id].epoch,
-            previous_next_sequence=self._producers[producer_id].previous_next_sequence,
-        )
+    def store_batch(self, batch: m.ProduceBatch) -> m.Committed:
+        self.positions.append(batch.source_position)
+        placements = self.ledger.write(batch.records, batch.headers_by_record(), segments=range(self.segments))
+        return m.Committed(placements=placements, topic_id=TOPIC_ID)
 
-    def store_batch(self, batch: m.ProduceBatch, leader: ScriptedLeader) -> m.Committed | None:
-        """Store a batch once; returns None if it is out of order."""
-        identity = self._producers[batch.producer_id]
-        batch_id = (batch.producer_id, batch.producer_epoch, batch.sequence)
-        if batch.producer_epoch != identity.epoch or batch.sequence > identity.next_sequence:
-            return None
-        if batch.sequence == identity.next_sequence:
-            identity.next_sequence += 1
-            placements = self.store_records(batch.records, leader, batch.headers_by_record())
-            self.positions.append(batch.source_position)
-            self._answers[batch_id] = m.Committed(placements=placements, topic_id=TOPIC_ID)
-        return self._answers[batch_id]
-
-    def store_records(
-        self,
-        records: list[m.Record],
-        leader: ScriptedLeader | None = None,
-        headers: Mapping[int, Headers] | None = None,
-    ) -> list[Placement]:
-        """Write a chunk and announce it."""
-        width = 0x10000 // self.segments
-        builder = ChunkBuilder()
-        first = list(self._next_offset)
-        for index, record in enumerate(records):
-            segment = segment_hash(record.key) // width
-            rows = builder.records
-            rows.topic_id.append(TOPIC_ID)
-            rows.segment.append(segment)
-            rows.offset.append(self._next_offset[segment])
-            rows.timestamp_ms.append(record.timestamp_ms)
-            rows.key.append(record.key)
-            rows.value.append(record.value)
-            rows.headers.append((headers or {}).get(index, ()))
-            self.stored.append(record.value)
-            self._next_offset[segment] += 1
-        self.head += 1
-        data = builder.encode(shard=0, number=self.head, leader_epoch=1, at_ms=0)
-        self.store.objects[f"{chunk_folder(0)}/{chunk_name(self.head)}"] = data
+    def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> None:
+        """Write a chunk, which ``leader`` announces."""
+        self.ledger.write(records, {}, segments=range(self.segments))
         if leader is not None:
-            message = m.HeadAnnouncement(shard=0, leader_epoch=leader.epoch, head=self.head)
-            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(message))
-        return [
-            Placement(segment, segment * width, (segment + 1) * width - 1, first[segment], count)
-            for segment in range(self.segments)
-            if (count := self._next_offset[segment] - first[segment])
-        ]
+            leader.announce_head()
 
 
 def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> m.Grant:
