@@ -29,7 +29,7 @@ LINES = {
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, of feature levels and recorded ledgers 530, of
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 100; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_728),
+    "tests": (("tests",), "*.*", 82_551),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")
@@ -43,7 +43,6 @@ MORE_ATTRIBUTES = {
     "Daemon": 24,
     "LocalCluster": 18,
     "Client": 19,
-    "ShardSession": 16,
     "ShardState": 16,
     "ClusterStatus": 16,
 }

@@ -315,7 +315,7 @@ class Producer:
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
-        self._opened = batches.session.created, position
+        self._opened = batches.session.created is True, position
 
     @property
     def source_position(self) -> bytes | None:

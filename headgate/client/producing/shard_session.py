@@ -48,13 +48,13 @@ class ShardSession:
         ready for a batch. ``on_end`` is called once, if the session was fenced or forgotten.
         """
         self.shard = shard
-        self.created = False
+        self.created: bool | None = None
+        """Whether the producer was new when it got its first identity; None: it has none yet."""
         self.sent_batches = 0
         self._client = client
         self._program = program
         self._on_end = on_end
         self._on_progress = on_progress
-        self._identified = False
         self._fenced = False
         self._open_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class ShardSession:
         """
         if self.session.phase is Phase.FENCED:
             raise rejection(*self.session.end)
-        if self._identified:
+        if self.created is not None:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
         self._open_waiters.append(waiting)
@@ -227,8 +227,8 @@ class ShardSession:
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
     def _on_identified(self, created: bool) -> None:
-        if not self._identified:
-            self._identified, self.created = True, created
+        if self.created is None:
+            self.created = created
         for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_result(None)
