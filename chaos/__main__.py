@@ -108,7 +108,7 @@ def _show_faults(_: click.Context, __: click.Parameter, wanted: bool) -> None:
     if wanted:
         width = max(map(len, CATALOGUE))
         for fault in CATALOGUE.values():
-            click.echo(f"{fault.name:<{width}}  {fault.summary}")
+            click.echo(f"{fault.name:<{width}}  {fault.summary()}")
         raise click.exceptions.Exit(0)
 
 

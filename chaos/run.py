@@ -154,7 +154,7 @@ async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> No
     except HeadgateError as error:
         played.note(f"{planned.name}: {error}")
         await stage.cluster.restore()
-    window = FaultWindow(kind.name, kind.summary, began_ns, time.monotonic_ns(), fault.note, kind.continuing)
+    window = FaultWindow(kind.name, kind.summary(), began_ns, time.monotonic_ns(), fault.note, kind.continuing)
     played.faults.append(window)
 
 

@@ -37,11 +37,9 @@ class Stage:
 
 
 class Fault(ABC):
-    """One fault. It is used once."""
+    """One fault. It is used once. The first line of its docstring says what happens, for people."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """What happens, for people."""
     seconds: ClassVar[float] = 8.0
     """From beginning to end: twice the session time-out."""
     continuing: ClassVar[frozenset[str]] = frozenset()
@@ -54,6 +52,10 @@ class Fault(ABC):
         self.cluster = stage.cluster
         self.note = ""
         """What it did, for people: which process, how often."""
+
+    @classmethod
+    def summary(cls) -> str:
+        return (cls.__doc__ or "").partition("\n")[0]
 
     @abstractmethod
     async def begin(self) -> None:

@@ -23,7 +23,6 @@ class ShimmedFault(Fault):
     """Whether every daemon has it, as when they share a disk."""
 
     async def begin(self) -> None:
-        """Switch the fault on."""
         self._names = self.stage.daemons() if self.everywhere else [await self.stage.leader()]
         self._before = self._effects()
         for name in self._names:
@@ -43,10 +42,9 @@ class ShimmedFault(Fault):
 
 
 class DiskSlow(ShimmedFault):
-    """Every fsync of a file takes 300 ms longer."""
+    """Each fsync of a daemon takes 300 ms longer."""
 
     name = "disk-slow"
-    summary = "Each fsync of a daemon takes 300 ms longer."
     fault = "sync_delay_ms"
     value = 300
     everywhere = True
@@ -54,58 +52,52 @@ class DiskSlow(ShimmedFault):
 
 
 class DiskFull(ShimmedFault):
-    """The disk of all daemons is full: a write ends in the middle."""
+    """The disk is full for every daemon: half of each chunk is written, then ENOSPC."""
 
     name = "disk-full"
-    summary = "The disk is full for every daemon: half of each chunk is written, then ENOSPC."
     fault = "disk_full"
     everywhere = True
 
 
 class FileSyncFails(ShimmedFault):
-    """Fsync of a new chunk fails, before the chunk has a name."""
+    """fsync of a new chunk fails with EIO in the leader of the orders."""
 
     name = "fsync-fails"
-    summary = "fsync of a new chunk fails with EIO in the leader of the orders."
     fault = "file_sync_fails"
 
 
 class FolderSyncFails(ShimmedFault):
-    """Fsync of the folder fails after the chunk has its name: the outcome of the commit is unknown."""
+    """fsync of the folder fails in the leader of the orders, so the outcome of each commit is unknown."""
 
     name = "fsync-of-folder-fails"
-    summary = "fsync of the folder fails in the leader of the orders, so the outcome of each commit is unknown."
     fault = "folder_sync_fails"
 
 
 class ClockForward(ShimmedFault):
-    """The clock of the leader is an hour ahead."""
+    """The wall clock of the leader of the orders steps an hour ahead, and back."""
 
     name = "clock-forward"
-    summary = "The wall clock of the leader of the orders steps an hour ahead, and back."
     fault = "clock_offset_ms"
     value = HOUR_MS
     continuing = ALL_TOPICS
 
 
 class ClockBackward(ShimmedFault):
-    """The clock of the leader is an hour behind."""
+    """The wall clock of the leader of the orders steps an hour back, and forward again."""
 
     name = "clock-backward"
-    summary = "The wall clock of the leader of the orders steps an hour back, and forward again."
     fault = "clock_offset_ms"
     value = -HOUR_MS
     continuing = ALL_TOPICS
 
 
 class ChunkDamaged(Fault):
-    """A bit of the newest chunk of one shard flips, and its leader is restarted, so that the next one reads it.
+    """A bit of a chunk of the readings flips, its leader is restarted, and the chunk is repaired at the end.
 
     A consumer that reads the chunk ends with an error that names it, and is started again after the repair.
     """
 
     name = "chunk-damaged"
-    summary = f"A bit of a chunk of {READINGS} flips, its leader is restarted, and the chunk is repaired at the end."
     seconds = 10.0
     continuing = frozenset({ORDERS, PAYMENTS})
 

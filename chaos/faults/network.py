@@ -26,115 +26,87 @@ class Partition(Fault):
         """Return the connections."""
 
     async def begin(self) -> None:
-        """Drop the data."""
         self._links = await self.links()
         for link in self._links:
             await link.blackhole(*self.directions)
 
     async def end(self) -> None:
-        """Heal the connections."""
         for link in self._links:
             await link.heal()
 
 
+def one_way(cut: type[Partition], name: str, direction: Direction, text: str) -> type[Partition]:
+    """Return ``cut`` with one direction only."""
+    return type(name, (cut,), {"name": name, "directions": (direction,), "__doc__": text})
+
+
 class ZooKeeperCut(Partition):
-    """The leader and ZooKeeper cannot reach each other."""
+    """The leader of the orders and all ZooKeeper servers cannot reach each other."""
 
     name = "zookeeper-cut"
-    summary = "The leader of the orders and all ZooKeeper servers cannot reach each other."
     continuing = ALL_TOPICS
 
     async def links(self) -> list[Proxy]:
-        """Return the connections of the leader to ZooKeeper."""
         leader = await self.stage.leader()
         self.note = f"It was {leader}."
         return self.cluster.zookeeper_links[leader]
 
 
-class ZooKeeperMute(ZooKeeperCut):
-    """ZooKeeper does not receive what the leader sends."""
-
-    name = "zookeeper-one-way-out"
-    summary = "What the leader of the orders sends to ZooKeeper is lost."
-    directions = ("to_server",)
-
-
-class ZooKeeperDeaf(ZooKeeperCut):
-    """The leader does not receive what ZooKeeper sends."""
-
-    name = "zookeeper-one-way-in"
-    summary = "What ZooKeeper sends to the leader of the orders is lost."
-    directions = ("to_client",)
-
-
 class BrokerCut(Partition):
-    """The leader and the broker cannot reach each other, until the leader notices it and gives up its shards."""
+    """The leader of the orders and the broker cannot reach each other.
+
+    It lasts until the leader notices it and gives up its shards.
+    """
 
     name = "broker-cut"
-    summary = "The leader of the orders and the broker cannot reach each other."
     seconds = SILENCE_SECONDS
 
     async def links(self) -> list[Proxy]:
-        """Return the connection of the leader to the broker."""
         leader = await self.stage.leader()
         self.note = f"It was {leader}."
         return [self.cluster.broker_links[leader]]
 
 
-class BrokerMute(BrokerCut):
-    """The broker does not receive what the leader sends."""
-
-    name = "broker-one-way-out"
-    summary = "What the leader of the orders sends to the broker is lost."
-    directions = ("to_server",)
-
-
-class BrokerDeaf(BrokerCut):
-    """The leader does not receive what the broker sends."""
-
-    name = "broker-one-way-in"
-    summary = "What the broker sends to the leader of the orders is lost."
-    directions = ("to_client",)
-
-
 class ClientCut(Partition):
-    """The producer and one consumer of the orders cannot reach the broker, until the consumer is evicted."""
+    """The producer and a consumer of the orders cannot reach the broker.
+
+    It lasts until the consumer is evicted.
+    """
 
     name = "client-cut"
-    summary = "The producer and a consumer of the orders cannot reach the broker."
     seconds = SILENCE_SECONDS
 
     async def links(self) -> list[Proxy]:
-        """Return the connections of the producer and a consumer."""
         reader = self.stage.rng.choice([reader for reader in READERS if reader.topic == ORDERS])
         self.note = f"The consumer was {reader.name}."
         return [self.cluster.broker_links[name] for name in (f"producer-{ORDERS}", reader.name)]
 
 
-class ClientMute(ClientCut):
-    """The broker does not receive what the producer and one consumer of the orders send."""
-
-    name = "client-one-way-out"
-    summary = "What the producer and a consumer of the orders send is lost."
-    directions = ("to_server",)
-
-
-class ClientDeaf(ClientCut):
-    """The producer and one consumer of the orders do not receive what the broker sends."""
-
-    name = "client-one-way-in"
-    summary = "What the broker sends to the producer and a consumer of the orders is lost."
-    directions = ("to_client",)
-
-
 FAULTS: tuple[type[Fault], ...] = (
     ZooKeeperCut,
-    ZooKeeperMute,
-    ZooKeeperDeaf,
+    one_way(
+        ZooKeeperCut,
+        "zookeeper-one-way-out",
+        "to_server",
+        "What the leader of the orders sends to ZooKeeper is lost.",
+    ),
+    one_way(
+        ZooKeeperCut,
+        "zookeeper-one-way-in",
+        "to_client",
+        "What ZooKeeper sends to the leader of the orders is lost.",
+    ),
     BrokerCut,
-    BrokerMute,
-    BrokerDeaf,
+    one_way(BrokerCut, "broker-one-way-out", "to_server", "What the leader of the orders sends to the broker is lost."),
+    one_way(BrokerCut, "broker-one-way-in", "to_client", "What the broker sends to the leader of the orders is lost."),
     ClientCut,
-    ClientMute,
-    ClientDeaf,
+    one_way(
+        ClientCut, "client-one-way-out", "to_server", "What the producer and a consumer of the orders send is lost."
+    ),
+    one_way(
+        ClientCut,
+        "client-one-way-in",
+        "to_client",
+        "What the broker sends to the producer and a consumer of the orders is lost.",
+    ),
 )

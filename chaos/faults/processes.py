@@ -10,51 +10,43 @@ from headgate.errors import HeadgateError
 
 
 class LeaderKilled(Fault):
-    """The leader gets SIGKILL and is started again later."""
+    """The leader of the orders gets SIGKILL."""
 
     name = "leader-killed"
-    summary = "The leader of the orders gets SIGKILL."
 
     async def begin(self) -> None:
-        """Kill the leader."""
         self._victim = await self.stage.leader()
         await self.cluster.kill(self._victim)
         self.note = f"It was {self._victim}."
 
     async def end(self) -> None:
-        """Start it again."""
         if self._victim not in self.cluster.programs:
             await self.cluster.start_daemon(self._victim)
 
 
 class LeaderFrozen(Fault):
-    """The leader is suspended for longer than its session lasts, and continues afterwards."""
+    """The leader of the orders gets SIGSTOP, and SIGCONT after its session has expired."""
 
     name = "leader-frozen"
-    summary = "The leader of the orders gets SIGSTOP, and SIGCONT after its session has expired."
 
     async def begin(self) -> None:
-        """Freeze the leader."""
         self._victim = await self.stage.leader()
         self.cluster.freeze(self._victim)
         self.note = f"It was {self._victim}."
 
     async def end(self) -> None:
-        """Resume it."""
         if self._victim in self.cluster.programs:
             self.cluster.thaw(self._victim)
 
 
 class RollingUpgrade(Fault):
-    """Every daemon is stopped with SIGTERM and started again, one after the other."""
+    """Each daemon in turn is stopped with SIGTERM, and the next one waits until it is ready again."""
 
     name = "rolling-upgrade"
-    summary = "Each daemon in turn is stopped with SIGTERM, and the next one waits until it is ready again."
     seconds = 0.0
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
-        """Restart all daemons in turn."""
         names = self.stage.daemons()
         for name in names:
             await self.cluster.restart_daemon(name)
@@ -66,28 +58,24 @@ class RollingUpgrade(Fault):
 
 
 class ConsumerKilled(Fault):
-    """A consumer gets SIGKILL, and is started again after its grace period."""
+    """A consumer gets SIGKILL, and returns after its grace period."""
 
     name = "consumer-killed"
-    summary = "A consumer gets SIGKILL, and returns after its grace period."
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
-        """Kill one consumer."""
         self._victim = self.stage.rng.choice([reader for reader in READERS if reader.name in self.cluster.programs])
         await self.cluster.kill(self._victim.name)
         self.note = f"It was {self._victim.name}."
 
     async def end(self) -> None:
-        """Start it again."""
         await self.cluster.start_consumer(self._victim)
 
 
 class SparkFrozen(Fault):
-    """Spark is suspended while a question about a sealed segment waits for it."""
+    """Spark is suspended while a drain check waits for it."""
 
     name = "spark-frozen"
-    summary = "Spark is suspended while a drain check waits for it."
     continuing = ALL_TOPICS
     needs_spark = True
 
@@ -104,10 +92,9 @@ class SparkFrozen(Fault):
 
 
 class SparkKilled(SparkFrozen):
-    """Spark gets SIGKILL while a question about a sealed segment waits for it. Its supervisor starts it again."""
+    """Spark gets SIGKILL while a drain check waits for it."""
 
     name = "spark-killed"
-    summary = "Spark gets SIGKILL while a drain check waits for it."
 
     async def begin(self) -> None:
         """Suspend Spark, make the leader ask, and kill Spark before it replies."""

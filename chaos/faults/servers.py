@@ -9,26 +9,22 @@ from headgate.errors import HeadgateError
 
 
 class BrokerRestarted(Fault):
-    """The broker stops, and returns with what it had stored."""
+    """The broker is stopped with SIGTERM, and returns with its retained messages."""
 
     name = "broker-restarted"
-    summary = "The broker is stopped with SIGTERM, and returns with its retained messages."
     seconds = 3.0
 
     async def begin(self) -> None:
-        """Stop the broker."""
         await self.cluster.broker.stop()
 
     async def end(self) -> None:
-        """Start it."""
         await self.cluster.broker.start()
 
 
 class BrokerEmptied(BrokerRestarted):
-    """The broker stops, and returns without any retained message or session."""
+    """The broker is stopped, loses everything it has stored, and returns."""
 
     name = "broker-emptied"
-    summary = "The broker is stopped, loses everything it has stored, and returns."
 
     async def begin(self) -> None:
         """Stop the broker and delete what it has stored."""
@@ -41,10 +37,9 @@ class BrokerEmptied(BrokerRestarted):
 
 
 class BrokerKilled(Fault):
-    """The broker gets SIGKILL, and returns at once with an old copy of what it had stored."""
+    """The broker gets SIGKILL, and returns at once with what it had last saved."""
 
     name = "broker-killed"
-    summary = "The broker gets SIGKILL, and returns at once with what it had last saved."
     seconds = 2.0
 
     async def begin(self) -> None:
@@ -59,10 +54,9 @@ class BrokerKilled(Fault):
 
 
 class ZooKeeperLeaderKilled(Fault):
-    """The ZooKeeper server that leads the ensemble gets SIGKILL, and returns at once."""
+    """The ZooKeeper server that leads the ensemble gets SIGKILL, and returns."""
 
     name = "zookeeper-leader-killed"
-    summary = "The ZooKeeper server that leads the ensemble gets SIGKILL, and returns."
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
@@ -78,10 +72,9 @@ class ZooKeeperLeaderKilled(Fault):
 
 
 class QuorumLost(Fault):
-    """Two of three ZooKeeper servers stop, so that ZooKeeper serves nothing."""
+    """Two of three ZooKeeper servers are stopped, among them the leader."""
 
     name = "zookeeper-quorum-lost"
-    summary = "Two of three ZooKeeper servers are stopped, among them the leader."
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
