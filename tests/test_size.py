@@ -41,7 +41,6 @@ ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
     "Daemon": 24,
-    "LocalCluster": 18,
     "Client": 19,
     "ShardState": 16,
     "ClusterStatus": 16,

@@ -12,7 +12,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -28,7 +28,6 @@ from controller.local.servers import LocalServers
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
-from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.entries import TermStarted
@@ -37,15 +36,12 @@ from headgate.process.child_process import ChildProcess
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import open_store
 from headgate.transport.loopback import host_port
+from trials.local_spark import LocalSpark
 from trials.zookeeper_ensemble import ensemble
 
 STOP_SECONDS = 120.0
 """Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards. On an idle machine it
 takes a second, on a busy one many times as long."""
-SPARK_START_SECONDS = 600.0
-"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
-restarts it earlier than that."""
-
 READY_SECONDS = 300.0
 """Longest wait for a daemon to report itself ready."""
 PROBE_INTERVAL_SECONDS = 0.1
@@ -113,8 +109,7 @@ class LocalCluster:
             self.security = LocalSecurity(self.folder, name, tls=tls, access=access or ACCESS)
         self.session_seconds = session_seconds
         self.ledger_url = ledger_url or (self.folder / "store").as_uri()
-        self.client_config_path = self.folder / "client.toml"
-        self.drain_socket = str(self.folder / "drain.sock")
+        self.spark = LocalSpark(self.folder)
         self.environ = dict(environ or {})
         self.sections = sections
         self.daemons: dict[str, LocalDaemon] = {}
@@ -122,10 +117,7 @@ class LocalCluster:
         """Everything that was started by name and not ended through this object, daemons included."""
         self._ports = ExitStack()
         self._http_ports: dict[str, int] = {}
-        self._spark = AsyncExitStack()
         security = self.security
-        self.spark: DrainSupervisor | None = None
-        """Set by `start_spark`."""
         zookeeper_tls = None if security is None else security.zookeeper_tls()
         self.zookeepers: Sequence[EmbeddedZooKeeper] = (
             [EmbeddedZooKeeper(self.folder / "zookeeper", self._free_port(), tls=zookeeper_tls)]
@@ -141,6 +133,11 @@ class LocalCluster:
         )
 
     @property
+    def client_config_path(self) -> Path:
+        """The file of the client that may do everything."""
+        return self.folder / "client.toml"
+
+    @property
     def zookeeper(self) -> EmbeddedZooKeeper:
         """The ZooKeeper server, or the first of an ensemble."""
         return self.zookeepers[0]
@@ -152,7 +149,7 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         # SIGKILL, because a frozen process would not react to SIGTERM.
         await asyncio.gather(*(program.kill() for program in self.programs.values()))
-        await self._spark.aclose()
+        await self.spark.stop()
         await self.broker.stop()
         await asyncio.gather(*(server.stop() for server in self.zookeepers))
         self._ports.close()
@@ -173,24 +170,7 @@ class LocalCluster:
 
         Raises HeadgateError. ``ledger_url``: what it counts. Default: the ledger of this cluster.
         """
-        await self._spark.aclose()
-        ready = asyncio.Event()
-        folder = self.folder / "spark"
-        supervisor = self.spark = DrainSupervisor(
-            command=service_command(ledger_url or self.ledger_url, self.drain_socket, folder),
-            socket=self.drain_socket,
-            folder=folder,
-            on_state=lambda state, _: ready.set() if state == "ready" else None,
-        )
-        await self._spark.enter_async_context(supervisor)
-        try:
-            async with asyncio.timeout(SPARK_START_SECONDS):
-                await ready.wait()
-        except TimeoutError:
-            raise HeadgateError(
-                f"Spark was not ready after {SPARK_START_SECONDS:g} s: {supervisor.reason}; "
-                f"see its log {folder / LOG_NAME}"
-            ) from None
+        await self.spark.start(ledger_url or self.ledger_url)
 
     # Daemons and programs, by name
 
@@ -200,7 +180,7 @@ class LocalCluster:
             self._http_ports[name] = self._free_port()
         return self._servers().settings(
             instance=name,
-            drain=DrainSettings(socket=self.drain_socket, spawn=False),
+            drain=DrainSettings(socket=self.spark.socket, spawn=False),
             http_port=self._http_ports[name],
             session_seconds=self.session_seconds,
             # Users of this class decide which daemon leads.

@@ -203,12 +203,8 @@ class _Nodes:
         return deleted
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return our gap over that of a contender, and our own share for each failure."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     rounds: dict[Failure, list[Round]] = {failure: [] for failure in FAILURES}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(FailoverCluster())

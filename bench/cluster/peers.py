@@ -51,12 +51,8 @@ Stretches = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 """Part of the result → server → seconds of each single record, by round."""
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return how many times as many records headgate stores as the best peer."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         peers, missing = await started(MODULES, stack, folder)

@@ -66,12 +66,8 @@ def processor_seconds(process: int) -> float:
     return sum(nanoseconds) / 1e9
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the ratio of throughputs."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
         sides = {"open": await _side(stack, BenchCluster()), "secured": await _side(stack, SecuredBenchCluster())}
         rows = [(row.key, row.value) for row in records(effort.pick(8_000, 4_000), VALUE_BYTES)]

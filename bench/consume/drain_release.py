@@ -39,12 +39,8 @@ ALLOWED_SECONDS = 0.1
 """Allowed in addition to one backlog run, for messages and commits."""
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return how many times longer a child waits under polling alone."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     waits: dict[int, list[float]] = {count: [] for count in SUBSCRIPTIONS}
     runs: list[float] = []
     allowed: list[float] = []
@@ -52,7 +48,7 @@ async def _measure(effort: Effort) -> Measurement:
         cluster = await stack.enter_async_context(BenchCluster(drain=True))
         client = await cluster.watcher(stack)
         admin = await stack.enter_async_context(Admin(client))
-        checker = SparkDrainChecker(cluster.drain_socket, timeout_seconds=RUN_TIMEOUT_SECONDS)
+        checker = SparkDrainChecker(cluster.spark.socket, timeout_seconds=RUN_TIMEOUT_SECONDS)
         await stack.enter_async_context(checker)
         rounds = effort.pick(7, 2)
         # Round 0 warms up.

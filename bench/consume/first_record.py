@@ -21,12 +21,8 @@ LENGTHS = (1, 10, 100)
 ANSWER_SECONDS = 60.0
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the time in one of the ledgers over that in another, at most."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster(shards=len(LENGTHS)))

@@ -134,12 +134,8 @@ class Reader:
         return await self._client.request(SHARD, kind(**address), SETTLE_SECONDS)
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the unread time of the eager protocol over ours."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     segments, rounds = effort.pick(1000, 200), effort.pick(5, 1)
     seen: dict[str, list[RebalanceTrace]] = {"ours": [], "stop": []}
     async with AsyncExitStack() as stack:

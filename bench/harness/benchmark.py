@@ -15,17 +15,18 @@ Rules:
    side.
 """
 
+import asyncio
 import gc
 import importlib
 import math
 import pkgutil
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import bench
 
@@ -65,13 +66,17 @@ class Benchmark:
     unit: str
     goal: float
     better: Direction
-    measure: Callable[[Effort], Measurement]
+    measure: Callable[[Effort], Measurement | Coroutine[Any, Any, Measurement]]
     part_goals: Mapping[str, float] = field(default_factory=dict)
     """Goals of single parts, in the same direction as the value's goal. All must be met."""
     part_limits: Mapping[str, float] = field(default_factory=dict)
     """Goals of parts that must be at most so large, also where a higher value is better."""
     takes_seconds: bool = False
     """Whether it measures for `Effort.seconds`."""
+
+    def run(self, effort: Effort) -> Measurement:
+        found = self.measure(effort)
+        return found if isinstance(found, Measurement) else asyncio.run(found)
 
     def meets_goal(self, value: float) -> bool:
         """Return whether ``value`` reaches the goal. NaN never does."""

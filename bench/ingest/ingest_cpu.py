@@ -6,7 +6,6 @@ writes the same chunk durably with bare system calls, and encodes the same reply
 and both wait for the same disk, so other load slows both. ``client_us`` is the processor time of the producer.
 """
 
-import asyncio
 import time
 from contextlib import AsyncExitStack
 from statistics import median
@@ -22,12 +21,8 @@ STRETCH = 100
 """Records of one side in a row."""
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the median of the rounds' ratios."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     batch, chunk = sample()
     record = batch.records[0]
     request = m.encode(

@@ -79,12 +79,8 @@ class _Sender:
         )
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the greater ratio of medians."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
         client = await cluster.watcher(stack)

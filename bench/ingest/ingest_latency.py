@@ -52,12 +52,8 @@ class _Echo:
             await self._back
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the greater of the ratios at the median and at the 99th percentile."""
-    return asyncio.run(_measure(effort))
-
-
-async def _measure(effort: Effort) -> Measurement:
     batch, chunk = sample()
     payload = m.encode(batch)
     record = batch.records[0]

@@ -87,7 +87,7 @@ class SparkFrozen(Fault):
 
     async def end(self) -> None:
         """Resume it, unless its supervisor has replaced it."""
-        if self.cluster.spark is not None and self.cluster.spark.pid == self._group:
+        if self.cluster.spark.pid == self._group:
             os.killpg(self._group, signal.SIGCONT)
 
 
@@ -108,10 +108,10 @@ class SparkKilled(SparkFrozen):
 
 def spark_group(fault: Fault) -> int:
     """Return the process group of Spark. Raises HeadgateError if it does not run."""
-    spark = fault.cluster.spark
-    if spark is None or spark.pid is None:
+    pid = fault.cluster.spark.pid
+    if pid is None:
         raise HeadgateError("Spark does not run")
-    return spark.pid
+    return pid
 
 
 FAULTS: tuple[type[Fault], ...] = (LeaderKilled, LeaderFrozen, RollingUpgrade, ConsumerKilled, SparkFrozen, SparkKilled)

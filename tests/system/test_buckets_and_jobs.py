@@ -43,7 +43,7 @@ class BucketCluster(Cluster):
             ledger_url=f"s3://{BUCKET}/{folder.name}/of a cluster",
             environ={RUN_ID: self.run_id} | s3.environment(),
         )
-        settings = DrainSettings(socket=self.drain_socket, folder=str(folder / "drain"), master="local[1]", **drain)
+        settings = DrainSettings(socket=self.spark.socket, folder=str(folder / "drain"), master="local[1]", **drain)
         self.sections["drain"] = settings
 
     async def __aenter__(self) -> Self:

@@ -356,7 +356,7 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     )
 
     spark = await spark_of(cluster)
-    async with await asyncio.start_unix_server(spark.serve, path=cluster.drain_socket):
+    async with await asyncio.start_unix_server(spark.serve, path=cluster.spark.socket):
         shop.let_acknowledge(120)
         await browser.until(f"!document.getElementById('problems').innerText.includes('drain of {leader}')")
         if pytestconfig.getoption("screenshots"):
