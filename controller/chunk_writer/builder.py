@@ -6,7 +6,7 @@ Entries come first, records last. headgate.ledger.chunk reads chunks and defines
 No I/O.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import add
 from typing import Any, Final
@@ -42,6 +42,8 @@ _NODES: Final = {name: HEADERS if name == "headers" else Node(name, *_KINDS[kind
 WITHHEADERS: Final = ParquetWriter(list(_NODES.values()))
 WITHOUTHEADERS: Final = ParquetWriter([node for node in _NODES.values() if node is not HEADERS])
 
+_RECORD: Final = b"".join(parquet.blobs([b"record"]))
+
 
 class ChunkBuilder:
     """Collects the entries and records of one commit until they are encoded."""
@@ -67,7 +69,8 @@ class ChunkBuilder:
     def is_large(self) -> bool:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
         return (
-            len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
+            len(self.records) >= LARGE_RECORDS
+            or len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
             or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
             or sum(map(len, self.records.value)) + sum(map(header_bytes, filter(None, self.records.headers)))
             >= LARGE_VALUE_BYTES
@@ -87,7 +90,7 @@ class ChunkBuilder:
 
         ``previous_term_id`` None: the term continues.
         """
-        size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
+        size_bytes = list(map(add, map(len, self.records.key), map(len, self.records.value)))
         has_headers = any(self.records.headers)
         if has_headers:
             size_bytes = list(map(add, size_bytes, map(header_bytes, self.records.headers)))
@@ -129,26 +132,30 @@ def _pages(
     rows = others + count
     nulls = Page(rows, parquet.levels((0, rows)))
     of_records = parquet.levels((0, others), (1, count))
-    integers = {
+    columns = {
         "topic_id": records.topic_id,
         "segment": records.segment,
         "offset": records.offset,
         "timestamp_ms": records.timestamp_ms,
         "size_bytes": size_bytes,
+        "key": records.key,
+        "value": records.value,
     }
-    blobs = {"fact": [b"record"] * count, "key": records.key, "value": records.value}
+    for name, values in columns.items():
+        assert len(values) == count, f"{name} has {len(values)} values for {count} records"
 
-    def page(name: str, encode: Callable[[Any], Iterable[bytes]], values: Sequence[Any]) -> Page:
-        assert not values or len(values) == count, f"{name} has {len(values)} values for {count} records"
+    def page(name: str, encode: Callable[[Any], Sequence[bytes]]) -> Page:
+        own = [_RECORD * count] if name == "fact" else encode(columns.get(name, ()))
         stated = [fact.get(name) for fact in facts]
         given = [value for value in stated if value is not None]
+        has_own = count > 0 and (name in columns or name == "fact")
         if not given:
-            return Page(rows, of_records, encode(values)) if values else nulls
+            return Page(rows, of_records, own) if has_own else nulls
         if isinstance(given[0], str):
             given = [value.encode() for value in given]
         runs = [(int(present), len(list(run))) for present, run in groupby(stated, lambda value: value is not None)]
-        levels = parquet.levels((0, len(bodies)), *runs, (int(bool(values)), count))
-        return Page(rows, levels, encode([*given, *values]))
+        levels = parquet.levels((0, len(bodies)), *runs, (int(has_own), count))
+        return Page(rows, levels, [*encode(given), *own])
 
     found = []
     for name, kind in COLUMNS.items():
@@ -156,10 +163,8 @@ def _pages(
             found.append(Page(rows, parquet.levels((1, len(bodies)), (0, rows - len(bodies))), parquet.blobs(bodies)))
         elif name == "headers":
             found += header_pages(others, records.headers) if with_headers else []
-        elif kind == "int64":
-            found.append(page(name, parquet.integers, integers.get(name, ())))
         else:
-            found.append(page(name, parquet.blobs, blobs.get(name, ())))
+            found.append(page(name, parquet.integers if kind == "int64" else parquet.blobs))
     return found
 
 

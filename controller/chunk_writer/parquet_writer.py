@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -107,14 +106,16 @@ class ParquetWriter:
         return pieces, b"".join((footer, _LENGTH(len(footer)), MARK))
 
 
-def integers(values: Sequence[int]) -> Iterable[bytes]:
+def integers(values: Sequence[int]) -> Sequence[bytes]:
     """Return 64-bit integers as plain values; raises OverflowError for one that does not fit."""
     return (array("q", values).tobytes(),)
 
 
-def blobs(values: Sequence[bytes]) -> Iterable[bytes]:
+def blobs(values: Sequence[bytes]) -> Sequence[bytes]:
     """Return bytes, or strings in UTF-8, as plain values."""
-    return chain.from_iterable(zip(map(_LENGTH, map(len, values)), values, strict=True))
+    found = [b""] * (2 * len(values))
+    found[::2], found[1::2] = map(_LENGTH, map(len, values)), values
+    return found
 
 
 def levels(*runs: tuple[int, int]) -> bytes:

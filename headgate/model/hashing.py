@@ -4,6 +4,8 @@ The high 16 bits choose the segment, the low 16 the bucket, so a key keeps its b
 and merges. MurmurHash3 x86 32-bit, seed 0, unsigned, as in Pulsar's scalable topics (PIP-486).
 """
 
+from collections.abc import Iterable
+
 import mmh3
 
 SEGMENT_HASHES = 1 << 16
@@ -12,12 +14,15 @@ KEY_BUCKETS = 16
 """Key buckets of a segment, and therefore the maximum number of consumers that share one."""
 
 
-def key_hash(key: bytes) -> int:
-    return mmh3.hash(key, 0, signed=False)
+key_hash = mmh3.mmh3_32_uintdigest
 
 
 def segment_hash(key: bytes) -> int:
-    return mmh3.hash(key, 0, signed=False) >> 16
+    return key_hash(key) >> 16
+
+
+def segment_hashes(keys: Iterable[bytes]) -> list[int]:
+    return [hashed >> 16 for hashed in map(key_hash, keys)]
 
 
 def key_bucket(key: bytes, buckets: int) -> int:

@@ -130,8 +130,10 @@ class Layout:
     def active_count(self) -> int:
         return len(self._routes)
 
-    def route(self, hash16: int) -> int:
-        return self._routes[bisect_right(self._starts, hash16) - 1]
+    def route(self, hashes: Iterable[int]) -> list[int]:
+        """Return the active segment of each segment hash."""
+        starts, routes = self._starts, self._routes
+        return [routes[bisect_right(starts, each) - 1] for each in hashes]
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Return all ancestors in the layout, at any depth. Pruned ancestors are not in it, and are drained."""

@@ -11,6 +11,7 @@ While `MAX_LOADS` chunks are loaded, no more are loaded ahead.
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
+from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -82,6 +83,7 @@ class ChunkCache:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self._chunks.clear()
 
     def _load_ahead(self, number: int, newest: int) -> None:
         """Begin to load the chunks after ``number``, as far as they are missing."""
@@ -128,14 +130,14 @@ class ChunkCache:
 
 
 def _rows_by_segment(records: RecordColumns, topic_id: int) -> dict[int, Rows]:
-    """Return segment → its records of one topic. Columns are picked as a whole: faster than record by record."""
+    """Return segment → its records of one topic. A leader writes those of a batch segment by segment."""
     rows, segments = Rows(*_COLUMNS(records)), records.segment
     if records.topic_id.count(topic_id) < len(records):
         own = [index for index, each in enumerate(records.topic_id) if each == topic_id]
         rows, segments = rows.picked(own), [segments[index] for index in own]
-    if len(set(segments)) <= 1:
-        return dict.fromkeys(segments[:1], rows)
-    indexes: defaultdict[int, list[int]] = defaultdict(list)
-    for index, segment in enumerate(segments):
-        indexes[segment].append(index)
-    return {segment: rows.picked(picked) for segment, picked in indexes.items()}
+    runs: defaultdict[int, list[range]] = defaultdict(list)
+    end = 0
+    for segment, run in groupby(segments):
+        first, end = end, end + len(list(run))
+        runs[segment].append(range(first, end))
+    return {segment: rows.joined(own) for segment, own in runs.items()}

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
@@ -12,6 +12,8 @@ from headgate.model.headers import Headers
 
 SLICE_MAX_RECORDS: Final = 1000
 """Records of a compacted object that are Python values at the same time."""
+SHORT_RUN: Final = 8
+"""Records of a run from which on copying it as a whole is faster."""
 HEADERS: Final = DataType.list(
     Field("element", DataType.struct([Field("name", DataType.string()), Field("value", DataType.binary())]))
 )
@@ -60,7 +62,20 @@ class Rows(NamedTuple):
 
     def part(self, first: int, end: int) -> Self:
         """Return the rows from ``first`` up to, not including, ``end``, or those that there are."""
+        if not first and end >= len(self.offsets):
+            return self
         return type(self)._make([column[first:end] for column in self])
+
+    def joined(self, runs: Sequence[range]) -> Self:
+        """Return the rows of ``runs``, one run after the other. Long runs are copied as a whole."""
+        if len(runs) == 1:
+            return self.part(runs[0].start, runs[0].stop)
+        rows = list(chain.from_iterable(runs))
+        if len(rows) < len(runs) * SHORT_RUN:
+            return self.picked(rows)
+        return type(self)._make(
+            [[*chain.from_iterable([column[run.start : run.stop] for run in runs])] for column in self]
+        )
 
     def picked(self, rows: Sequence[int]) -> Self:
         """Return the ``rows`` with these numbers, in that order."""

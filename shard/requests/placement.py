@@ -1,14 +1,15 @@
 """Route the records of a batch: to the active segment of each key's hash, at its next offset.
 
-Pure: applying the returned entry reserves the offsets. The order of the batch is kept.
+Pure: applying the returned entry reserves the offsets. Inside a segment the order of the batch is kept.
 """
 
+from collections import defaultdict
 from typing import Final
 
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
-from headgate.model.hashing import segment_hash
-from headgate.model.headers import MAX_HEADER_BYTES, Headers, counted_bytes, wrong_headers
+from headgate.model.hashing import segment_hashes
+from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
 from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
 from shard.state.topic import Topic
@@ -18,39 +19,30 @@ _LARGE_RECORD_BYTES: Final = m.MAX_RECORD_BYTES - MAX_HEADER_BYTES
 
 
 def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
-    """Return the entry for ``batch``, and its records with the segment and offset of each."""
-    route, tails, layout = topic.layout.route, topic.tails, topic.layout.segments
-    next_offsets: dict[int, int] = {}
-    segments: list[int] = []
-    offsets: list[int] = []
-    keys = [record.key for record in batch.records]
-    values = [record.value for record in batch.records]
-    headers: list[Headers] = [()] * len(keys)
-    for index, each in batch.headers_by_record().items():
-        headers[index] = each
-    for key in keys:
-        segment = route(segment_hash(key))
-        offset = next_offsets.get(segment)
-        if offset is None:
-            offset = tails[segment].next_offset
-        next_offsets[segment] = offset + 1
-        segments.append(segment)
-        offsets.append(offset)
+    """Return the entry for ``batch``, and its records segment by segment, with the offset of each."""
+    segments = topic.layout.route(segment_hashes([record.key for record in batch.records]))
+    headers = batch.headers_by_record()
+    placed: defaultdict[int, list[int]] = defaultdict(list)
+    for index, segment_id in enumerate(segments):
+        placed[segment_id].append(index)
+    found, placements = RecordColumns(), []
+    for segment_id, indexes in sorted(placed.items()):
+        records = [batch.records[index] for index in indexes]
+        first, count, segment = topic.tails[segment_id].next_offset, len(records), topic.layout.segments[segment_id]
+        placements.append(e.Placement(segment_id, segment.first_hash, segment.last_hash, first, count))
+        found.topic_id += [topic.topic_id] * count
+        found.segment += [segment_id] * count
+        found.offset += range(first, first + count)
+        found.timestamp_ms += [record.timestamp_ms for record in records]
+        found.key += [record.key for record in records]
+        found.value += [record.value for record in records]
+        found.headers += [headers.get(index, ()) for index in indexes] if headers else [()] * count
     entry = e.RecordsStored(
         topic_id=topic.topic_id,
-        count=len(keys),
-        placements=[
-            e.Placement(
-                segment,
-                layout[segment].first_hash,
-                layout[segment].last_hash,
-                tails[segment].next_offset,
-                next_offset - tails[segment].next_offset,
-            )
-            for segment, next_offset in sorted(next_offsets.items())
-        ],
-        size_bytes=sum(map(len, keys))
-        + sum(map(len, values))
+        count=len(segments),
+        placements=placements,
+        size_bytes=sum(map(len, found.key))
+        + sum(map(len, found.value))
         + sum([len(each.name.encode()) + len(each.value) for each in batch.headers]),
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
@@ -58,16 +50,7 @@ def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, R
         source_position=batch.source_position,
         digest=b"" if batch.producer_id is None else batch_digest(batch),
     )
-    records = RecordColumns(
-        topic_id=[topic.topic_id] * len(keys),
-        segment=segments,
-        offset=offsets,
-        timestamp_ms=[record.timestamp_ms for record in batch.records],
-        key=keys,
-        value=values,
-        headers=headers,
-    )
-    return entry, records
+    return entry, found
 
 
 def refused_record(batch: m.ProduceBatch) -> str | None:

@@ -7,10 +7,10 @@ runs: consecutive deliveries of one segment, which cost one turn of the reader.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final, Protocol
 
 from headgate.client.client_metrics import ConsumerTotals
@@ -303,27 +303,26 @@ class RecordFeed:
 
     async def _deliver(self, grant: Grant, rows: Rows, delivery_count: int = 1) -> None:
         holding = self.holdings[grant.segment, grant.generation]
-        at = 0
-        while at < len(rows.offsets):
+        records, left = self._records(grant, rows, delivery_count), len(rows.offsets)
+        while left:
             if delivery_count == 1 and not holding.has_capacity.is_set():
                 await holding.has_capacity.wait()
             if delivery_count == 1 and holding.resumed is not None:
                 await holding.resumed.wait()
             # With parked keys, one by one: what is queued and what is parked keep their order.
-            run = rows.part(at, at + (1 if holding.parked else RUN_RECORDS))
-            at += len(run.offsets)
-            records = self._records(grant, run, delivery_count)
-            if holding.parked and await self._is_parked(holding, run.keys[0]):
-                self.on_parked(holding, records[0])
+            run = list(islice(records, 1 if holding.parked else RUN_RECORDS))
+            left -= len(run)
+            if holding.parked and await self._is_parked(holding, run[0].key):
+                self.on_parked(holding, run[0])
             else:
-                holding.queued_end = run.offsets[-1] + 1
-                await self.enqueue(holding, records)
+                holding.queued_end = run[-1].offset + 1
+                await self.enqueue(holding, run)
 
-    def _records(self, grant: Grant, rows: Rows, delivery_count: int) -> list[ConsumedRecord]:
+    def _records(self, grant: Grant, rows: Rows, delivery_count: int) -> Iterator[ConsumedRecord]:
         topic, segment, generation = repeat(self._topic), repeat(SegmentId(grant.segment)), Generation(grant.generation)
         offsets, timestamps_ms, keys, values, headers = rows
         columns = offsets, keys, values, timestamps_ms, repeat(generation), headers, repeat(delivery_count)
-        return list(map(ConsumedRecord, topic, segment, *columns))
+        return map(ConsumedRecord, topic, segment, *columns)
 
     async def _is_parked(self, holding: HeldSegment, key: bytes) -> bool:
         """Return whether a record that was read is parked. Wait while its key is about to be parked no more."""

@@ -4,11 +4,14 @@ import asyncio
 import gc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.errors import ObjectMissingError
+from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
-from headgate.reading.chunk_cache import CACHE_BYTES, MAX_LOADS, ChunkCache
+from headgate.reading.chunk_cache import CACHE_BYTES, MAX_LOADS, ChunkCache, _rows_by_segment
 from headgate.reading.head import Head
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
 
@@ -68,6 +71,30 @@ async def test_a_closed_cache_neither_loads_nor_polls() -> None:
     waiting.cancel()
     await asyncio.gather(reading, waiting, return_exceptions=True)
     assert reading.cancelled()
+
+
+async def test_a_closed_cache_keeps_no_chunks() -> None:
+    """Its client is part of a cycle, so the rows would stay until the collector runs."""
+    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID)
+    await cache.rows(1, 0)
+    await cache.close()
+    assert not cache._chunks
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 2), st.integers(1, 12)), max_size=8))
+def test_the_records_of_a_segment_are_found_wherever_they_are(runs: list[tuple[int, int, int]]) -> None:
+    """Those of a batch follow each other; the batches of a chunk, and records of devices, are mixed."""
+    places = [(topic, segment) for topic, segment, count in runs for _ in range(count)]
+    offsets, texts = list(range(len(places))), [b"%d" % n for n in range(len(places))]
+    topics, segments = [topic for topic, _ in places], [segment for _, segment in places]
+    records = RecordColumns(topics, segments, offsets, offsets, texts, texts, [()] * len(places))
+
+    found = _rows_by_segment(records, 1)
+
+    assert {segment for topic, segment in places if topic == 1} == found.keys()
+    for segment, rows in found.items():
+        assert [offset for offset in offsets if places[offset] == (1, segment)] == rows.offsets == rows.timestamps_ms
+        assert [texts[offset] for offset in rows.offsets] == rows.keys == rows.values
 
 
 DELAY_SECONDS = 0.04

@@ -17,7 +17,8 @@ def two_segments() -> Topic:
     return state.topics["orders"]
 
 
-def test_records_are_routed_by_hash_in_the_order_of_the_batch() -> None:
+def test_records_are_routed_by_hash_and_keep_their_order_in_each_segment() -> None:
+    """Those of a segment follow each other, so a reader takes them as a whole."""
     keys = [b"k%d" % n for n in range(50)]
     batch = m.ProduceBatch(topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys])
     topic = two_segments()
@@ -25,12 +26,10 @@ def test_records_are_routed_by_hash_in_the_order_of_the_batch() -> None:
 
     entry, columns = route_batch(topic, batch)
 
-    expected = [0 if segment_hash(key) < 0x8000 else 1 for key in keys]
-    assert expected == columns.segment
-    assert keys == columns.key
-    for segment, start in ((0, 0), (1, 100)):
-        offsets = [offset for offset, where in zip(columns.offset, columns.segment, strict=True) if where == segment]
-        assert list(range(start, start + len(offsets))) == offsets
+    low, high = ([key for key in keys if (segment_hash(key) < 0x8000) is low] for low in (True, False))
+    assert [0] * len(low) + [1] * len(high) == columns.segment
+    assert low + high == columns.key
+    assert [*range(len(low)), *range(100, 100 + len(high))] == columns.offset
     assert [(0, 0), (1, 100)] == [(placement.segment, placement.first_offset) for placement in entry.placements]
     assert 50 == sum(placement.count for placement in entry.placements)
 
