@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.local.embedded import MOSQUITTO_SETTINGS
+from controller.local.embedded import MOSQUITTO_ENVIRON, MOSQUITTO_SETTINGS
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 from headgate.transport.mqtt import MqttTransport
 from tests.support.samples.secret_files import write_secret
@@ -25,6 +25,7 @@ def test_the_shipped_limits_are_those_of_headgate_up() -> None:
     shipped = settings(SHIPPED.read_text())
 
     assert {name: shipped.get(name) for name in MOSQUITTO_SETTINGS} == MOSQUITTO_SETTINGS
+    assert "# Environment=" + " ".join(map("=".join, MOSQUITTO_ENVIRON.items())) in SHIPPED.read_text().splitlines()
 
 
 def test_anonymous_clients_are_rejected() -> None:
