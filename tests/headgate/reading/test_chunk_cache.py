@@ -41,6 +41,8 @@ async def test_the_cache_is_bounded_in_bytes_and_evicts_the_oldest():
     assert loads == cache.loads
     await cache.rows(2, 0)
     assert loads + 1 == cache.loads
+    await cache.close()
+    assert not cache._chunks, "they would stay until the collector finds its consumer, which is part of a cycle"
 
 
 async def test_a_missing_chunk_is_not_cached():
@@ -71,14 +73,6 @@ async def test_a_closed_cache_neither_loads_nor_polls() -> None:
     waiting.cancel()
     await asyncio.gather(reading, waiting, return_exceptions=True)
     assert reading.cancelled()
-
-
-async def test_a_closed_cache_keeps_no_chunks() -> None:
-    """Its client is part of a cycle, so the rows would stay until the collector runs."""
-    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID)
-    await cache.rows(1, 0)
-    await cache.close()
-    assert not cache._chunks
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), st.integers(0, 2), st.integers(1, 12)), max_size=8))
