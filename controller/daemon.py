@@ -178,7 +178,7 @@ class Daemon:
         self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self.http.connect = self._broker.admin
-        self._cluster_status.registry = elections.registry
+        self._peers.registry = elections.registry
         growth = ShardGrowth(config.shards, elections.registry, self._publish_description)
         self._describe = lambda: config.describe(settings.ledger.url, growth.shards)
         transport = self._transport = self._broker.transport(self.instance, config.session_secret)

@@ -108,8 +108,6 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     records: int | None = None
     size_bytes: int | None = None
     """Estimated from the mean size of the segment's records."""
-    holes: int | None = None
-    """Number of unacknowledged ranges that are followed by an acknowledged one."""
     oldest_ms: int | None = None
     """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated
     farther back (drain.backlog.timestamp_index)."""

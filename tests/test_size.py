@@ -43,7 +43,6 @@ MORE_ATTRIBUTES = {
     "Daemon": 24,
     "Client": 19,
     "ShardState": 16,
-    "ClusterStatus": 16,
 }
 """Classes of the product and of trials above the limit, with their present number, which may only fall."""
 

@@ -130,8 +130,6 @@ CLOSE_SECONDS: Final = 1.0
 """Longest wait for the answer to a request, and for its client to read it, on a connection that is closed; also for all
 when the daemon stops."""
 
-log = structlog.get_logger(__name__)
-
 
 def connection_limit(max_connections: int, descriptors: int) -> int:
     """Return how many connections may be open if the process may open ``descriptors``; negative: any number."""

@@ -16,6 +16,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from controller.cluster.shared_answer import SharedAnswer
+from controller.leadership.election import Registry
 from controller.leadership.policy.instance_record import read_record
 from headgate.errors import HeadgateError
 from web.api.documents import DaemonDocument, DaemonPart, ErrorDocument, SubscriptionDocument, TopicDocument
@@ -26,6 +28,8 @@ TIMEOUT_SECONDS: Final = 2.0
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 """Twice the largest subscription: 4095 segments, 1000 consumers. A daemon takes it for 50 000 subscriptions."""
 MAX_REQUESTS: Final = 8
+INSTANCES_SECONDS: Final = 5.0
+"""How long the list of live daemons is used. A daemon that has ended stays for the session timeout anyway."""
 
 DocumentT = TypeVar("DocumentT")
 NOT_FOUND: Final = 404
@@ -44,6 +48,8 @@ class Peers:
         """``tls`` is called for each connection to a daemon with TLS."""
         self.token_for: Callable[[str], str] = lambda _: ""
         """Receiver → token; set once the daemon has joined its cluster."""
+        self.registry: Registry | None = None
+        """Set once the daemon has joined its cluster."""
         self.known: dict[str, str] = {}
         """Daemon → URL, of all live daemons."""
         self._instance = instance
@@ -51,6 +57,7 @@ class Peers:
         self._requests = asyncio.Semaphore(MAX_REQUESTS)
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
+        self._find = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS).get
 
     async def __aenter__(self) -> Self:
         # Each request has a connection of its own: an idle one would count at the peer's listener.
@@ -66,16 +73,26 @@ class Peers:
 
     async def parts(self) -> list[DaemonPart]:
         """Return what the other daemons know; those that do not answer are ``unreachable``."""
+        await self._find()
         return list(await asyncio.gather(*(self._part(name) for name in sorted(self.known) if name != self._instance)))
 
     async def topic(self, daemon: str, topic: str) -> TopicDocument:
         """Return one topic. Raises UnknownNameError or NotAnsweredError."""
+        await self._find()
         return await self._get(daemon, f"/topics/{quote(topic, safe='')}?scope=daemon", TopicDocument)
 
     async def subscription(self, daemon: str, topic: str, subscription: str) -> SubscriptionDocument:
         """Return one subscription. Raises UnknownNameError or NotAnsweredError."""
+        await self._find()
         path = f"/topics/{quote(topic, safe='')}/subscriptions/{quote(subscription, safe='')}?scope=daemon"
         return await self._get(daemon, path, SubscriptionDocument)
+
+    async def _find_instances(self) -> None:
+        """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
+        if self.registry is not None:
+            found = await self.registry.instances()
+            if found is not None:
+                self.known = addresses(found)
 
     async def _part(self, name: str) -> DaemonPart:
         try:

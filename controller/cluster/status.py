@@ -9,17 +9,17 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
-from controller.cluster.peers import Peers, addresses
+from controller.cluster.peers import Peers
+from controller.cluster.shared_answer import SharedAnswer
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
-from controller.leadership.election import Registry
 from controller.leadership.policy.transitions import Role
 from headgate.model.hashing import key_hash
 from metrics.health import Health
@@ -27,49 +27,7 @@ from web.api.documents import DaemonDocument, DaemonPart, SubscriptionDocument, 
 from web.api.history import SAMPLE_SECONDS, History
 from web.api.overview import NotAnsweredError, Overview, merged
 
-MIN_PAUSE_SECONDS: Final = 1.0
-MAX_PAUSE_SECONDS: Final = 30.0
 PAUSE_FACTOR: Final = 20.0
-INSTANCES_SECONDS: Final = 5.0
-"""How long the list of live daemons is used. A daemon that has ended stays for the session timeout anyway."""
-
-ValueT = TypeVar("ValueT")
-
-
-class SharedAnswer(Generic[ValueT]):
-    """One answer for all who ask at about the same time."""
-
-    def __init__(
-        self,
-        make: Callable[[], Awaitable[ValueT]],
-        *,
-        about: Callable[[], object] = lambda: None,
-        seconds: float = MIN_PAUSE_SECONDS,
-        pause_factor: float = 0.0,
-    ) -> None:
-        """Use an answer for ``seconds``, or ``pause_factor`` times as long as it took; at most `MAX_PAUSE_SECONDS`.
-
-        ``about`` returns what an answer holds for: one that was made for another value is not used.
-        """
-        self._make = make
-        self._about = about
-        self._seconds = seconds
-        self._pause_factor = pause_factor
-        self._answer: tuple[ValueT, float, object] | None = None
-        """The last answer, until when it is used, and what it is about."""
-        self._making = asyncio.Lock()
-
-    async def get(self) -> ValueT:
-        """Return the last answer while it is young, otherwise a new one."""
-        loop = asyncio.get_running_loop()
-        async with self._making:
-            if self._answer is None or loop.time() >= self._answer[1] or self._about() != self._answer[2]:
-                began, about = loop.time(), self._about()
-                value = await self._make()
-                took_seconds = loop.time() - began
-                pause_seconds = min(max(self._seconds, self._pause_factor * took_seconds), MAX_PAUSE_SECONDS)
-                self._answer = value, loop.time() + pause_seconds, about
-            return self._answer[0]
 
 
 class ClusterStatus:
@@ -88,7 +46,6 @@ class ClusterStatus:
     ) -> None:
         """``leader_of``: shard → the daemon that leads it, if one does."""
         self.controllers: Sequence[ShardController] = ()
-        self.registry: Registry | None = None
         self.spreader: ShardSpreader | None = None
         self.url: str | None = None
         """Where others reach this daemon."""
@@ -103,7 +60,6 @@ class ClusterStatus:
         self._history = History()
         self.part = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR).get
         self.overview = SharedAnswer(self._merge, about=self._terms).get
-        self._instances = SharedAnswer(self._find_instances, seconds=INSTANCES_SECONDS)
 
     async def sample(self) -> None:
         """Add to the history until cancelled."""
@@ -115,7 +71,6 @@ class ClusterStatus:
     async def topic(self, topic: str, *, own: bool) -> TopicDocument:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
-            await self._instances.get()
             return await self._peers.topic(leader, topic)
         document = await topic_document(self._instance, leader, topic)
         return replace(document, history=self._history.samples(topic))
@@ -123,7 +78,6 @@ class ClusterStatus:
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
-            await self._instances.get()
             return await self._peers.subscription(leader, topic, subscription)
         document = await subscription_document(self._instance, leader, topic, subscription)
         return replace(document, history=self._history.samples(topic, subscription))
@@ -172,7 +126,6 @@ class ClusterStatus:
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
 
     async def _merge(self) -> Overview:
-        await self._instances.get()
         own, others = await asyncio.gather(self.part(), self._peers.parts())
         parts = [own, *map(self._with_spread, others)]
         level = None if self.spreader is None else self.spreader.feature_level
@@ -185,10 +138,3 @@ class ClusterStatus:
         if part.daemon.state != "unreachable" or self.spreader is None:
             return part
         return DaemonPart(daemon=replace(part.daemon, spread=self.spreader.state_of(part.daemon.daemon)))
-
-    async def _find_instances(self) -> None:
-        """Ask ZooKeeper for the live daemons. While it does not answer, those of the last answer remain."""
-        if self.registry is not None:
-            found = await self.registry.instances()
-            if found is not None:
-                self._peers.known = addresses(found)

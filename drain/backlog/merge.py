@@ -258,7 +258,6 @@ def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[State
         sealed=sealed,
         records=records if tracked else None,
         size_bytes=size_bytes if tracked else None,
-        holes=max((len(row.above) for row in progress), default=0) if tracked else None,
         oldest_ms=timestamp_at(segment.timestamp_index, position) if tracked and records else None,
         estimated=tracked and estimated,
     )

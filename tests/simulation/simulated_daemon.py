@@ -102,6 +102,8 @@ class SimulatedDaemon:
             writes_fail=lambda: self.store.refuses_writes,
             observer=self,
         )
+        peers = SimulatedPeers(name, simulation)
+        peers.registry = self.elections.registry
         self.cluster_status = ClusterStatus(
             instance=name,
             cluster=CLUSTER,
@@ -109,10 +111,9 @@ class SimulatedDaemon:
             health=self.health,
             leader_of=self._leader_of,
             now_ms=self.now_ms,
-            peers=SimulatedPeers(name, simulation),
+            peers=peers,
         )
         self.cluster_status.controllers = self.controllers
-        self.cluster_status.registry = self.elections.registry
         self.cluster_status.spreader = self.spreader
         self._devices: dict[str, FakeDeviceSession] = {}
         """By shard."""

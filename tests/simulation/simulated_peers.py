@@ -25,6 +25,7 @@ class SimulatedPeers(Peers):
         self._simulation = simulation
 
     async def parts(self) -> list[DaemonPart]:
+        await self._find()
         return list(
             await asyncio.gather(*(self._answer(name) for name in sorted(self.known) if name != self._instance))
         )

@@ -37,7 +37,6 @@ class Parking:
         """Asks which keys are being resumed."""
         self.problem = ""
         """Why the last step of a resumption failed; empty: it did not."""
-        self._client = context.client
         self._requests = context.requests
         self._feed = context.feed
         self._acknowledger = context.acknowledger

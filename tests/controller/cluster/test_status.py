@@ -66,8 +66,8 @@ def status_of(peers, leader="two"):
     return found
 
 
-def register(status, **urls):
-    status.registry = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
+def register(peers, **urls):
+    peers.registry = Instances({name: msgspec.json.encode({"url": url}) for name, url in urls.items()})
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def peers(monkeypatch):
 
 async def test_what_another_daemon_leads_is_part_of_the_overview(two, peers):
     status = status_of(peers)
-    register(status, one="http://127.0.0.1:1", two=f"http://{two.server.address}")
+    register(peers, one="http://127.0.0.1:1", two=f"http://{two.server.address}")
     overview = await status.overview()
 
     assert [(each.topic, each.daemon) for each in overview.topics] == [("orders", "two")]
@@ -102,7 +102,7 @@ async def test_what_another_daemon_leads_is_part_of_the_overview(two, peers):
 
 async def test_documents_come_from_the_leader(two, peers):
     status = status_of(peers)
-    register(status, two=f"http://{two.server.address}")
+    register(peers, two=f"http://{two.server.address}")
 
     assert await status.topic("orders", own=False) == topic_document()
     assert await status.subscription("orders", "billing", own=False) == subscription_document()
@@ -112,7 +112,7 @@ async def test_documents_come_from_the_leader(two, peers):
 
 async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown(peers):
     status = status_of(peers)
-    register(status, two="http://127.0.0.1:1", three="")
+    register(peers, two="http://127.0.0.1:1", three="")
     overview = await status.overview()
 
     assert {each.daemon: each.state for each in overview.daemons} == {
@@ -129,7 +129,7 @@ async def test_a_daemon_that_does_not_answer_is_unreachable_and_others_are_shown
 
 async def test_of_a_daemon_that_does_not_answer_zookeeper_shows_the_maintenance(two, peers):
     status = status_of(peers)
-    register(status, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
+    register(peers, two=f"http://{two.server.address}", three="http://127.0.0.1:1")
     status.spreader = SimpleNamespace(
         state="settled", state_of={"two": "settling", "three": "maintenance"}.get, feature_level=None
     )

@@ -135,13 +135,13 @@ def test_the_backlog_excludes_the_ranges_above_the_position():
     queue = replace(STREAM, subscription_type="QUEUE")
     found = backlog_of(SEGMENT, queue, replace(PROGRESS, above=((5, 7), (9, 10))))
 
-    assert (found.records, found.size_bytes, found.holes, found.drained) == (3, 30, 2, False)
+    assert (found.records, found.size_bytes, found.drained) == (3, 30, False)
 
 
 def test_a_segment_without_a_position_starts_at_zero():
     found = backlog_of(SEGMENT, STREAM)
 
-    assert (found.position, found.records, found.size_bytes, found.holes) == (0, 10, 100, 0)
+    assert (found.position, found.records, found.size_bytes) == (0, 10, 100)
 
 
 def test_a_segment_without_a_record_ends_at_zero():
@@ -155,7 +155,7 @@ def test_checkpoint_is_not_tracked_and_never_drained():
         replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="CHECKPOINT")
     )
 
-    assert (found.records, found.size_bytes, found.holes, found.drained) == (None, None, None, False)
+    assert (found.records, found.size_bytes, found.drained) == (None, None, False)
 
 
 EMPTY = StateRow(TOPIC, None, 0, sealed_end_offset=0)
