@@ -74,11 +74,8 @@ def judge(run: RunEvidence) -> list[Violation]:
 def judge_topic(topic: TopicEvidence) -> list[Violation]:
     """Return what is wrong with one topic."""
     found = [
-        *checks.lost(topic.sent, topic.stored),
-        *stored_despite_failure(topic.sent, topic.stored),
+        *checks.judged_ledger(topic.sent, topic.stored),
         *rejected(topic.sent),
-        *checks.stored_twice(topic.stored),
-        *checks.stored_out_of_order(topic.stored),
         *checks.judged(
             topic.sent,
             {each.name: each.deliveries for each in topic.subscriptions},
@@ -105,16 +102,6 @@ def judge_subscription(topic: TopicEvidence, subscription: SubscriptionEvidence)
     if subscription.kind == e.SubscriptionType.STREAM:
         found += checks.children_before_parents(topic.chunks, topic.shard, topic.topic, subscription.name)
     return found
-
-
-def stored_despite_failure(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that the ledger contains although their producer learned that they were not stored."""
-    held = {(record.key, record.counter) for record in stored}
-    return [
-        Violation("stored despite failure", f"{record.key} #{record.counter} was reported as not stored")
-        for record in sent
-        if record.outcome in ("failed", "rejected") and (record.key, record.counter) in held
-    ]
 
 
 def rejected(sent: Iterable[SentRecord]) -> list[Violation]:

@@ -60,36 +60,15 @@ class Violation:
     detail: str
 
 
-def lost(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return committed records that the ledger does not contain."""
-    held = {(record.key, record.counter) for record in stored}
-    committed = {(record.key, record.counter) for record in sent if record.outcome == "committed"}
-    return [
-        Violation("lost", f"{key} #{counter} was committed and is not in the ledger")
-        for key, counter in sorted(committed - held)
-    ]
+def judged_ledger(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) -> list[Violation]:
+    """Return what is lost, stored twice or out of order, or stored although its producer learned that it is not.
 
-
-def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that the ledger contains more than once."""
-    first: dict[tuple[str, int], StoredRecord] = {}
-    found = []
-    for record in stored:
-        before = first.setdefault((record.key, record.counter), record)
-        if before is not record:
-            found.append(
-                Violation(
-                    "stored twice",
-                    f"{record.key} #{record.counter} at {before.segment}:{before.offset} "
-                    f"and {record.segment}:{record.offset}",
-                )
-            )
-    return found
-
-
-def stored_out_of_order(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that follow a later record of their key."""
-    return _out_of_order("stored out of order", ((record.key, record.counter) for record in stored))
+    For the independent judge, the ledger is a subscription that gets every record once, in its order.
+    """
+    read = [Delivery(at, "", each.segment, each.offset, each.key, each.counter) for at, each in enumerate(stored)]
+    found = judged(sent, {"ledger": read}, {"ledger"}, complete=True)
+    names = {"out of order": "stored out of order"}
+    return [Violation(names.get(each.invariant, each.invariant), each.detail) for each in found]
 
 
 def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
@@ -238,13 +217,3 @@ def granted_segments(
                 owner = state.subscriptions[entry.subscription_id]
                 if (owner.topic, owner.name) == (topic, subscription):
                     yield entry, owner, state.topics[topic].layout
-
-
-def _out_of_order(invariant: str, counted: Iterable[tuple[str, int]]) -> list[Violation]:
-    highest: dict[str, int] = {}
-    found = []
-    for key, counter in counted:
-        if counter < highest.get(key, -1):
-            found.append(Violation(invariant, f"{key} #{counter} came after #{highest[key]}"))
-        highest[key] = max(counter, highest.get(key, -1))
-    return found

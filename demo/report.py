@@ -43,9 +43,7 @@ def evaluate_run(
     """Check the evidence; ``deliveries`` is per subscription."""
     outcomes = Counter(record.outcome for record in sent)
     violations = [
-        *checks.lost(sent, stored),
-        *checks.stored_twice(stored),
-        *checks.stored_out_of_order(stored),
+        *checks.judged_ledger(sent, stored),
         *checks.children_before_parents(chunks, shard, TOPIC, STREAM),
     ]
     received: dict[str, dict[str, int]] = {}
