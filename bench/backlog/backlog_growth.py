@@ -16,7 +16,7 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.facts_ledger import FactsLedger
 from drain.backlog.job import BacklogJob, count_on
 from drain.spark.chunks import LedgerChunks
@@ -94,7 +94,7 @@ async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -
         seconds[length].append(time.perf_counter() - began)
 
     # Only the run is timed, not the writing of new chunks.
-    await run_alternating_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
+    await run_alternating({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
     counted = {length: took[1:] for length, took in seconds.items()}
     return compared(counted, full_seconds)
 

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.harness.benchmark import AsyncWork, Benchmark, Effort, Measurement, Part, run_alternating_async
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Work, run_alternating
 from bench.harness.cluster import percentile
 from bench.harness.peers.peer import PROBE_SECONDS, START_SECONDS, MissingServerError, Peer
 from headgate.errors import HeadgateError
@@ -62,7 +62,7 @@ async def measure(effort: Effort) -> Measurement:
 
         async def speeds(work: Callable[[Peer], Awaitable[object]], records: int = count) -> dict[str, list[float]]:
             sides = {name: partial(work, peer) for name, peer in peers.items()}
-            rounds = await run_alternating_async(sides, effort.pick(7, 2), effort.progress)
+            rounds = await run_alternating(sides, effort.pick(7, 2), effort.progress)
             return {name: [records / seconds for seconds in found] for name, found in rounds.seconds.items()}
 
         async def stretches(work: Callable[[Peer], Awaitable[float]]) -> dict[str, list[list[float]]]:
@@ -71,8 +71,8 @@ async def measure(effort: Effort) -> Measurement:
             async def stretch(name: str) -> None:
                 found[name].append([await work(peers[name]) for _ in range(effort.pick(100, 10))])
 
-            sides: dict[str, AsyncWork] = {name: partial(stretch, name) for name in peers}
-            await run_alternating_async(sides, effort.pick(11, 2), effort.progress)
+            sides: dict[str, Work] = {name: partial(stretch, name) for name in peers}
+            await run_alternating(sides, effort.pick(11, 2), effort.progress)
             return {name: rounds[1:] for name, rounds in found.items()}
 
         stored = count * (effort.pick(7, 2) + 1)  # warm-up included

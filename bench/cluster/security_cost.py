@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating_async
+from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds, gc_disabled, run_alternating
 from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
 from bench.harness.workload import records
 from headgate import Producer
@@ -75,9 +75,7 @@ async def measure(effort: Effort) -> Measurement:
         def stores(name: str) -> Callable[[], Awaitable[None]]:
             return lambda: sides[name].store(rows)
 
-        rounds = await run_alternating_async(
-            {name: stores(name) for name in sides}, effort.pick(60, 5), effort.progress
-        )
+        rounds = await run_alternating({name: stores(name) for name in sides}, effort.pick(60, 5), effort.progress)
         latencies = await _latencies({name: side.producer for name, side in sides.items()}, effort)
     processors = Rounds({name: side.processor_seconds[1:] for name, side in sides.items()})
     return compared(rounds, processors, latencies, count=len(rows), digest_seconds=digest_seconds())

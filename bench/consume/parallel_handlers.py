@@ -14,6 +14,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,22 +39,22 @@ ALLOWED_SECONDS = 5e-6
 CHUNKS, QUICK_CHUNKS, BATCHES_EACH, RECORDS_EACH, VALUE_BYTES = 20, 2, 10, 100, 200
 
 
-def measure(effort: Effort) -> Measurement:
+async def measure(effort: Effort) -> Measurement:
     """Return the part of the possible rate that is reached."""
-    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, asyncio.Runner() as runner:
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         store, chunks = LocalStore(Path(folder)), effort.pick(CHUNKS, QUICK_CHUNKS)
-        records = runner.run(_fill(Ledger(store, 0), chunks))
+        records = await _fill(Ledger(store, 0), chunks)
         possible = HANDLERS / HANDLER_SECONDS
         full = {
-            "run": lambda: runner.run(_run(store, chunks, records, waits=True)),
-            "plain": lambda: runner.run(_plain(records)),
+            "run": partial(_run, store, chunks, records, waits=True),
+            "plain": partial(_plain, records),
         }
-        waiting = run_alternating(full, effort.pick(5, 1), effort.progress)
+        waiting = await run_alternating(full, effort.pick(5, 1), effort.progress)
         sides = {
-            "run": lambda: runner.run(_run(store, chunks, records, waits=False)),
-            "loop": lambda: runner.run(_loop(store, chunks, records)),
+            "run": partial(_run, store, chunks, records, waits=False),
+            "loop": partial(_loop, store, chunks, records),
         }
-        idle = run_alternating(sides, effort.pick(25, 3), effort.progress)
+        idle = await run_alternating(sides, effort.pick(25, 3), effort.progress)
     reached = records / waiting.median_seconds("run")
     overhead_seconds = (idle.median_seconds("run") - idle.median_seconds("loop")) / records
     return Measurement(

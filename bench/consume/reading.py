@@ -12,7 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import Shard, batches
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.ledger.ledger import Ledger
@@ -44,7 +44,7 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
         "iterated": partial(_read, large_store, chunks, records, 1),
         "small": partial(_read, small_store, small, small, TAKEN),
     }
-    rounds = await run_alternating_async(sides, effort.pick(15, 2), effort.progress)
+    rounds = await run_alternating(sides, effort.pick(15, 2), effort.progress)
     measured = rounds.median_ratio("read", "decode")
     return Measurement(
         measured.value,

@@ -32,8 +32,7 @@ import bench
 
 Direction = Literal["higher", "lower"]
 Part = float | int | str
-Work = Callable[[], object]
-AsyncWork = Callable[[], Awaitable[object]]
+Work = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +124,11 @@ class Rounds:
         )
 
 
-def run_alternating(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Run every side once per round, in changing order, and return the seconds. Exceptions pass through."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    with gc_disabled():
-        for number, name in _alternate(list(sides), rounds, progress):
-            began = time.perf_counter()
-            sides[name]()
-            took = time.perf_counter() - began
-            if number > 0:
-                seconds[name].append(took)
-    return Rounds(seconds)
+async def run_alternating(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
+    """Run every side once per round, in changing order, and return the seconds. Exceptions pass through.
 
-
-async def run_alternating_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Like `run_alternating`, with awaited sides. A side that returns a float reports its own seconds."""
+    A side that returns a float reports its own seconds.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     with gc_disabled():
         for number, name in _alternate(list(sides), rounds, progress):

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating_async
+from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
 from bench.harness.workload import AT_MS, Shard, batches
 from controller.context.step_driver import StepDriver
 from controller.snapshots.format import decode_steps, encode_snapshot
@@ -96,7 +96,7 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
         "aged": lambda: _start_cold(aged, producers),
         "aged_warm": lambda: warm(aged),
     }
-    rounds = await run_alternating_async(sides, effort.pick(3, 2), effort.progress)
+    rounds = await run_alternating(sides, effort.pick(3, 2), effort.progress)
     measured = rounds.median_ratio("cold", "read")
     return Measurement(
         measured.value,
@@ -152,9 +152,7 @@ async def _without_snapshot(effort: Effort, folder: Path) -> float:
         assert state.chunk == chunks, "all must be restored"
 
     sides = {"plain": lambda: start(plain), "summed": lambda: start(summed)}
-    return (
-        (await run_alternating_async(sides, effort.pick(5, 2), effort.progress)).median_ratio("plain", "summed").value
-    )
+    return (await run_alternating(sides, effort.pick(5, 2), effort.progress)).median_ratio("plain", "summed").value
 
 
 def _large_shard(producers: int, segments: int) -> Shard:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -25,10 +26,6 @@ def _benchmark(value: float, goal: float = 2.0, better: str = "lower", **part_go
 def _invoke(benchmark: Benchmark, *arguments: str):
     listed = Listed("subject", "What is compared.\n\nWhy.", benchmark)
     return CliRunner().invoke(command({"made_up": lambda: listed}), arguments)
-
-
-def _quiet(_: str) -> None:
-    pass
 
 
 def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
@@ -79,10 +76,14 @@ def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]
     assert met is ("missed" not in strict.stdout)
 
 
-def test_sides_alternate_and_the_first_one_changes() -> None:
+async def test_sides_alternate_and_the_first_one_changes() -> None:
     """The warm-up round runs, and does not count."""
     order = []
-    rounds = run_alternating({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, _quiet)
+
+    async def side(name: str) -> None:
+        order.append(name)
+
+    rounds = await run_alternating({name: partial(side, name) for name in "ab"}, 3, lambda _: None)
 
     assert [*"ba", *"ab", *"ba", *"ab"] == order
     assert {side: len(seconds) for side, seconds in rounds.seconds.items()} == {"a": 3, "b": 3}
