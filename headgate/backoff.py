@@ -6,18 +6,15 @@ Jitter prevents clients that lost the same leader from retrying at the same mome
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, takewhile
-
-import backoff
+from itertools import count, takewhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """Pauses whose bound rises from ``first_seconds`` to ``longest_seconds``."""
+    """Pauses whose bound doubles from ``first_seconds`` to ``longest_seconds``."""
 
     first_seconds: float
     longest_seconds: float
-    factor: float = 2.0
     jitter: float = 0.5
     """The random part of each pause: 0 is none, 1 is the whole pause ("full jitter")."""
     shortest_seconds: float = 0.0
@@ -27,10 +24,8 @@ class Backoff:
     @cached_property
     def bounds_seconds(self) -> tuple[float, ...]:
         """The longest pause after each failure; the last one holds for all later failures."""
-        bounds = backoff.expo(base=self.factor, factor=self.first_seconds)
-        # The first value of the generator is a start signal for the library's decorators, not a
-        # bound.
-        rising = takewhile(lambda bound: bound < self.longest_seconds, islice(bounds, 1, None))
+        bounds = (self.first_seconds * 2.0**failures for failures in count())
+        rising = takewhile(lambda bound: bound < self.longest_seconds, bounds)
         return (*rising, self.longest_seconds)
 
     def bound_seconds(self, failures: int) -> float:
