@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import structlog
 
-from controller.context.session_port import Delivery, DeviceSession
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
@@ -24,6 +23,7 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
@@ -140,8 +140,8 @@ class BrokerConnection:
         return Admin(client, timeout_seconds=ADMIN_SECONDS)
 
     def device_session(
-        self, client_id: str, handler: Callable[[Delivery], None], window: ReadingWindow
-    ) -> DeviceSession:
+        self, client_id: str, handler: Callable[[ArrivedMessage], None], window: ReadingWindow
+    ) -> MqttPersistentSession:
         """Return the device session of one topic. Its name is the same on every daemon."""
         return MqttPersistentSession(handler=handler, window=window, **self._options(client_id, "devices"))
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from controller.access.control import AccessControl
-from controller.context.session_port import OpenSession
 from controller.context.step_driver import TurnBudget
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
@@ -14,7 +13,10 @@ from drain.protocol import BacklogRequest, BacklogResponse, DrainedResponse, Dra
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.shard_map import ShardMap
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport
+from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from web.api.overview import Overview
 
@@ -47,6 +49,9 @@ class Operations(Protocol):
         """Give the cluster ``shards`` in place of ``before``, unless that was done before."""
 
 
+OpenSession = Callable[[str, Callable[[ArrivedMessage], None], ReadingWindow], MqttPersistentSession]
+"""(name, handler of the messages of a device, the shard's window) → the session under this name, before entry. The
+newest client that opens it takes it over."""
 OnRecords: TypeAlias = Callable[[RecordColumns], None]
 OnDurable: TypeAlias = Callable[[int], None]
 TraceCommits: TypeAlias = Callable[[int, OnRecords, OnDurable], tuple[OnRecords, OnDurable]]

@@ -25,12 +25,12 @@ import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
-from controller.context.session_port import Delivery
 from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
 from headgate.log.report_limit import ReportLimit
 from headgate.model.headers import header_bytes, wrong_headers
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.port import Transport
 from metrics import events
 from metrics.label_values import DeviceRejectionReason
@@ -90,7 +90,7 @@ class Confirmations:
         self._transport = transport
         self._observer = observer
 
-    def send(self, delivery: Delivery, reason: DeviceRejectionReason | None = None) -> None:
+    def send(self, delivery: ArrivedMessage, reason: DeviceRejectionReason | None = None) -> None:
         """Tell the device that its message is stored, or refused for ``reason``; nothing, if it does not ask."""
         topic = delivery.response_topic
         if topic is None:
@@ -120,7 +120,7 @@ class DeviceIntake:
             REJECTION_LOG_INTERVAL_SECONDS, len(get_args(DeviceRejectionReason)) * LOGGED_TOPICS
         )
 
-    def accept(self, topic_id: int, delivery: Delivery) -> None:
+    def accept(self, topic_id: int, delivery: ArrivedMessage) -> None:
         """Store one message of this topic's session, or discard it; acknowledge it when the outcome is durable."""
         if self.sessions.take_sentinel(topic_id, delivery):
             return
@@ -155,7 +155,7 @@ class DeviceIntake:
         if topic is None or topic.external is not None:
             self._reject("unknown_topic" if topic is None else "external_topic", mqtt_topic, size_bytes)
 
-    def _stored(self, delivery: Delivery) -> None:
+    def _stored(self, delivery: ArrivedMessage) -> None:
         self._set_pending(self._pending_records - 1)
         self._context.observer.observe(events.DeviceRecordStored(shard=self._state.shard))
         delivery.acknowledge()
@@ -165,7 +165,7 @@ class DeviceIntake:
         self._pending_records = records
         self._context.observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
-    def _discard(self, reason: DeviceRejectionReason, delivery: Delivery) -> None:
+    def _discard(self, reason: DeviceRejectionReason, delivery: ArrivedMessage) -> None:
         self._reject(reason, delivery.topic, len(delivery.payload))
         delivery.acknowledge()
         if not delivery.retained:  # Its device has gone, or got the confirmation of the publication itself.

@@ -20,10 +20,10 @@ from typing import Final, get_args
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.context.leader_context import LeaderContext
-from controller.context.session_port import Delivery, OpenSession
+from controller.context.leader_context import LeaderContext, OpenSession
 from controller.devices.topic_session import Goal, TopicSession
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.label_values import DeviceSessionState
@@ -72,14 +72,14 @@ class DeviceSessions:
         """Return whether the broker may have a session of this topic, as far as this term knows."""
         return topic_id in self._sessions
 
-    def take_sentinel(self, topic_id: int, delivery: Delivery) -> bool:
+    def take_sentinel(self, topic_id: int, delivery: ArrivedMessage) -> bool:
         """Return whether ``delivery`` is no message of a device, or late: its session was removed."""
         session = self._sessions.get(topic_id)
         if session is None:
             delivery.acknowledge()  # Its connection has ended, so this only frees space in the window.
         return session is None or session.take_sentinel(delivery)
 
-    async def run(self, open_session: OpenSession, on_delivery: Callable[[int, Delivery], None]) -> None:
+    async def run(self, open_session: OpenSession, on_delivery: Callable[[int, ArrivedMessage], None]) -> None:
         """Keep the sessions until cancelled. ``on_delivery`` gets the topic id of the session."""
 
         async def keep(topic_id: int, session: TopicSession) -> None:

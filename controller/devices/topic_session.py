@@ -21,8 +21,9 @@ from typing import Final
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
-from controller.context.session_port import Delivery, DeviceSession
 from headgate.errors import TransportError
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from metrics.label_values import DeviceSessionState
 
 SENTINEL_INTERVAL_SECONDS: Final = 10.0
@@ -53,7 +54,7 @@ class TopicSession:
         commit: GroupCommit,
     ) -> None:
         """Take the topic's ``filters``. ``new_sentinel`` returns a payload that no sentinel had before."""
-        self.session: DeviceSession | None = None
+        self.session: MqttPersistentSession | None = None
         self.subscribed = False
         """Whether the broker queues what devices publish to the topic, as far as known."""
         self.goal = goal
@@ -83,7 +84,7 @@ class TopicSession:
             self._callbacks.append(callback)
         self._changed.set()
 
-    def take_sentinel(self, delivery: Delivery) -> bool:
+    def take_sentinel(self, delivery: ArrivedMessage) -> bool:
         """Return whether ``delivery`` is a sentinel. A valid one shows that the session is empty."""
         if delivery.topic != self._sentinel_topic:
             return False
@@ -93,7 +94,7 @@ class TopicSession:
         delivery.acknowledge()
         return True
 
-    async def run(self, session: DeviceSession) -> None:
+    async def run(self, session: MqttPersistentSession) -> None:
         """Return once the session is removed, or all that can be done is done. Every wait can be cancelled."""
         async with session:
             self.session = session
@@ -112,7 +113,7 @@ class TopicSession:
         for callback in callbacks:
             callback()
 
-    async def _approach_goal(self, session: DeviceSession) -> bool:
+    async def _approach_goal(self, session: MqttPersistentSession) -> bool:
         """Do what is possible now; return whether the session is removed."""
         self._changed.clear()
         connection, goal = session.connection, self._next_goal(session)
@@ -130,13 +131,13 @@ class TopicSession:
             session.publish_sentinel(self._sentinel_topic, self._sentinel)
         return goal is Goal.REMOVED
 
-    def _next_goal(self, session: DeviceSession) -> Goal:
+    def _next_goal(self, session: MqttPersistentSession) -> Goal:
         """Return the goal, which is `Goal.REMOVED` when the session is empty and is not wanted."""
         goal = self.goal()
         empty = self._empty_connection != 0 and self._empty_connection == session.connection
         return Goal.REMOVED if goal is Goal.EMPTY and empty else goal
 
-    async def _change(self, session: DeviceSession, connection: int, goal: Goal) -> bool:
+    async def _change(self, session: MqttPersistentSession, connection: int, goal: Goal) -> bool:
         """Change the session for ``goal``; return whether the broker confirmed it on ``connection``."""
         filters, sentinels = sorted(self._filters), [self._sentinel_topic]
         self._empty_connection = 0

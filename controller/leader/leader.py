@@ -15,7 +15,6 @@ import structlog
 from controller.backlog.service import MAX_PENDING_ANSWERS, BacklogService
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.context.leader_context import LeaderContext
-from controller.context.session_port import Delivery
 from controller.context.step_driver import StepDriver
 from controller.devices.intake import DeviceIntake
 from controller.leader import cluster_answers
@@ -34,6 +33,7 @@ from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
 from metrics import events
 from metrics.label_values import BatchVerdict
 from shard.access.requirements import refuse_access
@@ -51,7 +51,7 @@ MAX_DELAYED_REFUSALS = 1000
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
 
-Arrival = TypeVar("Arrival", tuple[str, bytes], Delivery)
+Arrival = TypeVar("Arrival", tuple[str, bytes], ArrivedMessage)
 
 log = structlog.get_logger(__name__)
 
@@ -190,7 +190,7 @@ class ShardLeader:
     def _on_request(self, topic: str, payload: bytes) -> None:
         self._dispatch(self._handle_request, (topic, payload))
 
-    def _on_delivery(self, topic_id: int, delivery: Delivery) -> None:
+    def _on_delivery(self, topic_id: int, delivery: ArrivedMessage) -> None:
         self._dispatch(partial(self.devices.accept, topic_id), delivery)
 
     def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:

@@ -1,4 +1,4 @@
-"""The contract of `DeviceSession`: the same tests on the fake broker and on real ones."""
+"""The contract of `MqttPersistentSession`: the same tests on the fake broker and on real ones."""
 
 import asyncio
 import re
@@ -11,8 +11,8 @@ import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
 from bench.harness.tcp_proxy import Proxy
-from controller.context.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import CONFIRMATION_TIMEOUT_SECONDS, MqttPersistentSession
 from headgate.transport.mqtt_timing import MqttTiming
 from headgate.transport.reading_window import ReadingWindow
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 20.0
 class BrokerHarness(Protocol):
     """A broker, a device that publishes at QoS 1, and one session."""
 
-    async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession: ...
+    async def session(self, handler: Callable[[ArrivedMessage], None]) -> MqttPersistentSession: ...
     async def publish(self, topic: str, *payloads: bytes, retain: bool = False) -> None: ...
     async def drop(self) -> None: ...
 
@@ -39,7 +39,7 @@ class FakeBrokerHarness:
     def __init__(self) -> None:
         self._broker = FakeDeviceBroker()
 
-    async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession:
+    async def session(self, handler: Callable[[ArrivedMessage], None]) -> MqttPersistentSession:
         return self._broker.session(SESSION, handler)
 
     async def publish(self, topic: str, *payloads: bytes, retain: bool = False) -> None:
@@ -58,7 +58,7 @@ class MosquittoHarness:
         self._stack = stack
         self._proxy: Proxy | None = None
 
-    async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession:
+    async def session(self, handler: Callable[[ArrivedMessage], None]) -> MqttPersistentSession:
         self._proxy = await self._stack.enter_async_context(Proxy(self.broker.host, self.broker.port))
         return MqttPersistentSession("127.0.0.1", self._proxy.port, SESSION, handler, tls=tls_of(self.broker))
 
@@ -94,10 +94,10 @@ class Intake:
     """A handler that collects deliveries and optionally acknowledges them."""
 
     def __init__(self, *, acknowledges: bool = True) -> None:
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[ArrivedMessage] = []
         self._acknowledges = acknowledges
 
-    def __call__(self, delivery: Delivery) -> None:
+    def __call__(self, delivery: ArrivedMessage) -> None:
         self.deliveries.append(delivery)
         if self._acknowledges:
             delivery.acknowledge()
@@ -107,7 +107,7 @@ class Intake:
         return [delivery.payload for delivery in self.deliveries]
 
 
-async def connected(session: DeviceSession) -> None:
+async def connected(session: MqttPersistentSession) -> None:
     await until(lambda: session.connected)
 
 

@@ -9,13 +9,13 @@ import pytest
 from bench.harness.raw_client import RawClient
 from controller.access.file import read_access_file
 from controller.connections.broker import BrokerConnection
-from controller.context.session_port import Delivery
 from controller.leadership.session_secret import SessionSecret
 from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec
 from controller.settings.load import Settings
 from controller.settings.sections import BrokerSettings, ClusterSettings, LedgerSettings
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events
 from shard.access.broker_rules import BrokerFormat, export
@@ -91,10 +91,10 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
     """
     async with small_broker(tmp_path) as broker:
         await publish_all(broker, "sensor", "other", RETAINED, retain=True)
-        deliveries: list[Delivery] = []
+        deliveries: list[ArrivedMessage] = []
         acknowledged = asyncio.Event()
 
-        def handle(delivery: Delivery) -> None:
+        def handle(delivery: ArrivedMessage) -> None:
             deliveries.append(delivery)
             if acknowledged.is_set():
                 delivery.acknowledge()

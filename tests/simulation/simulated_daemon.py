@@ -17,7 +17,6 @@ from controller.access.control import AccessControl
 from controller.cluster.config import LedgerIdentity
 from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
-from controller.context.session_port import Delivery, DeviceSession
 from controller.context.step_driver import SerialSteps, TurnBudget
 from controller.leader.election_events import ElectionEvents
 from controller.leader.leader import ShardLeader
@@ -34,6 +33,8 @@ from controller.settings.sections import SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.reading_window import ReadingWindow
 from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
@@ -346,7 +347,9 @@ class SimulatedDaemon:
             if controller.leader is not None:
                 self.machine.run(controller.leader.devices.sessions.set_enabled, self.simulation.device_clients.on)
 
-    def _open_devices(self, name: str, handler: Callable[[Delivery], None], _: ReadingWindow) -> DeviceSession:
+    def _open_devices(
+        self, name: str, handler: Callable[[ArrivedMessage], None], _: ReadingWindow
+    ) -> MqttPersistentSession:
         receive = self.machine.handler(lambda delivery: handler(self.machine.around(delivery)))
         session = self.simulation.device_clients.broker.session(name, receive)
         self._devices[name] = session

@@ -1,5 +1,9 @@
 """The division of segments into bucket ranges, rule by rule, then with random joins and leaves."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +12,6 @@ from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, 
 from headgate.model.hashing import KEY_BUCKETS
 from shard.balancing.bucket_split import Pool, pools
 from shard.balancing.target import AssignmentInput, assign
-from tests.support.hash_seeds import lines_by_hash_seed
 
 
 def names(count: int, prefix: str = "c") -> list[str]:
@@ -213,7 +216,8 @@ def test_the_result_does_not_depend_on_the_hash_seed() -> None:
         "    consumers = {f'c{n}': n % 4 > 0 for n in range(count)}\n"
         "    print([(list(map(str, p.slices)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, holders)])\n"
     )
-    outputs = {"\n".join(lines) for lines in lines_by_hash_seed(program)}
+    environs = (os.environ | {"PYTHONHASHSEED": seed} for seed in "0123")
+    outputs = {subprocess.check_output([sys.executable, "-c", program], env=each, text=True) for each in environs}
 
     assert 1 == len(outputs)
     assert "[0-3]" in outputs.pop()

@@ -18,8 +18,8 @@ from typing import Self
 
 from paho.mqtt.client import topic_matches_sub
 
-from controller.context.session_port import Delivery
 from headgate.model.headers import Headers
+from headgate.transport.mqtt_packets import ArrivedMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class FakeDeviceBroker:
         self._sessions: dict[str, _PersistentSession] = {}
         self._retained: dict[str, bytes] = {}
 
-    def session(self, client_id: str, handler: Callable[[Delivery], None], _: object = None) -> FakeDeviceSession:
+    def session(self, client_id: str, handler: Callable[[ArrivedMessage], None], _: object = None) -> FakeDeviceSession:
         """Return the client side of a session, not yet entered."""
         return FakeDeviceSession(self, client_id, handler)
 
@@ -184,7 +184,7 @@ class _Link:
             message = self.broker_session.waiting.popleft()
             self._next += 1
             self.in_flight[self._next] = message
-            delivery = Delivery(
+            delivery = ArrivedMessage(
                 *(message.topic, message.payload, 1, message.retained, self._next),
                 *(message.response_topic, message.correlation_data, message.headers),
                 partial(self.acknowledge, self._next),
@@ -199,7 +199,7 @@ class _Link:
         if self.broker_session.link is self and self.in_flight.pop(number, None) is not None:
             self.fill()
 
-    def _arrive(self, delivery: Delivery) -> None:
+    def _arrive(self, delivery: ArrivedMessage) -> None:
         if self.broker_session.link is self:
             self.session.handler(delivery)
 
@@ -207,7 +207,7 @@ class _Link:
 class FakeDeviceSession:
     """`controller.devices.intake.DeviceSession` on a FakeDeviceBroker."""
 
-    def __init__(self, broker: FakeDeviceBroker, client_id: str, handler: Callable[[Delivery], None]) -> None:
+    def __init__(self, broker: FakeDeviceBroker, client_id: str, handler: Callable[[ArrivedMessage], None]) -> None:
         self.client_id = client_id
         self.handler = handler
         self._broker = broker

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from controller.context.session_port import Delivery, DeviceSession
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
+from headgate.transport.mqtt_packets import ArrivedMessage
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.reading_window import ReadingWindow
 from tests.support.fakes.device_broker import FakeDeviceBroker
 from tests.support.samples.record_rows import record_rows
@@ -29,7 +30,9 @@ class Devices:
         self.shard = OneShard(ingest=ingest)
         self.shard.open_session = self.open_session
 
-    def open_session(self, name: str, handler: Callable[[Delivery], None], _: ReadingWindow) -> DeviceSession:
+    def open_session(
+        self, name: str, handler: Callable[[ArrivedMessage], None], _: ReadingWindow
+    ) -> MqttPersistentSession:
         return self.broker.session(name, handler)
 
     @asynccontextmanager

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry
 from controller.access.control import AccessControl
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.cluster.own_status import summaries
-from controller.context.leader_context import LeaderContext, TraceCommits
-from controller.context.session_port import OpenSession
+from controller.context.leader_context import LeaderContext, OpenSession, TraceCommits
 from controller.leader.leader import ShardLeader
 from controller.leader.term import begin_term
 from controller.leadership.policy.instance_record import MaintenanceRecord
