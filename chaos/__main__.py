@@ -26,7 +26,7 @@ from chaos.faults.catalogue import CATALOGUE, kinds, select, why_impossible
 from chaos.judge import RunEvidence, judge
 from chaos.report import Report, document, make_report, markdown, verdict
 from chaos.run import RunPlan, Say, play
-from chaos.schedule import left_out, plan, plan_in_order
+from chaos.schedule import left_out, plan, plan_in_order, together
 from chaos.timeline import Timeline
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
@@ -37,7 +37,8 @@ EPILOG = """\b
 Examples:
   python -m chaos
   python -m chaos --minutes 60 --seed 7 --folder /tmp/chaos
-  python -m chaos --faults leader-killed,broker-cut --json
+  python -m chaos --minutes 30 --at-once 2
+  python -m chaos --faults leader-killed,broker-cut+spark-killed --json
 """
 
 Play = Callable[[Path, RunPlan, Say], Coroutine[Any, Any, tuple[RunEvidence, Timeline, list[str]]]]
@@ -50,7 +51,8 @@ class Options:
     minutes: float
     seed: int
     names: Sequence[str]
-    """Faults to play in this order; none: a schedule of all."""
+    """Faults to play in this order, those joined by "+" at once; none: a schedule of all."""
+    at_once: int
     fault_seconds: float | None
     rest_seconds: float
     rate: int
@@ -59,19 +61,28 @@ class Options:
 
 def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, str]]:
     """Return the plan, and the faults that are not in it, each with the reason. Raises ConfigError."""
-    chosen = select(options.names) or list(CATALOGUE.values())
+    groups = [name.split("+") for name in options.names]
+    chosen = select([name for group in groups for name in group]) or list(CATALOGUE.values())
     reasons = {
         fault.name: reason
         for fault in chosen
         if (reason := why_impossible(fault, has_shim=has_shim, has_spark=options.with_spark)) is not None
     }
     possible = kinds([fault for fault in chosen if fault.name not in reasons], options.fault_seconds)
+    by_name = {kind.name: kind for kind in possible}
     seconds = 60 * options.minutes
     if options.names:
-        planned, seconds = plan_in_order(possible, rest_seconds=options.rest_seconds)
+        known = [[by_name[name] for name in group if name in by_name] for group in groups]
+        planned, seconds = plan_in_order([together(each) for each in known if each], rest_seconds=options.rest_seconds)
     else:
         shuffle = random.Random(options.seed).shuffle
-        planned = plan(possible, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle)
+        planned = plan(
+            possible,
+            seconds=seconds,
+            rest_seconds=options.rest_seconds,
+            shuffle=shuffle,
+            at_once=options.at_once,
+        )
         reasons |= dict.fromkeys(left_out(possible, planned), "the run is too short")
     made = RunPlan(
         faults=planned,
@@ -122,10 +133,15 @@ def command(play: Play = play) -> click.Command:
     @click.option(
         "--seed", type=click.IntRange(0), help="Seed of the schedule.  [default: a new one, which is printed]"
     )
-    @click.option("--faults", default="", help="Play these faults in this order, and ignore --minutes.")
+    @click.option(
+        "--faults", default="", help="Play these faults in this order, and ignore --minutes; A+B: both at once."
+    )
+    @click.option(
+        "--at-once", type=click.IntRange(1, 4), default=1, show_default=True, help="Faults that begin together."
+    )
     @click.option("--fault-seconds", type=click.FloatRange(1, 300), help="Duration of each fault.  [default: its own]")
     @click.option(
-        "--rest-seconds", type=click.FloatRange(1, 300), default=10.0, show_default=True, help="After each fault."
+        "--rest-seconds", type=click.FloatRange(1, 300), default=8.0, show_default=True, help="After each fault."
     )
     @click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
     @click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
@@ -186,7 +202,7 @@ def _repeat(options: Options) -> str:
     if options.names:
         words += ["--faults", ",".join(options.names)]
     else:
-        words += ["--minutes", f"{options.minutes:g}"]
+        words += ["--minutes", f"{options.minutes:g}", "--at-once", str(options.at_once)]
     if options.fault_seconds is not None:
         words += ["--fault-seconds", f"{options.fault_seconds:g}"]
     words += ["--rest-seconds", f"{options.rest_seconds:g}"]

@@ -15,7 +15,7 @@ from typing import Final, Self
 import msgspec
 
 from bench.harness.tcp_proxy import Proxy
-from chaos.fault_shim import FaultShim, compile_shim, find_compiler
+from chaos.fault_shim import FaultShim, SyncJournal, compile_shim, find_compiler
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import Settings
 from controller.settings.sections import IngestSettings, SpreadSettings, SubscriptionSettings
@@ -89,6 +89,8 @@ class ChaosCluster(LocalCluster):
             spread=SpreadSettings(settle_seconds=SETTLE_SECONDS),
         )
         self.shims: dict[str, FaultShim] = {}
+        self.journal: SyncJournal | None = None
+        """None without a C compiler, as no `shims`."""
         self.zookeeper_links: dict[str, list[Proxy]] = {}
         """Daemon → its connection to each ZooKeeper server."""
         self.broker_links: dict[str, Proxy] = {}
@@ -104,10 +106,12 @@ class ChaosCluster(LocalCluster):
         await super().__aenter__()
         try:
             compiler = find_compiler()
-            library = None if compiler is None else await asyncio.to_thread(compile_shim, compiler, self.folder)
+            if compiler is not None:
+                library = await asyncio.to_thread(compile_shim, compiler, self.folder)
+                self.journal = SyncJournal(library, self.folder / "syncs")
+                self.environ |= self.journal.environ
+                self.shims = {name: FaultShim(self.folder / f"{name}.faults") for name in DAEMONS}
             for name in DAEMONS:
-                if library is not None:
-                    self.shims[name] = FaultShim(library, self.folder / f"{name}.faults")
                 self.broker_links[name] = await self._link(self.broker.port)
                 self.zookeeper_links[name] = [await self._link(server.port) for server in self.zookeepers]
         except BaseException:

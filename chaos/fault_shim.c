@@ -3,6 +3,9 @@
 // The file named by HEADGATE_FAULTS contains ten 64-bit integers: five faults, set by chaos/fault_shim.py, and how
 // often each had an effect. Without the variable, or while all faults are 0, every call passes through.
 //
+// The file named by HEADGATE_JOURNAL, which all processes share, gets a line for each new name of a file ("+ PATH"; "~ PATH"
+// if its data was not synced before), and for each synced folder ("= PATH"): what a power failure would lose.
+//
 // Python 3.13's allocator reads the clock in a constructor that may run before this library's, so every call makes sure
 // that the real functions are known.
 //
@@ -12,7 +15,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -30,13 +35,19 @@ static ssize_t (*real_write)(int, const void *, size_t);
 static int (*real_fsync)(int);
 static int (*real_fdatasync)(int);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
+static int (*real_linkat)(int, const char *, int, const char *, int);
+static int journal = -1;
+static char is_unsynced[4096];  // By file descriptor; one above is never called unsynced.
 
 __attribute__((constructor)) static void start(void) {
     if (real_clock_gettime) return;
     real_write = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
     real_fsync = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    real_linkat = (int (*)(int, const char *, int, const char *, int))dlsym(RTLD_NEXT, "linkat");
     real_clock_gettime = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    const char *shared = getenv("HEADGATE_JOURNAL");
+    if (shared) journal = open(shared, O_WRONLY | O_APPEND | O_CLOEXEC);
     const char *path = getenv("HEADGATE_FAULTS");
     int handle = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (handle >= 0) {
@@ -54,6 +65,31 @@ static mode_t kind_of(int handle) {
     return handle > STDERR_FILENO && fstat(handle, &found) == 0 ? found.st_mode & S_IFMT : 0;
 }
 
+static void set_unsynced(int handle, char value) {
+    if (handle < (int)sizeof is_unsynced) is_unsynced[handle] = value;
+}
+
+// One write, so that lines of several processes do not mix. The order is that of the ends of the real calls.
+static void note(char sign, int folder, const char *name) {
+    char link[32], path[4096], line[8300];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (journal < 0 || size < 0) return;
+    path[size] = 0;
+    int length = snprintf(line, sizeof line, "%c %s%s%s\n", sign, path, *name ? "/" : "", name);
+    if (real_write(journal, line, length) != length) abort();
+}
+
+int linkat(int from_folder, const char *from, int folder, const char *name, int flags) {
+    start();
+    int outcome = real_linkat(from_folder, from, folder, name, flags), source = -1;
+    if (outcome == 0 && folder >= 0) {
+        int known = sscanf(from, "/proc/self/fd/%d", &source) == 1 && source < (int)sizeof is_unsynced;
+        note(known && is_unsynced[source] ? '~' : '+', folder, name);
+    }
+    return outcome;
+}
+
 // As a disk that fills up: the first half of the data fits, the rest does not.
 ssize_t write(int handle, const void *data, size_t size) {
     start();
@@ -63,13 +99,14 @@ ssize_t write(int handle, const void *data, size_t size) {
         errno = ENOSPC;
         return -1;
     }
+    if (journal >= 0) set_unsynced(handle, 1);
     return real_write(handle, data, size);
 }
 
 static int synchronize(int handle, int (*real)(int)) {
     mode_t kind = kind_of(handle);
     int64_t delay_ms = value_of(&faults->sync_delay_ms);
-    if (delay_ms > 0 && kind == S_IFREG) {
+    if (delay_ms > 0 && kind) {
         struct timespec pause = {delay_ms / 1000, delay_ms % 1000 * 1000000};
         count(&faults->delayed_syncs);
         nanosleep(&pause, 0);
@@ -84,7 +121,12 @@ static int synchronize(int handle, int (*real)(int)) {
         errno = EIO;
         return -1;
     }
-    return real(handle);
+    int outcome = real(handle);
+    if (journal >= 0 && outcome == 0) {
+        set_unsynced(handle, 0);
+        if (kind == S_IFDIR) note('=', handle, "");
+    }
+    return outcome;
 }
 
 int fsync(int handle) {

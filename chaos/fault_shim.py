@@ -2,7 +2,7 @@
 
 The library is compiled with the C compiler of the machine when a run begins. A control file of each process says which
 faults apply to it, and counts how often each of them had an effect. So a fault needs no rights of root, and meets one
-daemon only.
+daemon only. A journal that all processes share tells what a power failure would lose at any moment.
 """
 
 import mmap
@@ -45,24 +45,42 @@ def compile_shim(compiler: str, folder: Path) -> Path:
     return target
 
 
+class SyncJournal:
+    """What the processes that load the library have linked and synced, in order."""
+
+    def __init__(self, library: Path, path: Path) -> None:
+        """``path`` is created; the processes find it through `environ`."""
+        self._path = path
+        path.touch()
+        self.environ: Mapping[str, str] = {"LD_PRELOAD": str(library), "HEADGATE_JOURNAL": str(path)}
+
+    def unsynced(self) -> tuple[set[Path], set[Path]]:
+        """Return the files whose names are not durable now, and those whose data is not."""
+        names: dict[str, set[Path]] = {}
+        data: set[Path] = set()
+        for line in self._path.read_text().splitlines():
+            sign, path = line.split(" ", 1)
+            if sign == "=":
+                names.pop(path, None)
+                continue
+            names.setdefault(os.path.dirname(path), set()).add(Path(path))  # noqa: PTH120 - pathlib is slow
+            if sign == "~":
+                data.add(Path(path))
+        return set().union(*names.values()), data
+
+
 class FaultShim:
     """The faults of one process: set here, performed by the library in that process."""
 
-    def __init__(self, library: Path, control: Path) -> None:
+    def __init__(self, control: Path) -> None:
         """``control`` is created; the process finds it through `environ`."""
-        self._library = library
-        self._control = control
+        self.environ: Mapping[str, str] = {"HEADGATE_FAULTS": str(control)}
         control.write_bytes(bytes(_FILE_BYTES))
         handle = os.open(control, os.O_RDWR)
         try:
             self._map = mmap.mmap(handle, _FILE_BYTES)
         finally:
             os.close(handle)
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """What the process needs in its environment."""
-        return {"LD_PRELOAD": str(self._library), "HEADGATE_FAULTS": str(self._control)}
 
     def set(self, fault: ShimFault, value: int = 1) -> None:
         """Switch ``fault`` on, or off with 0."""

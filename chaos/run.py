@@ -7,7 +7,7 @@ long, such as a topic that accepts nothing after a fault.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Final
 from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, TOPICS, ChaosCluster
 from chaos.evidence import newest_done_ns, read_run, timeline_of
 from chaos.faults.catalogue import CATALOGUE
-from chaos.faults.fault import Stage
+from chaos.faults.fault import Fault, Stage
 from chaos.judge import RunEvidence
 from chaos.operator import Operator
 from chaos.schedule import PlannedFault
@@ -143,19 +143,32 @@ async def _play_faults(stage: Stage, plan: RunPlan, played: Played, say: Say) ->
 
 
 async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> None:
-    """Begin one fault, wait, and end it. One that fails is noted, and what it may have left is restored."""
-    kind = CATALOGUE[planned.name]
-    fault = kind(stage)
+    """Begin one fault, or several, wait, and end them. One that fails is noted, and what it may have left is restored.
+
+    Several may concern one process. One that can therefore not begin or end is no problem of the run.
+    """
+    faults = [CATALOGUE[name](stage) for name in planned.name.split("+")]
     began_ns = time.monotonic_ns()
+    begun = [fault for fault in faults if await _done(fault, fault.begin, played, alone=len(faults) == 1)]
+    await asyncio.sleep(planned.seconds)
+    for fault in begun:
+        await _done(fault, fault.end, played, alone=len(faults) == 1)
+    continuing = frozenset.intersection(*(fault.continuing for fault in faults))
+    summary, note = (" ".join(words) for words in zip(*((each.summary(), each.note) for each in faults), strict=True))
+    played.faults.append(FaultWindow(planned.name, summary, began_ns, time.monotonic_ns(), note, continuing))
+
+
+async def _done(fault: Fault, act: Callable[[], Awaitable[None]], played: Played, *, alone: bool) -> bool:
+    """Begin or end ``fault``; return False if it cannot."""
     try:
-        await fault.begin()
-        await asyncio.sleep(planned.seconds)
-        await fault.end()
+        await act()
     except HeadgateError as error:
-        played.note(f"{planned.name}: {error}")
-        await stage.cluster.restore()
-    window = FaultWindow(kind.name, kind.summary(), began_ns, time.monotonic_ns(), fault.note, kind.continuing)
-    played.faults.append(window)
+        if alone:
+            played.note(f"{fault.name}: {error}")
+        fault.note += f" {error}"
+        await fault.cluster.restore()
+        return False
+    return True
 
 
 async def _until_accepting(cluster: ChaosCluster, since_ns: int, after: str, played: Played) -> None:

@@ -1,7 +1,8 @@
 """Decide which fault begins when. Pure: chance is an argument.
 
 1. Every kind of fault is used once before any is used again.
-2. No two faults overlap, and after each the cluster rests, so that what happens can be attributed to one fault.
+2. As many faults begin together as were asked for, by default one. No others overlap, and after them the cluster rests,
+   so that what happens can be attributed to them.
 3. The same kinds, times and chance give the same schedule.
 """
 
@@ -15,9 +16,10 @@ WARM_UP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """A kind of fault, as the schedule sees it."""
+    """A kind of fault, or several at once, as the schedule sees it."""
 
     name: str
+    """Several names are joined by "+"."""
     seconds: float
     """From its beginning to its end."""
 
@@ -32,8 +34,18 @@ class PlannedFault:
     seconds: float
 
 
+def together(kinds: Sequence[FaultKind]) -> FaultKind:
+    """Return these kinds as one, which lasts as long as the longest."""
+    return FaultKind("+".join(kind.name for kind in kinds), max(kind.seconds for kind in kinds))
+
+
 def plan(
-    kinds: Sequence[FaultKind], *, seconds: float, rest_seconds: float, shuffle: Callable[[list[FaultKind]], None]
+    kinds: Sequence[FaultKind],
+    *,
+    seconds: float,
+    rest_seconds: float,
+    shuffle: Callable[[list[FaultKind]], None],
+    at_once: int = 1,
 ) -> list[PlannedFault]:
     """Return the faults that fit into ``seconds``; ``shuffle`` orders a list in place."""
     planned: list[PlannedFault] = []
@@ -41,7 +53,8 @@ def plan(
     while kinds:
         order = list(kinds)
         shuffle(order)
-        for kind in order:
+        for first in range(0, len(order), at_once):
+            kind = together(order[first : first + at_once])
             ends = at_seconds + kind.seconds + rest_seconds
             if ends > seconds:
                 return planned
@@ -62,5 +75,5 @@ def plan_in_order(kinds: Sequence[FaultKind], *, rest_seconds: float) -> tuple[l
 
 def left_out(kinds: Sequence[FaultKind], planned: Sequence[PlannedFault]) -> list[str]:
     """Return the kinds that are not in a schedule, because it is too short."""
-    used = {fault.name for fault in planned}
+    used = {name for fault in planned for name in fault.name.split("+")}
     return [kind.name for kind in kinds if kind.name not in used]

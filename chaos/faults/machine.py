@@ -1,16 +1,29 @@
-"""Faults of disk and clock, performed by a library inside the daemons (chaos.fault_shim), and a damaged chunk."""
+"""Faults of disk, clock and memory, most of them performed by a library in the processes (chaos.fault_shim)."""
 
+import asyncio
+import os
+import signal
 from pathlib import Path
+
+import psutil
 
 from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, SHARDS
 from chaos.fault_shim import ShimFault
 from chaos.faults.fault import ALL_TOPICS, Fault
+from chaos.faults.processes import spark_group
 from headgate.errors import HeadgateError
 from headgate.ledger.paths import chunk_path
 from headgate.model.hashing import shard_of
+from headgate.process.background import cancel_and_wait
 from trials.cluster import last_line
 
 HOUR_MS = 3_600_000
+DRIFT_STEP_SECONDS, DRIFT = 0.1, 0.2
+"""The drifting clock is five times an hour a twelfth of the hour ahead: far more than any real one."""
+ADDRESS_BYTES = 2**20
+"""Less than what each process has: the kernel gives it nothing more."""
+POWER_CUTS = 50
+"""Attempts to find a moment at which something is not synced."""
 
 
 class ShimmedFault(Fault):
@@ -130,6 +143,117 @@ class ChunkDamaged(Fault):
         beside.replace(self._path)
 
 
+class ClockDrifts(ShimmedFault):
+    """The wall clock of the leader of the orders gains 200 ms each second, and is set right again."""
+
+    name = "clock-drifts"
+    fault = "clock_offset_ms"
+    value = 0
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Let it run away."""
+        await super().begin()
+        self._running = asyncio.create_task(self._run(), name="clock drift")
+
+    async def end(self) -> None:
+        """Set it right."""
+        await cancel_and_wait(self._running)
+        await super().end()
+
+    async def _run(self) -> None:
+        offset = 0.0
+        while True:
+            await asyncio.sleep(DRIFT_STEP_SECONDS)
+            offset += 1000 * DRIFT_STEP_SECONDS * DRIFT
+            self.cluster.shims[self._names[0]].set(self.fault, round(offset))
+
+
+class PowerLost(Fault):
+    """All daemons and consumers die at one moment, and what they had not synced is lost.
+
+    Spark, which has no library, dies a second earlier: all that it has read is synced by then.
+    """
+
+    name = "power-lost"
+    needs_shim = True
+
+    async def begin(self) -> None:
+        """Cut the power at a moment at which something is not synced; slow syncs make such moments frequent."""
+        for shim in self.cluster.shims.values():
+            shim.set("sync_delay_ms", 50)
+        if self.cluster.spark is not None:
+            os.killpg(spark_group(self), signal.SIGKILL)
+        await asyncio.sleep(1.0)
+        self.cluster.may_end |= {reader.name for reader in READERS}
+        self._victims = [*self.stage.daemons(), *(each.name for each in READERS if each.name in self.cluster.programs)]
+        names, data = await self._freeze_at_a_bad_moment()
+        await asyncio.gather(*(self.cluster.kill(name) for name in self._victims))
+        for path in data - names:
+            os.truncate(path, 0)
+        for path in names:
+            path.unlink(missing_ok=True)
+        self.note = f"Lost: {len(names)} objects and the data of {len(data)}."
+
+    async def end(self) -> None:
+        """Start all of them again."""
+        self.cluster.may_end.clear()
+        await self.cluster.restore()
+        await self.cluster.start_ended_consumers()
+
+    async def _freeze_at_a_bad_moment(self) -> tuple[set[Path], set[Path]]:
+        journal = self.cluster.journal
+        if journal is None:
+            raise HeadgateError("there is no journal of syncs")
+        for _ in range(POWER_CUTS):
+            for name in self._victims:
+                self.cluster.freeze(name)
+            names, data = journal.unsynced()
+            if names:
+                return names, data
+            for name in self._victims:
+                self.cluster.thaw(name)
+            await asyncio.sleep(self.stage.rng.uniform(0.01, 0.1))
+        raise HeadgateError(f"everything was synced at each of {POWER_CUTS} moments")
+
+
+class DaemonMemory(Fault):
+    """The leader of the orders may allocate no more memory."""
+
+    name = "memory-of-leader"
+
+    async def begin(self) -> None:
+        """Set the limit of its address space below what it has."""
+        leader = await self.stage.leader()
+        self.limit(self.cluster.programs[leader].pid)
+        self.note = f"It was {leader}."
+
+    async def end(self) -> None:
+        """Give the memory back."""
+        if self._process.is_running():
+            self._process.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+        else:
+            self.note = f"{self.note} It ended.".strip()
+
+    def limit(self, pid: int) -> None:
+        """Let the kernel give ``pid`` no more memory."""
+        self._process = psutil.Process(pid)
+        self._process.rlimit(psutil.RLIMIT_AS, (ADDRESS_BYTES, psutil.RLIM_INFINITY))
+
+
+class SparkMemory(DaemonMemory):
+    """Spark may allocate no more memory while a drain check waits for it."""
+
+    name = "memory-of-spark"
+    continuing = ALL_TOPICS
+    needs_spark = True
+
+    async def begin(self) -> None:
+        """Set the limit, and make the leader ask."""
+        self.limit(spark_group(self))
+        await self.stage.operator.change_layout()
+
+
 FAULTS: tuple[type[Fault], ...] = (
     DiskSlow,
     DiskFull,
@@ -137,5 +261,9 @@ FAULTS: tuple[type[Fault], ...] = (
     FolderSyncFails,
     ClockForward,
     ClockBackward,
+    ClockDrifts,
+    PowerLost,
+    DaemonMemory,
+    SparkMemory,
     ChunkDamaged,
 )

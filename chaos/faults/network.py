@@ -82,6 +82,13 @@ class ClientCut(Partition):
         return [self.cluster.broker_links[name] for name in (f"producer-{ORDERS}", reader.name)]
 
 
+class ClientCutLong(ClientCut):
+    """The producer and a consumer of the orders cannot reach the broker for longer than grace and revocation take."""
+
+    name = "client-cut-long"
+    seconds = 40.0
+
+
 FAULTS: tuple[type[Fault], ...] = (
     ZooKeeperCut,
     one_way(
@@ -109,4 +116,5 @@ FAULTS: tuple[type[Fault], ...] = (
         "to_client",
         "What the broker sends to the producer and a consumer of the orders is lost.",
     ),
+    ClientCutLong,
 )

@@ -8,6 +8,8 @@ from chaos.cluster import READERS
 from chaos.faults.fault import ALL_TOPICS, Fault
 from headgate.errors import HeadgateError
 
+KILLS = 10
+
 
 class LeaderKilled(Fault):
     """The leader of the orders gets SIGKILL."""
@@ -72,6 +74,29 @@ class ConsumerKilled(Fault):
         await self.cluster.start_consumer(self._victim)
 
 
+class ConsumersKilled(Fault):
+    """All consumers get SIGKILL at once, ten times, and return in another order."""
+
+    name = "consumers-killed"
+    continuing = ALL_TOPICS
+
+    async def begin(self) -> None:
+        """Kill and start them; a run may not have opened yet when it is killed."""
+        self.cluster.may_end |= {reader.name for reader in READERS}
+        for _ in range(KILLS):
+            running = [reader for reader in READERS if reader.name in self.cluster.programs]
+            await asyncio.gather(*(self.cluster.kill(reader.name) for reader in running))
+            self.stage.rng.shuffle(running)
+            for reader in running:
+                await self.cluster.start_consumer(reader)
+            await asyncio.sleep(self.stage.rng.uniform(0.0, 2.0))
+
+    async def end(self) -> None:
+        """Start those that are missing."""
+        self.cluster.may_end.clear()
+        await self.cluster.start_ended_consumers()
+
+
 class SparkFrozen(Fault):
     """Spark is suspended while a drain check waits for it."""
 
@@ -114,4 +139,12 @@ def spark_group(fault: Fault) -> int:
     return pid
 
 
-FAULTS: tuple[type[Fault], ...] = (LeaderKilled, LeaderFrozen, RollingUpgrade, ConsumerKilled, SparkFrozen, SparkKilled)
+FAULTS: tuple[type[Fault], ...] = (
+    LeaderKilled,
+    LeaderFrozen,
+    RollingUpgrade,
+    ConsumerKilled,
+    ConsumersKilled,
+    SparkFrozen,
+    SparkKilled,
+)

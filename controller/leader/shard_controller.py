@@ -205,13 +205,14 @@ class ShardController:
         try:
             while loop.time() < deadline:
                 async with self.follower.reading:
-                    if self.follower.fault is not None:
-                        problem = self.follower.fault
-                        return
-                    if self.leadership.role is not Role.FOLLOWING or self.leader is not None:
+                    if self.leadership.role not in (Role.FOLLOWING, Role.FAILED) or self.leader is not None:
                         problem = None
                         return
-                    await self.follower.apply_new_chunks()
+                    if self.follower.fault is None:
+                        await self.follower.apply_new_chunks()
+                    else:  # It may have been repaired since.
+                        await self.follower.catch_up()
+                        self.follower.recover()
                 if problem is not None:
                     problem = self._context.unready()
                     if problem is None:

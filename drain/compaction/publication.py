@@ -11,8 +11,9 @@ A process may be suspended between any two steps of a run, for longer than anyth
    manifest without its objects is deleted. One with them stays, however late it is: others may rely on it.
 5. **Deletion.** A range is deleted if the chain covers it without it, the ranges of the chain that cover it have been
    published for the delay, and all their objects were read back intact.
-6. **Orphans.** A folder is deleted if it is older than any run may be, and the manifest of its range, asked for by its
-   name, does not name it. A listing that lacks the manifest proves nothing.
+6. **Orphans.** A folder is deleted if it is older than any run may be, the manifest of its range, asked for by its
+   name, does not name it, and its chunks still exist or belong to published ranges. A listing that lacks the manifest
+   proves nothing; nor does a manifest that was lost after its chunks were trimmed (nats-io/nats-server#7556).
 """
 
 from collections.abc import Iterable, Sequence

@@ -24,6 +24,7 @@ from headgate.ledger.compacted import (
     read_manifest,
 )
 from headgate.ledger.identity import read_ledger_id
+from headgate.ledger.paths import chunk_folder, chunk_numbers
 from headgate.storage.object_store import Store
 
 _RUN_FOLDER: Final = re.compile(r"(\d{12})-(\d{12})-(\d+)-[0-9a-f]+")
@@ -129,10 +130,20 @@ class PublishedRanges:
                 named = False
             else:
                 named = run_folder(manifest) == f"{compacted_folder(shard)}/{name}"
-            if not named:
+            if not named and await self._is_elsewhere(shard, ChunkRange(int(match[1]), int(match[2]))):
                 await self._delete_folder(f"{compacted_folder(shard)}/{name}")
                 swept += 1
         return swept
+
+    async def _is_elsewhere(self, shard: int, chunks: ChunkRange) -> bool:
+        """Whether each chunk of a range exists, or belongs to a published range (rule 6)."""
+        published = await manifest_ranges(self._store, shard)
+        missing = {
+            n
+            for n in range(chunks.first, chunks.last + 1)
+            if not any(each.first <= n <= each.last for each in published)
+        }
+        return missing <= set(chunk_numbers(await self._store.names(chunk_folder(shard))))
 
     async def _delete_folder(self, folder: str) -> None:
         for path in await self._store.paths(folder):

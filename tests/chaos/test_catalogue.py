@@ -8,7 +8,9 @@ from click.testing import CliRunner
 from chaos.__main__ import Options, command, make_plan
 from chaos.faults.catalogue import CATALOGUE
 
-OPTIONS = Options(minutes=10, seed=1, names=(), fault_seconds=None, rest_seconds=10.0, rate=200, with_spark=True)
+OPTIONS = Options(
+    minutes=10, seed=1, names=(), at_once=1, fault_seconds=None, rest_seconds=8.0, rate=200, with_spark=True
+)
 
 
 def options(**changes: object) -> Options:

@@ -3,6 +3,7 @@
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,12 +12,17 @@ from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, plan
 KINDS = [FaultKind(name, seconds) for name, seconds in (("a", 8.0), ("b", 3.0), ("c", 0.0), ("d", 10.0))]
 
 
-def planned(seconds: float, seed: int = 1, rest_seconds: float = 10.0) -> list[PlannedFault]:
-    return plan(KINDS, seconds=seconds, rest_seconds=rest_seconds, shuffle=random.Random(seed).shuffle)
+def planned(seconds: float, seed: int = 1, rest_seconds: float = 10.0, at_once: int = 1) -> list[PlannedFault]:
+    shuffle = random.Random(seed).shuffle
+    return plan(KINDS, seconds=seconds, rest_seconds=rest_seconds, shuffle=shuffle, at_once=at_once)
 
 
-def test_every_kind_is_used_before_any_is_used_again() -> None:
-    names = [fault.name for fault in planned(600)]
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+def test_every_kind_is_used_before_any_is_used_again(at_once: int) -> None:
+    groups = [fault.name.split("+") for fault in planned(600, at_once=at_once)]
+    names = [name for group in groups for name in group]
+
+    assert {at_once} == set(map(len, groups))
 
     assert len(names) > 2 * len(KINDS)
     for begin in range(0, len(names) - len(KINDS) + 1, len(KINDS)):

@@ -362,5 +362,5 @@ class Operators:
             leading = {each.name for each in world.daemons if shard in each.led}
             leaders[shard] = next((each.instance for each in newest if each.instance in leading), None)
         state = world.zookeeper.service_state
-        fixed = [shard for shard, session in state.fixed.items() if state.queues.get(shard, [None])[0] is session]
+        fixed = [shard for shard, session in state.fixed.items() if (state.queues.get(shard) or [None])[0] is session]
         return unevenness(leaders, [each.name for each in world.daemons], state.in_maintenance, fixed)

@@ -3,7 +3,8 @@
 A record fails once or twice, or ends its reader after it has parked its key, which is soon resumed.
 
 1. The records of each key are processed in order for the first time, over those of the stream and those that were parked.
-2. Each parked record is in the dead-letter topic once, and those of a key are there in order, also beside crashes.
+2. Each parked record is in the dead-letter topic once, and those of a key are there in order, also beside crashes; what
+   a device stored twice is there at most twice.
 3. In the end each record is processed, and no key is parked.
 """
 
@@ -129,12 +130,14 @@ class ParkingProgram:
             if int(each.value) not in self._processed.get(each.key, set()):
                 raise InvariantViolationError(f"{PARKED}: {each.key!r} {each.value!r} was not processed")
         stored = Counter((each.key, each.value) for each in checker.stored[MAIN_TOPIC])
+        parked: Counter[tuple[bytes, bytes]] = Counter()
         newest: dict[bytes, int] = {}
         for each in checker.stored[CELLAR]:
-            counter = int(each.value)
-            stored[each.key, each.value] -= 1
-            if stored[each.key, each.value] < 0:
+            content, counter = (each.key, each.value), int(each.value)
+            parked[content] += 1
+            if parked[content] > stored[content]:
                 raise InvariantViolationError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} more than once")
-            if counter < newest.get(each.key, -1):
+            # A device's record that is stored again follows later ones there, and therefore here.
+            if stored[content] == 1 and counter < newest.get(each.key, -1):
                 raise InvariantViolationError(f"{PARKED}: {each.key!r} #{counter} is in {CELLAR} after a later one")
-            newest[each.key] = counter
+            newest[each.key] = max(counter, newest.get(each.key, -1))

@@ -79,7 +79,7 @@ async def test_one_shard_is_transferred_to_one_daemon_at_a_time() -> None:
         await until(lambda: b.leads)
 
 
-async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> None:
+async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm_until_it_is_repaired() -> None:
     cluster = Cluster()
     async with three(cluster) as (a, b, _):
         b.store.damaged_reads = 1.0
@@ -91,7 +91,11 @@ async def test_a_successor_that_cannot_read_the_ledger_does_not_confirm() -> Non
         assert a.leads
         [reason] = [line["reason"] for line in logs if line["event"] == "transfer.not_prepared"]
         assert "chunk" in reason
-    assert await cluster.terms() == [(1, "a")]
+        await until(lambda: b.controller.follower.fault is not None)
+        assert await cluster.terms() == [(1, "a")]
+
+        b.store.damaged_reads = 0.0
+        assert await a.controller.start_transfer("b", "operator", 1.0) is None
 
 
 async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -> None:

@@ -159,6 +159,19 @@ async def test_an_object_is_not_deleted_because_a_listing_lacks_its_manifest() -
     assert manifest.facts in world.store.objects
 
 
+async def test_objects_whose_manifest_was_lost_are_kept_while_nothing_else_has_their_records() -> None:
+    world = Processes()
+    manifest = await world.compact(1, 4)
+    await world.ledger.snapshot()
+    world.ledger.trim(4)
+    lost = world.store.objects.pop(manifest_path(0, manifest.range))
+    world.sleep(DELAY_SECONDS)
+    await world.published.sweep(0)
+    world.store.objects[manifest_path(0, manifest.range)] = lost
+
+    await world.assert_intact()
+
+
 async def test_of_two_runs_of_one_range_the_later_one_leaves_no_objects() -> None:
     world = Processes()
     late = await world.upload(1, 4, "a")
