@@ -41,7 +41,6 @@ ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
     "Daemon": 24,
-    "Client": 19,
     "ShardState": 16,
 }
 """Classes of the product and of trials above the limit, with their present number, which may only fall."""

@@ -5,8 +5,10 @@ password.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
+from headgate.client.handlers import Handlers
 from headgate.errors import LedgerError, NoLeaderError, ProtocolError, StoreUnavailableError, TransportError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
@@ -40,12 +42,17 @@ class ClusterWatch:
         self._incompatible_protocol: int | None = None
         self.shards = ShardMap(())
         """The shards of the cluster; none before it is described."""
+        self.connection_handlers: Handlers[Callable[[bool], None]] = Handlers()
+        """Called at each connection and loss."""
 
     # Events
 
-    def connected(self) -> None:
-        self._refusal = None
-        self._broker_answered.set()
+    def connection_changed(self, connected: bool) -> None:
+        if connected:
+            self._refusal = None
+            self._broker_answered.set()
+        for handler in self.connection_handlers:
+            handler(connected)
 
     def refused(self, reason: str) -> None:
         if not self._broker_answered.is_set():

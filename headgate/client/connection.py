@@ -81,20 +81,16 @@ class Client:
         self.address = m.client_address(user, client_id)
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
-        self.entered = False
         self.undecodable_messages = 0
         # Starts at random, so that replies to an earlier program of the same client id match no
         # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
         self.cluster_watch = ClusterWatch(transport, cluster, config)
-        self._incarnation = 0
+        self._entered_at_ms: int | None = None
+        """None: it is not open."""
         self._leaders: dict[int, LeaderWatch] = {}
-        self._watched_leaders: set[int] = set()
         self._head_watchers: defaultdict[int, Handlers[Callable[[m.HeadAnnouncement], None]]] = defaultdict(Handlers)
-        self.connection_watchers: Handlers[Callable[[bool], None]] = Handlers()
-        """Called at each connection and loss."""
-        self._log = log.bind(cluster=cluster, client_id=client_id)
         self.replies = ReplyDispatch(self._count_undecodable, self.cluster_watch.learn)
         self.places = TopicPlaces(self.cluster_watch, self.request, self.rng.random)
 
@@ -146,6 +142,11 @@ class Client:
             raise HeadgateError("this client has no object store, and consumers read from it: pass store=…")
         return self._store
 
+    @property
+    def entered(self) -> bool:
+        """Whether it is open."""
+        return self._entered_at_ms is not None
+
     def new_token(self) -> str:
         """Return a random name for one command, under which a leader recognizes its repetitions."""
         return f"{self.rng.getrandbits(128):032x}"
@@ -156,8 +157,7 @@ class Client:
         """Start to connect; returns once replies and the cluster description are subscribed."""
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
-        self._incarnation = self.now_ms()
-        self.entered = True
+        self._entered_at_ms = self.now_ms()
         self.transport.on_connection(self._on_connection)
         self.transport.on_refusal(self.cluster_watch.refused)
         await self.transport.__aenter__()
@@ -177,23 +177,20 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         self._publish_presence(online=False)
-        self.entered = False
+        self._entered_at_ms = None
         for watch in self._leaders.values():
             watch.close()
         await self.transport.__aexit__(None, None, None)
 
     def _on_connection(self, connected: bool) -> None:
-        if connected:
-            self.cluster_watch.connected()
         if connected and self.entered:
             self._publish_presence(online=True)
         for watch in self._leaders.values():
             watch.connection_changed(connected)
-        for handler in self.connection_watchers:
-            handler(connected)
+        self.cluster_watch.connection_changed(connected)
 
     def _publish_presence(self, *, online: bool) -> None:
-        presence = m.Presence(client_id=self.client_id, online=online, incarnation=self._incarnation)
+        presence = m.Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
         self.transport.publish(m.presence_topic(self.cluster, self.address), m.encode(presence))
 
     # The cluster
@@ -209,14 +206,15 @@ class Client:
 
     async def watch_leader(self, shard: int) -> None:
         """Subscribe to the leader announcements of ``shard``."""
-        if shard not in self._watched_leaders:
-            self._watched_leaders.add(shard)
-            self._leader_watch(shard).prompt()
+        watch = self._leader_watch(shard)
+        if not watch.watched:
+            watch.watched = True
+            watch.prompt()
             await self._subscribe(
                 m.leader_topic(self.cluster, shard),
                 "leader",
                 partial(m.decode, _LEADER),
-                self._leader_watch(shard).announced,
+                watch.announced,
                 retained=True,
             )
 
@@ -266,10 +264,6 @@ class Client:
         """Return the size of the largest request that leaders accept, and the broker, as far as it says so."""
         return self.transport.max_payload_bytes(m.requests_topic(self.cluster, shard, self.address))
 
-    def limit_of(self, limit_bytes: int) -> str:
-        """Return whose limit ``limit_bytes`` is, for messages."""
-        return "of the broker's packets" if limit_bytes < m.MAX_MESSAGE_BYTES else "of a message"
-
     def send(
         self,
         shard: int,
@@ -294,10 +288,10 @@ class Client:
         # A batch is limited when its records are accepted. One above the limit of another broker expires unsent.
         limit_bytes = m.MAX_MESSAGE_BYTES if isinstance(body, m.ProduceBatch) else self.max_request_bytes(shard)
         if len(payload) > limit_bytes:
+            whose = "of the broker's packets" if limit_bytes < m.MAX_MESSAGE_BYTES else "of a message"
             raise RequestRejectedError(
                 "invalid",
-                f"the request has {len(payload)} bytes; the limit {self.limit_of(limit_bytes)} is {limit_bytes}: "
-                "send less at a time",
+                f"the request has {len(payload)} bytes; the limit {whose} is {limit_bytes}: send less at a time",
             )
         return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
 
@@ -360,7 +354,7 @@ class Client:
         changed = asyncio.Event()
         remove_handlers = [
             self.on_leader(shard, lambda _: changed.set()),
-            self.connection_watchers.add(lambda _: changed.set()),
+            self.cluster_watch.connection_handlers.add(lambda _: changed.set()),
         ]
         try:
             while True:
@@ -430,7 +424,8 @@ class Client:
     def _count_undecodable(self, kind: str, error: msgspec.DecodeError) -> None:
         self.undecodable_messages += 1
         if self.undecodable_messages == 1:
-            self._log.warning("message.undecodable", kind=kind, reason=str(error))
+            about = {"cluster": self.cluster, "client_id": self.client_id}
+            log.warning("message.undecodable", kind=kind, reason=str(error), **about)
 
 
 def _not_answered(text: str, limit: CommandDeadline) -> NoLeaderError:

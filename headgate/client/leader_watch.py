@@ -37,8 +37,9 @@ class LeaderWatch:
         self._questions: deque[int] = deque()
         self._connected = False
         self._timer: asyncio.TimerHandle | None = None
-
         self.heard_of_leader = False
+        self.watched = False
+        """Whether the announcements on the topic of this shard are subscribed."""
 
     @property
     def leader(self) -> m.LeaderAnnouncement | None:

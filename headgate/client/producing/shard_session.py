@@ -73,7 +73,7 @@ class ShardSession:
     async def start(self) -> None:
         self._cleanup_callbacks = [
             self._client.on_leader(self.shard, self._on_leader),
-            self._client.connection_watchers.add(self._on_connection),
+            self._client.cluster_watch.connection_handlers.add(self._on_connection),
         ]
         self._on_connection(self._client.transport.connected)
         known = self._client.leader(self.shard)

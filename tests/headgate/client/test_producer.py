@@ -395,7 +395,7 @@ async def test_a_record_above_the_brokers_limit_is_refused_and_takes_no_other_wi
     cluster.broker.max_packet_bytes = 40_000
     lost: list[bool] = []
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        producer._client.connection_watchers.add(lost.append)
+        producer._client.cluster_watch.connection_handlers.add(lost.append)
         sent = [await producer.send("t", b"k", b"%05d" % number + bytes(5_000)) for number in range(20)]
         with pytest.raises(RequestRejectedError, match="the broker's limit of packets"):
             await producer.send("t", b"k", bytes(40_000))

@@ -25,7 +25,7 @@ class Leaders:
         self.answers: dict[int, m.TopicPlace] = {int(shard[1:]): answer for shard, answer in answers.items()}
         self.asked: list[int] = []
         watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
-        watch.connected()
+        watch.connection_changed(connected=True)
         watch.described(m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=16, earlier_shards=[4], ledger_url=""))
         self.places = TopicPlaces(watch, self.request, random.Random(1).random)
 
