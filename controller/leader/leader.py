@@ -183,7 +183,7 @@ class ShardLeader:
     def on_presence(self, presence: m.Presence) -> None:
         """Handle the connection or disconnection of a client."""
         if self._serving.on:
-            self.subscription_registry.on_presence(presence)
+            self.driver.begin(self.subscription_registry.on_presence(presence, asyncio.get_running_loop().time()))
 
     # Arrivals
 

@@ -132,10 +132,7 @@ class SubscriptionRegistry:
         for coordinator in self.coordinators.values():
             coordinator.drain.wake()
 
-    def on_presence(self, presence: m.Presence) -> None:
-        self._driver.begin(self._present(presence, asyncio.get_running_loop().time()))
-
-    def _present(self, presence: m.Presence, at: float) -> Steps[None]:
+    def on_presence(self, presence: m.Presence, at: float) -> Steps[None]:
         for subscription_id, coordinator in list(self.coordinators.items()):
             yield coordinator.consumers * PRESENCE_COST
             if presence.online:
