@@ -2,7 +2,7 @@
 
 1. Spark's counts have ages and rates. The leader's have neither, but are always current.
    ``counted_by`` names the origin.
-2. A subscription that is newer than Spark's count has the leader's.
+2. A subscription that is newer than Spark's count, or was moved since, has the leader's.
 3. Of an external topic the leader knows only segments that are drained or acknowledged to their
    end: 0, also if their tables were counted before. Other values come from its tables. Counts from before a seek
    are not used. Where there is none, a holder says when the oldest record arrived that it has
@@ -55,13 +55,18 @@ def backlogs(
                 counted = external.get(topic.topic_id)
                 said = oldest_unhandled_ms(subscription.subscription_id)
                 found.append((yield from _external_backlog(subscription, topic, counted, said, now_ms)))
-            elif response is not None and subscription.subscription_id in rows:
-                yield len(counts := rows[subscription.subscription_id]) * COST_PER_ITEM
+            elif response is not None and (counts := _of_last_seek(rows, subscription)):
+                yield len(counts) * COST_PER_ITEM
                 segments = map(_spark_segment_backlog, counts)
                 found.append(_summary(subscription, segments, "spark", response.as_of_ms))
             else:
                 found.append((yield from leader_backlog(subscription, topic, now_ms)))
     return found
+
+
+def _of_last_seek(rows: Mapping[int, list[Backlog]], subscription: Subscription) -> list[Backlog]:
+    counts, generation = rows.get(subscription.subscription_id, []), subscription.seek_generation
+    return [row for row in counts if row.seek_generation == generation]
 
 
 def leader_backlog(subscription: Subscription, topic: TopicView, now_ms: int) -> Steps[BacklogInfo]:

@@ -36,7 +36,7 @@ class _Holding:
     """Records that are not below the low-water mark; QUEUE: that are not handled."""
     unhandled_bytes: int = 0
     last_begun: int = -1
-    """The highest offset of a record that was begun."""
+    """The highest offset of a record that was begun. A resumed one has an offset of the dead-letter topic."""
     paused: bool = False
     ended: bool = False
 
@@ -169,7 +169,8 @@ class Schedule:
             while waiting and len(works) < limit:
                 works.append(work := waiting.popleft())
                 work.begun = True
-                work.holding.last_begun = max(work.holding.last_begun, work.record.offset)
+                if work.passes:
+                    work.holding.last_begun = max(work.holding.last_begun, work.record.offset)
         return Batch(works)
 
     @property
@@ -262,13 +263,15 @@ class Schedule:
             holding.ended = True
 
     def _take_back(self, holding: _Holding, last_kept: int) -> list[ConsumedRecord]:
-        """Remove what was not begun and is behind the offset ``last_kept``."""
+        """Remove what was not begun and is behind the offset ``last_kept``, and resumed records that were not begun."""
+
+        def goes(work: Work) -> bool:
+            return work.holding is holding and not (work.passes and work.record.offset <= last_kept)
+
         going: list[Work] = []
         for key_bytes, key in list(self._keys.items()):
-            going += [work for work in key.waiting if work.holding is holding and work.record.offset > last_kept]
-            key.waiting = deque(
-                work for work in key.waiting if work.holding is not holding or work.record.offset <= last_kept
-            )
+            going += filter(goes, key.waiting)
+            key.waiting = deque(work for work in key.waiting if not goes(work))
             if not key.waiting and not key.busy:
                 del self._keys[key_bytes]
         ready = [key for key in self._keys.values() if not key.busy]

@@ -108,6 +108,17 @@ async def test_without_spark_the_leader_counts(harness):
     assert (found.oldest_ms, found.stored_per_second, found.as_of_ms) == (None, None, 1000)
 
 
+async def test_sparks_count_from_before_a_seek_is_not_used(harness):
+    async with harness.open():
+        await harness.describe()
+        harness.spark.fails = True
+        ids = {"topic_id": harness.topic, "subscription_id": harness.spark.subscription}
+        harness.state.apply(e.SubscriptionSeek(**ids, seek_generation=1, positions={0: 0}, token="t"))
+        (found,) = await harness.describe()
+
+    assert ("leader", 10) == (found.counted_by, found.records)
+
+
 async def test_sparks_last_count_is_used_until_it_is_too_old(harness):
     async with harness.open():
         await harness.describe()

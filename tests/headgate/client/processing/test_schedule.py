@@ -17,9 +17,10 @@ SEGMENTS = 3
 
 
 def record(
-    offset: int, key: bytes = b"k", *, segment: int = 0, generation: int = 1, value: bytes = b""
+    offset: int, key: bytes = b"k", *, segment: int = 0, generation: int = 1, value: bytes = b"", parked_number: int = 0
 ) -> ConsumedRecord:
-    return ConsumedRecord("orders", SegmentId(segment), Offset(offset), key, value, 0, Generation(generation))
+    at = SegmentId(segment), Offset(offset)
+    return ConsumedRecord("orders", *at, key, value, 0, Generation(generation), parked_number=parked_number)
 
 
 def schedule(
@@ -231,6 +232,22 @@ def test_a_batch_that_is_abandoned_leaves_its_keys_and_the_low_water_mark_where_
     assert 2 == runs.abandon(bad)
     assert [] == runs.finished(good)
     assert (None, 0) == (runs.start(0.0), runs.unfinished)
+
+
+def test_resumed_records_are_given_back_whatever_their_offsets_in_the_dead_letter_topic():
+    runs, resumed = schedule(2), lambda offset, number: record(offset, b"p", parked_number=number)
+    ordinary = [record(3), record(4), record(5)]
+    # The dead-letter topic was split: the third one has a low offset.
+    for each in (resumed(900, 1), resumed(901, 2), resumed(0, 3), *ordinary):
+        runs.add(each, 0.0, 1)
+    begun = [runs.start(0.0), runs.start(0.0)]
+    given_back = runs.revoke((0, 1))
+
+    assert [(0, b"p", 3), (4, b"k", 0), (5, b"k", 0), (901, b"p", 2)] == sorted(
+        (each.offset, each.key, each.parked_number) for each in given_back
+    )
+    assert [[resumed(900, 1)], [ordinary[0]]] == list(map(runs.finished, begun))
+    assert not runs.unfinished_of((0, 1))
 
 
 @given(failures=st.integers(1, 12), draw=st.floats(0, 1))
