@@ -79,6 +79,9 @@ class HttpApi:
     async def _records(self, request: web.Request, query: Query) -> Any:
         return await self._records_of.newest(request.match_info["topic"], query, request.headers.get("Authorization"))
 
+    async def _events(self, _: web.Request, query: Query) -> Any:
+        return await self._records_of.events(query)
+
     async def _subscriptions(self, _: web.Request, query: Query) -> Any:
         overview = await self._source.overview()
         return await asyncio.to_thread(subscription_page, overview.subscriptions, query, overview.cluster.as_of_ms)

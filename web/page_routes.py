@@ -6,6 +6,7 @@ Pages are rendered in a worker thread from the documents of the API.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
@@ -22,6 +23,7 @@ from web.bodies import read_body, send_body
 from web.live_stream import LivePages
 from web.page import topics
 from web.page.actions import action_page
+from web.page.events import events_page
 from web.page.markup import element
 from web.page.overview import LISTED_ROWS, listing_page, overview_page
 from web.page.records import records_page
@@ -55,6 +57,7 @@ def _digest(name: str) -> str:
 MAX_PATH: Final = 1000
 TITLES: Final = {400: "This is not possible", 403: "Not allowed", 404: "There is no such page", 503: "No answer"}
 RECORDS_QUERY: Final = ("segment", "key", "last")
+EVENTS_QUERY: Final = ("topic", "since_ms", "before_ms", "limit")
 PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
 
@@ -83,44 +86,41 @@ class StatusPages:
         self.live = LivePages(self._render, version=version, observer=observer)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
+        live = partial(self._respond, lambda request: self._render(request.path_qs), live=True)
         for path in PATHS:
-            router.add_get(path, self._page)
-        router.add_get("/topics/{topic}/records", self._records_page)
-        router.add_get("/actions/{action}", self._action_page)
-        router.add_post("/actions/{action}", self._action_page)
+            router.add_get(path, live)
+        router.add_get("/events", partial(self._respond, self._events_page))
+        router.add_get("/topics/{topic}/records", partial(self._respond, self._records_page))
+        router.add_get("/actions/{action}", partial(self._respond, self._action_page))
+        router.add_post("/actions/{action}", partial(self._respond, self._action_page))
         router.add_get("/static/{name}", self._static.handle)
-        router.add_get("/events", self._events, allow_head=False)
+        router.add_get("/live", self._live, allow_head=False)
 
-    async def _page(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, self._render(request.path_qs), live=True)
+    async def _events_page(self, request: web.Request) -> Page:
+        query = read_query(request.query, EVENTS_QUERY)
+        return await asyncio.to_thread(events_page, await self._records.events(query), query)
 
-    async def _records_page(self, request: web.Request) -> web.StreamResponse:
-        async def page() -> Page:
-            # An empty field of the form is none.
-            query = read_query({name: value for name, value in request.query.items() if value}, RECORDS_QUERY)
+    async def _records_page(self, request: web.Request) -> Page:
+        query, authorization = read_query(request.query, RECORDS_QUERY), request.headers.get("Authorization")
+        document = await self._records.newest(request.match_info["topic"], query, authorization)
+        return await asyncio.to_thread(records_page, document, query)
+
+    async def _action_page(self, request: web.Request) -> Page:
+        name, confirmed = request.match_info["action"], request.method == "POST"
+        query = (await read_body(request)).decode("utf-8", "replace") if confirmed else request.query_string
+        given = dict(parse_qsl(query))
+        found = None
+        if name not in ACTIONS or confirmed or given.keys() >= ACTIONS[name].fields.keys():
             authorization = request.headers.get("Authorization")
-            document = await self._records.newest(request.match_info["topic"], query, authorization)
-            return await asyncio.to_thread(records_page, document, query)
+            found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
+        return action_page(name, ACTIONS[name].summary, list(ACTIONS[name].fields), given, found)
 
-        return await self._respond(request, page())
-
-    async def _action_page(self, request: web.Request) -> web.StreamResponse:
-        async def page() -> Page:
-            name, confirmed = request.match_info["action"], request.method == "POST"
-            query = (await read_body(request)).decode("utf-8", "replace") if confirmed else request.query_string
-            given = dict(parse_qsl(query))
-            found = None
-            if name not in ACTIONS or confirmed or given.keys() >= ACTIONS[name].fields.keys():
-                authorization = request.headers.get("Authorization")
-                found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
-            return action_page(name, ACTIONS[name].summary, list(ACTIONS[name].fields), given, found)
-
-        return await self._respond(request, page())
-
-    async def _respond(self, request: web.Request, made: Awaitable[Page], *, live: bool = False) -> web.StreamResponse:
+    async def _respond(
+        self, make: Callable[[web.Request], Awaitable[Page]], request: web.Request, *, live: bool = False
+    ) -> web.StreamResponse:
         path, status = request.path_qs, 200
         try:
-            page = await made
+            page = await make(request)
         except RefusedError as error:
             status, text = error.status, str(error)
             live = live and isinstance(error, NotAnsweredError)
@@ -130,7 +130,7 @@ class StatusPages:
         body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())
         return await send_body(request, body, "text/html", "utf-8", status)
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
+    async def _live(self, request: web.Request) -> web.StreamResponse:
         path = request.query.get("page", "/")
         if not path.startswith("/") or len(path) > MAX_PATH:
             return web.Response(status=400, text="page: give the path of a page of this daemon\n")

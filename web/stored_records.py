@@ -1,31 +1,35 @@
-"""Shows the newest stored records of a topic to a client that may consume it.
+"""Shows the newest stored records of a topic to a client that may consume it, and the newest events to all readers.
 
 1. Records are data, so a client needs a token whose holder the access file lets consume the topic. Without an access
    file, or a tokens file, no client gets any: on loopback every program of the machine could ask.
-2. Objects are read for `MAX_SECONDS`, one at a time.
+2. Objects are read for `MAX_SECONDS` and up to `MAX_BYTES`, one at a time.
 """
 
 import asyncio
 import codecs
-from collections.abc import Callable
-from contextlib import aclosing
-from typing import Final
+import math
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, Final
 
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import segment_hash
+from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader
-from headgate.storage.object_store import open_store
+from headgate.storage.object_store import Store, open_store
+from headgate.views.events import EventList
 from headgate.views.topics import TopicInfo
 from shard.access.rules import Act, Action
 from web.access import HttpAccess
 from web.api.documents import RecordData, RecordDocument, RecordsDocument
-from web.api.overview import NotAnsweredError, StatusSource
+from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query
-from web.own_loop import OwnLoop
+from web.own_loop import OwnLoop, ValueT
 
 MAX_SECONDS: Final = 5.0
-OBJECT_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
+OBJECT_BYTES: Final = MAX_BYTES
 """A larger compacted object is not read."""
 SHOWN_BYTES: Final = 4096
 """Of a key, and of a value."""
@@ -36,7 +40,7 @@ class StoredRecords:
         self._source = source
         self._ledger_url = ledger_url
         self._access = access
-        self._loop = OwnLoop("readings of records")
+        self._loop = OwnLoop("readings of the ledger")
 
     async def newest(self, topic: str, query: Query, authorization: str | None) -> RecordsDocument:
         """Return the newest records. Raises ForbiddenError, UnknownNameError, InvalidQueryError or NotAnsweredError."""
@@ -46,10 +50,7 @@ class StoredRecords:
             raise InvalidQueryError(f"topic {topic!r} is external: headgate stores no records of it")
         if query.segment not in (None, *(each.segment for each in document.topic.segments)):
             raise InvalidQueryError(f"topic {topic!r} has no segment {query.segment}; it may have been pruned")
-        try:
-            records, complete = await self._loop.run(lambda: self._read(document.topic, query))
-        except (LedgerError, StoreError) as error:
-            raise NotAnsweredError(f"the ledger cannot be read: {error}") from error
+        records, complete = await self._run(lambda: self._read(document.topic, query))
         return RecordsDocument(as_of_ms=document.as_of_ms, topic=topic, records=tuple(records), complete=complete)
 
     async def _read(self, topic: TopicInfo, query: Query) -> tuple[list[RecordDocument], bool]:
@@ -61,7 +62,7 @@ class StoredRecords:
             if query.segment in (None, each.segment)
             and (key is None or each.first_hash <= segment_hash(key) <= each.last_hash)
         }
-        ledger, found = Ledger(open_store(self._ledger_url), topic.shard), list[RecordDocument]()
+        ledger, found = Ledger(_limited_store(self._ledger_url), topic.shard), list[RecordDocument]()
         blocks = TopicReader(ledger, topic, starts=ends, key=key).newest(at_a_time=1, object_bytes=OBJECT_BYTES)
         try:
             async with asyncio.timeout(MAX_SECONDS), aclosing(blocks):
@@ -75,6 +76,37 @@ class StoredRecords:
             return found, False
         return found, True
 
+    async def events(self, query: Query) -> EventList:
+        """Return the newest events. Raises UnknownNameError or NotAnsweredError."""
+        overview = await self._source.overview()
+        wanted = [each for each in overview.topics if each.topic == query.topic]
+        if query.topic is not None and not wanted:
+            raise UnknownNameError(f"there is no topic {query.topic[:100]!r}")
+
+        async def read() -> EventList:
+            store = _limited_store(self._ledger_url)
+            events = LedgerEvents(
+                ledgers=[Ledger(store, each.shard) for each in wanted or overview.cluster.shards],
+                names=names_of(overview.topics, overview.subscriptions),
+                topic_id=wanted[0].topic_id if wanted else None,
+                since_ms=query.since_ms,
+                before_ms=query.before_ms or math.inf,
+                limit=query.limit,
+                at_a_time=1,
+            )
+            with suppress(TimeoutError, ObjectTooLargeError):
+                async with asyncio.timeout(MAX_SECONDS):
+                    await events.run()
+            return events.found()
+
+        return await self._run(read)
+
+    async def _run(self, read: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
+        try:
+            return await self._loop.run(read)
+        except (LedgerError, StoreError) as error:
+            raise NotAnsweredError(f"the ledger cannot be read: {error}") from error
+
 
 def shown(data: bytes) -> RecordData:
     """Return the beginning of ``data`` as text, or as hexadecimal digits if it is no text."""
@@ -85,3 +117,20 @@ def shown(data: bytes) -> RecordData:
     except UnicodeDecodeError:
         return RecordData(first.hex(), "hex", len(data))
     return RecordData(text, "utf-8", len(data))
+
+
+def _limited_store(url: str) -> Store:
+    """Return a store from which up to `MAX_BYTES` are read; then it raises ObjectTooLargeError."""
+    store, read_bytes = open_store(url), 0
+    read_all = store.read
+
+    async def read(path: str) -> bytes:
+        nonlocal read_bytes
+        if read_bytes >= MAX_BYTES:
+            raise ObjectTooLargeError(f"{MAX_BYTES} bytes were read before {path}")
+        data = await read_all(path)
+        read_bytes += len(data)
+        return data
+
+    store.read = read  # type: ignore[method-assign]
+    return store

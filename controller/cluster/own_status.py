@@ -72,6 +72,7 @@ async def _topic_summary(
             )
     return TopicSummary(
         topic=topic.name,
+        topic_id=topic.topic_id,
         shard=leader.state.shard,
         daemon=instance,
         external=not stored,
@@ -131,6 +132,7 @@ def _subscription_summary(
     return SubscriptionSummary(
         topic=topic.name,
         subscription=subscription.name,
+        subscription_id=subscription.subscription_id,
         type=subscription.type,
         daemon=instance,
         connected_consumers=coordinator.connected_consumers,

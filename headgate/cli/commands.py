@@ -32,6 +32,7 @@ COMMANDS: Final[CommandTable] = {
         "Create, list, describe, move and delete subscriptions.",
     ),
     "consumer": ("headgate.cli.subscriptions.consumer", "List and evict the consumers of subscriptions."),
+    "events": ("headgate.cli.cluster.events", "Print what has changed: terms, splits, merges, evictions, parked keys."),
     "explain": ("headgate.cli.subscriptions.explain", "Explain why a consumer has a segment, or not."),
     "migrate": ("headgate.cli.migrate", "Take over the positions of a KCL application."),
     "perf": ("headgate.cli.records.perf", "Measure how fast a cluster stores and delivers records."),

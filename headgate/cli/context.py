@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headgate import Admin, Consumer, Producer, ProducerSettings
     from headgate.client.topic_source import TopicSource
     from headgate.settings.config import ClientConfig
+    from headgate.storage.object_store import Store
 
 REPLY_TIMEOUT_SECONDS: Final = 30.0
 """For the answer to a request, including a change of leader."""
@@ -100,6 +101,11 @@ class CommandContext:
 
         client = Client.from_config(self.client_config(), "reader", with_store=True)
         return open_topic_source(client, topic, self.wait_seconds())
+
+    def open_store(self) -> Store:
+        from headgate.storage.object_store import open_store  # noqa: PLC0415
+
+        return open_store(self.client_config().ledger_url)
 
     async def answer(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
         async with self.open_admin() as admin:

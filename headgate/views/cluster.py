@@ -122,6 +122,7 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
     drained_in_seconds: float | None = None
     unknown_reason: str = ""
     """External topics: why a value is unknown."""
+    subscription_id: int = 0
 
 
 class FeatureLevel(msgspec.Struct, frozen=True, kw_only=True):

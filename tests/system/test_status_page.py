@@ -148,6 +148,8 @@ async def test_a_record_is_shown_to_who_may_consume_and_runs_nothing(browser: Br
         assert await browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
         await browser.open(f"http://{harness.server.address}/topics/t/records?key=other")
         assert await browser.text("#records") == "No such record."
+        await browser.open(f"http://{harness.server.address}/events")
+        assert "created by anonymous, segments: 2" in await browser.text("#events tbody")
     assert browser.messages == []
 
 

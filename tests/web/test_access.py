@@ -52,7 +52,7 @@ def test_probes_are_open_and_metrics_by_setting(open_metrics: bool) -> None:
         "/metrics",
         "/",
         "/api/v1/cluster",
-        "/events",
+        "/live",
         "/static/page.js",
         "/livez/",
         "/nowhere",

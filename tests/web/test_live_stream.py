@@ -35,7 +35,7 @@ async def harness():
 @asynccontextmanager
 async def stream(harness, page="/", **headers):
     """Return a function that returns the next update."""
-    url = f"http://{harness.server.address}/events"
+    url = f"http://{harness.server.address}/live"
     async with aiohttp.ClientSession() as session, session.get(url, params={"page": page}, headers=headers) as response:
         assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
 

@@ -51,7 +51,7 @@ async def test_a_page_whose_leader_does_not_answer_says_so_and_follows_its_strea
 
     assert status == 503
     assert "daemon &#x27;two&#x27; did not answer" in html
-    assert 'data-events="/events?page=%2F"' in html
+    assert 'data-events="/live?page=%2F"' in html
 
 
 async def test_files_are_kept_by_browsers_until_they_change(harness):

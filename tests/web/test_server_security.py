@@ -22,7 +22,7 @@ from web.tokens import read_tokens, token_line
 
 HOSTS = ("127.0.0.1",)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC)
-PATHS = ("/", "/api/v1/cluster", "/events?page=x", "/static/page.css", "/metrics", "/nowhere")
+PATHS = ("/", "/api/v1/cluster", "/live?page=x", "/static/page.css", "/metrics", "/nowhere")
 
 
 def tokens(folder, *pairs):

@@ -90,7 +90,7 @@ async def test_records_need_a_token_whose_holder_may_consume_the_topic(harness, 
 
 async def test_no_stream_of_events_contains_records(harness):
     assert "data-events" not in (await harness.get(PATH, Authorization="Bearer consumer"))[2]
-    url = f"http://{harness.server.address}/events?page={PATH}"
+    url = f"http://{harness.server.address}/live?page={PATH}"
     headers = {"Authorization": "Bearer consumer"}
     async with aiohttp.ClientSession(headers=headers) as session, session.get(url) as response:
         assert b"there is no page" in await response.content.readuntil(b"\n\n")
@@ -101,6 +101,8 @@ async def test_a_large_object_is_not_read_and_the_answer_says_that_records_are_m
     monkeypatch.setattr(stored_records, "OBJECT_BYTES", 10)
 
     assert await found(harness) == [(1, 2), (0, 3), (0, 2)]
+    monkeypatch.setattr(stored_records, "MAX_BYTES", 1)
+    assert await found(harness) == [], "the manifest was read"
     assert "headgate read prints all records" in (await harness.get(PATH, Authorization="Bearer consumer"))[2]
 
 
@@ -112,7 +114,7 @@ async def test_a_further_reader_is_refused_and_a_slow_one_gets_what_was_found(ha
     monkeypatch.setattr(own_loop, "MAX_RUNNING", 0)
     async with HttpHarness(access=harness.server.access, source=harness.source).server as busy:
         harness.server.address = busy.address
-        assert await found(harness) == "0 readings of records are under way; try again soon"
+        assert await found(harness) == "0 readings of the ledger are under way; try again soon"
         status, _, html = await harness.get(PATH, Authorization="Bearer consumer")
         assert (status, "data-events" in html) == (503, False), "no stream of events has this page"
 

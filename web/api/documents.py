@@ -39,6 +39,7 @@ class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A topic in one line. The rate is the mean of half a minute, from the leader's own count."""
 
     topic: str
+    topic_id: int
     shard: int
     daemon: str
     """The leader of its shard."""

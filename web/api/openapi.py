@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headgate.views.events import EventList
 from web.api.documents import (
     ActionDocument,
     ClusterDocument,
@@ -60,6 +61,7 @@ OPERATIONS: Final = (
         RecordsDocument,
         ("segment", "key", "last"),
     ),
+    Operation("events", "/events", "The newest events.", EventList, ("topic", "since_ms", "before_ms", "limit")),
     Operation(
         "subscriptions",
         "/subscriptions",

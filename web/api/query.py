@@ -37,7 +37,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     order: Annotated[TopicOrder, Meta(description="name, or activity: blocked topics first, then the highest rate")] = (
         "name"
     )
-    topic: Annotated[str | None, Meta(description="Only subscriptions of this topic.")] = None
+    topic: Annotated[str | None, Meta(description="Only this topic.")] = None
+    since_ms: Annotated[int, Meta(ge=0, description="milliseconds since 1970: only events from then on")] = 0
+    before_ms: Annotated[int | None, Meta(description="milliseconds since 1970: only earlier events")] = None
     segment: Annotated[int | None, Meta(description="a number: only records of this segment")] = None
     key: Annotated[str | None, Meta(description="Only records with this key.")] = None
     last: Annotated[int, Meta(ge=1, le=100, description="a number from 1 to 100: how many records")] = 20
@@ -53,11 +55,12 @@ PARAMETERS: Final = msgspec.json.schema_components([Query])[1]["Query"]["propert
 
 
 def read_query(values: Mapping[str, str], allowed: Sequence[str]) -> Query:
+    """Return what ``values`` ask for. An empty one, as of a form's field, is none."""
     for name in values:
         if name not in allowed:
             raise InvalidQueryError(f"there is no parameter {name!r} here; parameters: {', '.join(allowed) or 'none'}")
     try:
-        return msgspec.convert(dict(values), Query, strict=False)
+        return msgspec.convert({name: value for name, value in values.items() if value}, Query, strict=False)
     except msgspec.ValidationError as error:
         name = str(error).rpartition("$.")[2].rstrip("`")
         raise InvalidQueryError(f"{name} is {values[name]!r}; give {PARAMETERS[name]['description']}") from None

@@ -41,7 +41,7 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
         title="Overview",
         as_of_ms=cluster.as_of_ms,
         parts={
-            "totals": part("totals", _totals(cluster)),
+            "totals": part("totals", _totals(cluster), element("p", link("Events", "events"))),
             "problems": part("problems", _problems(cluster, overview.daemons, runbook_url), heading="Health"),
             "rates": charts(cluster.history),
             "topics": part("topics", *_busiest(overview.topics), heading="Topics by activity"),

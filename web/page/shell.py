@@ -51,7 +51,7 @@ def whole_page(page: Page, path: str, around: Surroundings) -> Html:
                 _header(page, around),
                 element("main", *page.parts.values(), id="main"),
                 _footer(around),
-                data_events=f"/events?page={quote(path, safe='')}" if page.live else None,
+                data_events=f"/live?page={quote(path, safe='')}" if page.live else None,
                 data_version=around.version,
             ),
             lang="en",

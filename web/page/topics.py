@@ -55,6 +55,7 @@ def topic_page(document: TopicDocument) -> Page:
                 element("p", link("Newest records", "topics", name, "records"))
                 if topic.external is None
                 else element("p", _source(topic.external.source)),
+                element("p", element("a", "Events", href=f"/events?topic={name}")),
                 action_links("split", "merge", topic=name),
             ),
             "rates": charts(document.history),

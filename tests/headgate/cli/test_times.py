@@ -18,6 +18,7 @@ from tests.support.source_folders import ROOT
 AT_MS = 1_769_882_400_000
 COMMANDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("consume", "--from"): ("consume", "orders", "billing", "--exit-when-caught-up", "--from"),
+    ("events", "--since"): ("events", "--since"),
     ("produce", "--timestamp-field"): ("produce", "orders", "--key", "k", "--timestamp-field", "at"),
     ("read", "--from"): ("read", "orders", "--from"),
     ("subscription create", "--from"): ("subscription", "create", "orders", "billing", "--from"),
@@ -94,6 +95,8 @@ def test_each_text_is_the_same_time_to_every_command(command: tuple[str, str], r
         assert result.exit_code == 0, result.stderr
         if command[0] == "read":
             assert ["0.1", "0.2"] == [str(json.loads(line)["value"]) for line in result.stdout.splitlines()]
+        elif command[0] == "events":
+            assert result.stdout == "", "the topic was created before"
         elif command[0] == "produce":
             assert [AT_MS] == stored.timestamps
         else:

@@ -44,9 +44,11 @@ from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
+from headgate.storage.object_store import Store
 from shard.requests.topic_import import import_topic
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
+from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.command_shard import decided
 
 
@@ -412,6 +414,9 @@ class FakeContext(DaemonContext):
         if self.cluster.source is None:
             raise HeadgateError(f"topic {topic!r} does not exist; these do: headgate topic list")
         yield self.cluster.source
+
+    def open_store(self) -> Store:
+        return FakeStore() if self.cluster.source is None else self.cluster.source.ledger.store
 
     def open_producer(self, *, name: str | None, copies: bool = False) -> Any:
         self.cluster.names.append(name)

@@ -48,6 +48,7 @@ def daemon_document(name="one", *shards, **fields):
 
 def topic_summary(topic="orders", **fields):
     values = {
+        "topic_id": 1,
         "shard": 0,
         "daemon": "one",
         "external": False,
@@ -66,6 +67,7 @@ def topic_summary(topic="orders", **fields):
 
 def subscription_summary(topic="orders", subscription="billing", **fields):
     values = {
+        "subscription_id": 1,
         "type": SubscriptionType.STREAM,
         "daemon": "one",
         "connected_consumers": 1,
