@@ -5,7 +5,6 @@ group is a bug: it ends the process, and systemd restarts it.
 """
 
 import asyncio
-import os
 import random
 import secrets
 import socket
@@ -92,36 +91,27 @@ class Daemon:
 
     def __init__(self, settings: Settings, read_clocks: Callable[[], tuple[int, int]] = read_clocks) -> None:
         self.settings = settings
-        self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         limits = settings.metrics.backlog_topics, settings.metrics.max_subscriptions
         self.instruments = Instruments(CollectorRegistry(), *limits)
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self.instruments.observe(events.NamedProducerLimitSet(producers=settings.ingest.max_named_producers))
         self._garbage = GarbageCollection(self.instruments)
-        self._rng = random.Random()  # noqa: S311 - jitter
-        self._turn_budget = TurnBudget()
-        self._restoring = SerialSteps(self._turn_budget, self._garbage.keep)
+        self._restoring = SerialSteps(TurnBudget(), self._garbage.keep)
         self._read_clocks = read_clocks
         self._clock = SteadyClock(*read_clocks())
         self._controllers: list[ShardController] = []
-        self._leaders = ShardLeaders(self.instance)
         self._ticked_at = 0.0
         self._election_events = ElectionEvents(
             lambda: self._controllers,
-            self._leaders,
+            ShardLeaders(self.instance),
             settings.zookeeper.session_timeout_seconds,
             on_lost=self._on_session_lost,
             observer=self.instruments,
         )
-        self._spreader: ShardSpreader | None = None
         self._elections: ZooKeeperElections | None = None
-        self._broker = BrokerConnection(settings, self.instruments, self._rng)
-        self._transport: Transport | None = None
-        self.drain = DrainConnection(settings, self.instruments, self._rng, self._recheck_drained)
-        self._client_ids = ClientIds()
+        self._broker = BrokerConnection(settings, self.instruments, random.Random())  # noqa: S311 - jitter
+        self.drain = DrainConnection(settings, self.instruments, random.Random(), self._recheck_drained)  # noqa: S311
         self._access = AccessControl(settings.access.rules(), self.instruments)
-        self._describe: Callable[[], m.ClusterDescription] | None = None
-        self._peers = Peers(self.instance, lambda: read_peer_tls(self.settings.http))
         self._cluster_status = ClusterStatus(
             instance=self.instance,
             cluster=settings.cluster.name,
@@ -129,10 +119,15 @@ class Daemon:
             health=self.health,
             leader_of=self._leader_of,
             now_ms=self._now_ms,
-            peers=self._peers,
+            peers=Peers(self.instance, lambda: read_peer_tls(self.settings.http)),
         )
         self.http = self._http_server()
         report_certificates(settings, self.instruments)
+
+    @property
+    def instance(self) -> str:
+        """The name of this daemon. A reload does not change it."""
+        return self.settings.instance.name
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set, then hand over all shards and close all connections."""
@@ -144,7 +139,7 @@ class Daemon:
             log.warning("settings.insecure", advice=advice)
         async with AsyncExitStack() as stack:
             stack.enter_context(self._garbage)
-            await stack.enter_async_context(self._peers)
+            await stack.enter_async_context(self._cluster_status.peers)
             await stack.enter_async_context(FileDescriptorWatch())
             await stack.enter_async_context(FileSystemWatch(measured_folders(settings), self.instruments))
             await stack.enter_async_context(self.http)
@@ -175,24 +170,25 @@ class Daemon:
             return
         drain_checker = await self.drain.connect(stack, lambda: config.ledger.ledger_id)
         secret = config.session_secret
-        self._peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
+        peers = self._cluster_status.peers
+        peers.token_for = lambda receiver: secret.http_token(receiver, self._now_ms())
         self.http.is_peer = lambda token: secret.accepts_http_token(token, self.instance, self._now_ms())
         self.http.connect = self._broker.admin
-        self._peers.registry = elections.registry
-        growth = ShardGrowth(config.shards, elections.registry, self._publish_description)
-        self._describe = lambda: config.describe(settings.ledger.url, growth.shards)
-        transport = self._transport = self._broker.transport(self.instance, config.session_secret)
+        peers.registry = elections.registry
+        growth = ShardGrowth(config.shards, elections.registry, self._broker.publish_description)
+        self._broker.describe = lambda: config.describe(settings.ledger.url, growth.shards)
+        transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
         await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
-        await transport.subscribe(m.presence_filter(settings.cluster.name), self._on_presence)
+        await transport.subscribe(m.presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
         standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
         parts = config, growth, elections, transport, drain_checker, standby
         self._controllers = self._cluster_status.controllers = growth.create(
             lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
         )
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config)
+        spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config)
         spreader.own.broker_changed(transport.connected)
         await spreader.own.register()
         growth.start(lambda each: tasks.create_task(each.run(), name=f"shard-{each.shard}"))
@@ -222,10 +218,11 @@ class Daemon:
 
     def _leader_of(self, shard: int) -> str | None:
         controller = self._controllers[shard]
-        return self._leaders.leader_of(shard, controller.leadership.role, controller.follower.end.leader_instance)
+        leader = controller.follower.end.leader_instance
+        return self._election_events.leaders.leader_of(shard, controller.leadership.role, leader)
 
     def health(self) -> Health:
-        transport, now_ms = self._transport, self._now_ms()
+        transport, now_ms = self._broker.main, self._now_ms()
         ahead_ms = max((each.state.at_ms - now_ms for each in self._active_leaders()), default=0)
         return judge_health(
             HealthFacts(
@@ -244,7 +241,7 @@ class Daemon:
                 clock_held_seconds=self._clock.step_ms / 1000,
                 ledger_ahead_seconds=ahead_ms / 1000,
                 descriptors=file_descriptors(),
-                without_leader=self._leaders.without_leader(
+                without_leader=self._election_events.leaders.without_leader(
                     [
                         (controller.leadership.role, controller.follower.end.leader_instance)
                         for controller in self._controllers
@@ -322,16 +319,16 @@ class Daemon:
                 drained_source=drain_checker.drained,
                 drain_problem=self.drain.problem,
                 now_ms=self._now_ms,
-                rng=self._rng,
+                rng=random.Random(),  # noqa: S311 - jitter
                 new_producer_id=partial(secrets.randbits, ID_BITS),
                 open_session=self._broker.device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
-                turn_budget=self._turn_budget,
+                turn_budget=self._restoring.budget,
                 backlog_source=self.drain.query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
                 overview=self._cluster_status.overview,
                 shards=lambda: growth.shards,
-                operations=self._spreader,
+                operations=self._cluster_status.spreader,
                 trace_commits=_installed_tracing(),
             )
             return ShardLeader(state, context, yields_to_contender)
@@ -437,8 +434,8 @@ class Daemon:
         self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
 
     def _on_session_lost(self) -> None:
-        if self._spreader is not None:
-            self._spreader.own.session_lost()
+        if (spreader := self._cluster_status.spreader) is not None:
+            spreader.own.session_lost()
 
     def _active_leaders(self) -> list[ShardLeader]:
         return [controller.leader for controller in self._controllers if controller.leader is not None]
@@ -446,18 +443,13 @@ class Daemon:
     def _on_broker(self, connected: bool) -> None:
         self.instruments.observe(events.BrokerConnectionChanged(connected=connected))
         if connected:
-            self._publish_description()
-        if self._spreader is not None:
-            self._spreader.own.broker_changed(connected)
+            self._broker.publish_description()
+        if (spreader := self._cluster_status.spreader) is not None:
+            spreader.own.broker_changed(connected)
         for leader in self._active_leaders():
             leader.connection_changed(connected)
 
-    def _publish_description(self) -> None:
-        if self._transport is not None and self._describe is not None:
-            topic = m.cluster_topic(self.settings.cluster.name)
-            self._transport.publish(topic, m.encode(self._describe()), retain=True)
-
-    def _on_presence(self, topic: str, payload: bytes) -> None:
+    def _on_presence(self, client_ids: ClientIds, topic: str, payload: bytes) -> None:
         now = asyncio.get_running_loop().time()
         if self._access.admit(m.sender_of_presence(topic), len(payload), now, full=False) is not None:
             return  # Heartbeats show soon enough who is connected.
@@ -467,7 +459,7 @@ class Daemon:
             self.instruments.observe(events.MalformedMessageReceived(reason="presence"))
             log.debug("presence.malformed", error=str(error))
             return
-        conflict = self._client_ids.check(presence)
+        conflict = client_ids.check(presence)
         if conflict is not None:
             self.instruments.observe(events.ClientIdConflictSeen())
             if conflict.first:

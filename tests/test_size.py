@@ -41,7 +41,6 @@ OF_SELF = re.compile(r"\bself\.(\w+)")
 ATTRIBUTES = 15
 """State that a reader has to hold in mind."""
 MORE_ATTRIBUTES = {
-    "Daemon": 24,
     "ShardState": 16,
 }
 """Classes of the product and of trials above the limit, with their present number, which may only fall."""

@@ -56,7 +56,7 @@ class ClusterStatus:
         self._leader_of = leader_of
         self._now_ms = now_ms
         self._started_at_ms = now_ms()
-        self._peers = peers
+        self.peers = peers
         self._history = History()
         self.part = SharedAnswer(self._collect, about=self._terms, pause_factor=PAUSE_FACTOR).get
         self.overview = SharedAnswer(self._merge, about=self._terms).get
@@ -71,14 +71,14 @@ class ClusterStatus:
     async def topic(self, topic: str, *, own: bool) -> TopicDocument:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
-            return await self._peers.topic(leader, topic)
+            return await self.peers.topic(leader, topic)
         document = await topic_document(self._instance, leader, topic)
         return replace(document, history=self._history.samples(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
-            return await self._peers.subscription(leader, topic, subscription)
+            return await self.peers.subscription(leader, topic, subscription)
         document = await subscription_document(self._instance, leader, topic, subscription)
         return replace(document, history=self._history.samples(topic, subscription))
 
@@ -126,7 +126,7 @@ class ClusterStatus:
         return DaemonPart(daemon=document, topics=topics, subscriptions=subscriptions)
 
     async def _merge(self) -> Overview:
-        own, others = await asyncio.gather(self.part(), self._peers.parts())
+        own, others = await asyncio.gather(self.part(), self.peers.parts())
         parts = [own, *map(self._with_spread, others)]
         level = None if self.spreader is None else self.spreader.feature_level
         return await asyncio.to_thread(

@@ -104,6 +104,10 @@ class BrokerConnection:
         self._settings = settings
         self._observer = observer
         self._rng = rng
+        self.main: MqttTransport | None = None
+        """The connection for all shards, once the daemon has joined its cluster."""
+        self.describe: Callable[[], m.ClusterDescription] | None = None
+        """What clients need to know; set once the daemon has joined."""
         self._secret: SessionSecret | None = None
         self._password = settings.broker.password()
         self._context = read_broker_tls(settings.broker)
@@ -124,11 +128,16 @@ class BrokerConnection:
         broker = self._settings.broker
         client_id = m.daemon_client_id(self._settings.cluster.name, instance)
         options = self._options(client_id, "daemon")
-        transport = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
+        transport = self.main = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         drops = BrokerDrops(self._observer)
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
+
+    def publish_description(self) -> None:
+        if self.main is not None and self.describe is not None:
+            topic = m.cluster_topic(self._settings.cluster.name)
+            self.main.publish(topic, m.encode(self.describe()), retain=True)
 
     def admin(self, user: str) -> Admin:
         """Return an Admin, not yet entered, whose requests are in the name of ``user``: leaders judge its rights."""

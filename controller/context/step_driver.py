@@ -130,6 +130,7 @@ class SerialSteps:
     """
 
     def __init__(self, budget: TurnBudget, on_complete: Callable[[], None]) -> None:
+        self.budget = budget
         self._driver = StepDriver(budget)
         self._on_complete = on_complete
         self._turn = asyncio.Lock()

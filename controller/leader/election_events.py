@@ -39,7 +39,7 @@ class ElectionEvents:
         self.problem: str | None = None
         """What ZooKeeper refuses this daemon, and what to do."""
         self._controllers = controllers
-        self._leaders = leaders
+        self.leaders = leaders
         self._patience_seconds = patience_seconds
         self._on_lost = on_lost
         self._observer = observer
@@ -50,7 +50,7 @@ class ElectionEvents:
             case LockEvent(shard, change):
                 self._controllers()[shard].post(change)
             case HolderChanged(shard, instance):
-                self._leaders.lock_held(shard, instance)
+                self.leaders.lock_held(shard, instance)
             case Suspended():
                 self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.

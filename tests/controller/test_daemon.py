@@ -28,6 +28,7 @@ from headgate.errors import ConfigError, HeadgateError
 from headgate.protocol import messages as m
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
+from shard.requests.client_ids import ClientIds
 from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
 
@@ -192,8 +193,8 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
     daemon._access.rules = AccessRules({"shop": (Right(Role.CONSUMER),)}, default_limits=limits)
     topic = m.presence_topic("local", "shop/till-3")
     for _ in range(100):
-        daemon._on_presence(topic, b"not presence")
-    daemon._on_presence(m.presence_topic("local", "other/till-3"), b"not presence")
+        daemon._on_presence(ClientIds(), topic, b"not presence")
+    daemon._on_presence(ClientIds(), m.presence_topic("local", "other/till-3"), b"not presence")
 
     read = daemon.instruments.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "presence"})
     exceeded = daemon.instruments.registry.get_sample_value(
