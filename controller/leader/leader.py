@@ -8,7 +8,7 @@ ends the term and the process.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec
 
 import structlog
 
@@ -33,7 +33,6 @@ from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
-from headgate.transport.mqtt_packets import ArrivedMessage
 from metrics import events
 from metrics.label_values import BatchVerdict
 from shard.access.requirements import refuse_access
@@ -51,7 +50,7 @@ MAX_DELAYED_REFUSALS = 1000
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
 
-Arrival = TypeVar("Arrival", tuple[str, bytes], ArrivedMessage)
+P = ParamSpec("P")
 
 log = structlog.get_logger(__name__)
 
@@ -137,14 +136,14 @@ class ShardLeader:
         try:
             await self.driver.complete(self.subscription_registry.restore())
             self.learn_shards(self.context.shards())
-            await self.context.transport.subscribe(requests, self._on_request)
+            await self.context.transport.subscribe(requests, self._while_serving(self._handle_request))
             self.connection_changed(self.context.transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self.state.shard}")
                 tasks.create_task(self.driver.run(), name=f"steps-{self.state.shard}")
                 tasks.create_task(self.timers.run(), name=f"timers-{self.state.shard}")
                 if (open_session := self.context.open_session) is not None:
-                    sessions = self.devices.sessions.run(open_session, self._on_delivery)
+                    sessions = self.devices.sessions.run(open_session, self._while_serving(self.devices.accept))
                     tasks.create_task(sessions, name=f"devices-{self.state.shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self.state.shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self.state.shard}")
@@ -187,22 +186,20 @@ class ShardLeader:
 
     # Arrivals
 
-    def _on_request(self, topic: str, payload: bytes) -> None:
-        self._dispatch(self._handle_request, (topic, payload))
+    def _while_serving(self, handle: Callable[P, None]) -> Callable[P, None]:
+        """Return ``handle`` for what arrives: only while requests are served, and a bug in it ends the term."""
 
-    def _on_delivery(self, topic_id: int, delivery: ArrivedMessage) -> None:
-        self._dispatch(partial(self.devices.accept, topic_id), delivery)
+        def guarded(*arrived: P.args, **more: P.kwargs) -> None:
+            if not self._serving.on:
+                return
+            try:
+                handle(*arrived, **more)
+            except Exception as error:  # noqa: BLE001 - a bug; it ends the term and the process
+                self._serving.fail(error)
 
-    def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
-        if not self._serving.on:
-            return
-        try:
-            handle(arrival)
-        except Exception as error:  # noqa: BLE001 - a bug; it ends the term and the process
-            self._serving.fail(error)
+        return guarded
 
-    def _handle_request(self, message: tuple[str, bytes]) -> None:
-        topic, payload = message
+    def _handle_request(self, topic: str, payload: bytes) -> None:
         sender = m.sender_of_request(topic)
         if not self._admit(sender, payload):
             return
