@@ -1,6 +1,7 @@
 """Ledgers that released versions wrote are read as those versions read them."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 
 from controller.backup.check import check_shard
 from drain.backlog.results import newest_result
+from headgate.errors import LedgerError
+from headgate.ledger.paths import chunk_path
 from headgate.storage.object_store import open_store
 from tests.recorded.recording import ARCHIVE, FOLDER, Objects, load, read_everything, states, unpack
 
 ARCHIVES = sorted(FOLDER.glob(f"*/{ARCHIVE}"))
+EVIDENCE = (chunk_path(0, 1), chunk_path(0, 90))
 Recorded = tuple[Objects, dict[str, Any]]
 
 
@@ -67,3 +71,14 @@ async def test_a_recorded_ledger_passes_its_check(recorded: Recorded, tmp_path: 
     assert ([], len(expected["states"])) == (found.problems, found.last_chunk)
     assert found.ranges
     assert await newest_result(store, 0) is not None
+
+
+async def test_a_valid_object_in_the_place_of_another_is_named(recorded: Recorded) -> None:
+    """A disk may give back what it had before. Trimmed chunks that still exist as evidence are not read."""
+    objects, expected = recorded
+    kept = {path: data for path, data in objects.items() if path not in expected["deleted"]}
+    kinds = [sorted(only(kept, folder)) for folder in ("chunks/", "compacted/", "manifests/")]
+    for path, other in [pair for paths in kinds for pair in pairwise(paths)]:
+        if path not in EVIDENCE:
+            with pytest.raises(LedgerError, match=path):
+                await read_everything(kept | {path: kept[other]})
