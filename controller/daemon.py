@@ -47,6 +47,7 @@ from controller.process.file_descriptors import FileDescriptorWatch, file_descri
 from controller.process.file_systems import FileSystemWatch, measured_folders
 from controller.process.garbage_collection import GarbageCollection
 from controller.process.logs import change_level
+from controller.process.loop_watchdog import LoopWatchdog
 from controller.process.systemd import SystemdNotifier
 from controller.settings.files import read_http_access, read_peer_tls, report_certificates
 from controller.settings.load import Settings, advertised_url, security_warnings
@@ -145,7 +146,8 @@ class Daemon:
             await stack.enter_async_context(self.http)
             self._cluster_status.url = advertised_url(settings.http, self.http.address, socket.gethostname())
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            ticking = tasks.create_task(self._tick(notifier), name="tick")
+            watchdog = stack.enter_context(LoopWatchdog())
+            ticking = tasks.create_task(self._tick(notifier, watchdog), name="tick")
             try:
                 await self._run_inside(stack, tasks, store, stop, notifier)
             finally:
@@ -407,7 +409,7 @@ class Daemon:
             )
         return now_ms
 
-    async def _tick(self, notifier: SystemdNotifier) -> None:
+    async def _tick(self, notifier: SystemdNotifier, watchdog: LoopWatchdog) -> None:
         loop = asyncio.get_running_loop()
         gauges_set_at = 0.0
         while True:
@@ -425,6 +427,7 @@ class Daemon:
             self.instruments.observe(events.LoopLagMeasured(seconds=lag_seconds))
             self._ticked_at = now
             notifier.watchdog()
+            watchdog.tick()
 
     def _report_time(self) -> None:
         now_ms = self._now_ms()
