@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ class Action(NamedTuple):
     preview: Callable[..., Awaitable[list[str]]]
     """Called with an Admin and the fields; returns what would change, or raises HeadgateError."""
     execute: Callable[..., Awaitable[Any]]
+    needs: rules.Action = rules.Action.ADMINISTER
 
     @property
     def struct(self) -> type[msgspec.Struct]:
@@ -48,9 +49,36 @@ async def _segments(admin: Admin, topic: str, *wanted: int) -> list[str]:
 
 
 async def _seek(admin: Admin, topic: str, subscription: str, to: str, *, dry_run: bool = True) -> list[str]:
-    target: dict[str, Any] = {"to": to} if to in ("earliest", "latest") else {"timestamp_ms": time_ms(to)}
-    moves = (await admin.seek(topic, subscription, **target, dry_run=dry_run)).moves
+    moves = (await admin.seek(topic, subscription, **_place(to, "to"), dry_run=dry_run)).moves
     return [f"segment {each.segment} moves from offset {each.from_offset} to {each.to_offset}" for each in moves]
+
+
+async def _topic(admin: Admin, topic: str) -> list[str]:
+    found = await admin.describe_topic(topic)
+    records = sum(each.next_offset for each in found.segments)
+    subscriptions = ", ".join(found.subscriptions) or "none"
+    return [f"{topic} is deleted, with {records} records; its subscriptions: {subscriptions}"]
+
+
+async def _subscription(admin: Admin, topic: str, subscription: str) -> list[str]:
+    found = await admin.describe_subscription(topic, subscription)
+    return [f"subscription {subscription} of {topic} is deleted, with its positions in {len(found.segments)} segments"]
+
+
+async def _key(admin: Admin, topic: str, subscription: str, key: str, drop: bool) -> list[str]:
+    parked = {each.key: each.records for each in await admin.parked_keys(topic, subscription)}
+    if (wanted := key.encode()) not in parked:
+        shown = ", ".join(each.decode("utf-8", "backslashreplace") for each in list(parked)[:20])
+        raise InvalidQueryError(f"key {key!r} is not parked; these are: {shown or 'none'}")
+    return [f"{parked[wanted]} parked records of key {key} are {'given up' if drop else 'delivered in order'}"]
+
+
+async def _created(_: Admin, *given: Any) -> list[str]:
+    return [f"created: {', '.join(map(str, given))}"]
+
+
+def _place(text: str, word: str) -> dict[str, Any]:
+    return {word: text} if text in ("earliest", "latest") else {"timestamp_ms": time_ms(text)}
 
 
 async def _consumer(admin: Admin, topic: str, subscription: str, consumer: str) -> list[str]:
@@ -74,6 +102,23 @@ ACTIONS: Final = {
         SUBSCRIPTION | {"to": str},
         _seek,
         lambda *given: _seek(*given, dry_run=False),
+        rules.Action.CONSUME,
+    ),
+    "create-topic": Action("Create a topic.", {"topic": str, "segments": int}, _created, Admin.create_topic),
+    "delete-topic": Action("Delete a topic with all its records.", {"topic": str}, _topic, Admin.delete_topic),
+    "create-subscription": Action(
+        "Create a subscription of type stream, queue or checkpoint, from earliest, latest or a time.",
+        SUBSCRIPTION | {"type": str, "start": str},
+        _created,
+        lambda admin, topic, name, kind, at: admin.create_subscription(topic, name, type=kind, **_place(at, "start")),
+        rules.Action.CONSUME,
+    ),
+    "delete-subscription": Action("Delete a subscription.", SUBSCRIPTION, _subscription, Admin.delete_subscription),
+    "resume": Action(
+        "Deliver the records of a parked key, or drop them.",
+        SUBSCRIPTION | {"key": str, "drop": bool},
+        _key,
+        lambda admin, topic, name, key, drop: admin.resume_key(topic, name, key.encode(), drop=drop),
     ),
     "evict": Action("Remove a consumer.", SUBSCRIPTION | {"consumer": str}, _consumer, Admin.evict_consumer),
     "transfer": Action("Transfer a shard.", {"shard": int, "daemon": str}, _leaders, Admin.transfer_shard),
@@ -91,6 +136,15 @@ class Actions:
         self._access = access
         self._connect = connect
         self._loop = OwnLoop("actions")
+
+    def may(self, name: str, given: Mapping[str, str], authorization: str | None) -> bool:
+        """Whether the token's holder may do this action."""
+        needs, everywhere = ACTIONS[name].needs, "topic" not in ACTIONS[name].fields
+        act = rules.Act(needs, given.get("topic"), given.get("subscription"), on_all_topics=everywhere)
+        with suppress(ForbiddenError):
+            self._access().require(authorization, act)
+            return True
+        return False
 
     async def run(
         self, name: str, given: Mapping[str, Any], authorization: str | None, *, dry_run: bool

@@ -66,33 +66,31 @@ class HttpApi:
     async def _daemon(self, _: web.Request, __: Query) -> Any:
         return (await self._source.part()).daemon
 
-    async def _daemon_rows(self, _: web.Request, __: Query) -> Any:
-        return await self._source.part()
+    def _daemon_rows(self, _: web.Request, __: Query) -> Awaitable[Any]:
+        return self._source.part()
 
     async def _topics(self, _: web.Request, query: Query) -> Any:
         overview = await self._source.overview()
         return await asyncio.to_thread(topic_page, overview.topics, query, overview.cluster.as_of_ms)
 
-    async def _topic(self, request: web.Request, query: Query) -> Any:
-        return await self._source.topic(request.match_info["topic"], own=query.own)
+    def _topic(self, request: web.Request, query: Query) -> Awaitable[Any]:
+        return self._source.topic(**request.match_info, own=query.own)
 
-    async def _records(self, request: web.Request, query: Query) -> Any:
-        return await self._records_of.newest(request.match_info["topic"], query, request.headers.get("Authorization"))
+    def _records(self, request: web.Request, query: Query) -> Awaitable[Any]:
+        return self._records_of.newest(request.match_info["topic"], query, request.headers.get("Authorization"))
 
-    async def _events(self, _: web.Request, query: Query) -> Any:
-        return await self._records_of.events(query)
+    def _events(self, _: web.Request, query: Query) -> Awaitable[Any]:
+        return self._records_of.events(query)
 
     async def _subscriptions(self, _: web.Request, query: Query) -> Any:
         overview = await self._source.overview()
         return await asyncio.to_thread(subscription_page, overview.subscriptions, query, overview.cluster.as_of_ms)
 
-    async def _subscription(self, request: web.Request, query: Query) -> Any:
-        names = request.match_info
-        return await self._source.subscription(names["topic"], names["subscription"], own=query.own)
+    def _subscription(self, request: web.Request, query: Query) -> Awaitable[Any]:
+        return self._source.subscription(**request.match_info, own=query.own)
 
     async def _scale(self, request: web.Request, _: Query) -> Any:
-        names = request.match_info
-        return scale_of(await self._source.subscription(names["topic"], names["subscription"], own=False))
+        return scale_of(await self._source.subscription(**request.match_info, own=False))
 
     async def _action(self, request: web.Request, query: Query) -> Any:
         try:

@@ -6,6 +6,7 @@ Pages are rendered in a worker thread from the documents of the API.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -108,7 +109,7 @@ class StatusPages:
     async def _action_page(self, request: web.Request) -> Page:
         name, confirmed = request.match_info["action"], request.method == "POST"
         query = (await read_body(request)).decode("utf-8", "replace") if confirmed else request.query_string
-        given = dict(parse_qsl(query))
+        given = dict(parse_qsl(query, keep_blank_values=True))
         found = None
         if name not in ACTIONS or confirmed or given.keys() >= ACTIONS[name].fields.keys():
             authorization = request.headers.get("Authorization")
@@ -118,15 +119,17 @@ class StatusPages:
     async def _respond(
         self, make: Callable[[web.Request], Awaitable[Page]], request: web.Request, *, live: bool = False
     ) -> web.StreamResponse:
+        """Send a page, with the actions that the holder of the token may do."""
         path, status = request.path_qs, 200
         try:
             page = await make(request)
+            authorization = request.headers.get("Authorization")
+            may = (each for each in page.actions if self._actions.may(each, page.acts_on, authorization))
+            page = replace(page, actions=tuple(may))
         except RefusedError as error:
             status, text = error.status, str(error)
             live = live and isinstance(error, NotAnsweredError)
-            page = _problem(
-                TITLES[status], f"{text} This page loads again when there is one." if live else text, live=live
-            )
+            page = _problem(TITLES[status], text + " This page loads again when there is one." * live, live=live)
         body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())
         return await send_body(request, body, "text/html", "utf-8", status)
 

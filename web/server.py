@@ -106,13 +106,9 @@ class HttpServer:
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._authorize], client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_add_headers)
-        handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
-            "/livez": self._livez,
-            "/readyz": self._readyz,
-            "/metrics": self._metrics.respond,
-        }
-        for path, handler in handlers.items():
-            app.router.add_get(path, handler)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics.respond)
         self._api.add_routes(app.router)
         self._pages.add_routes(app.router)
         self._runner = runner = web.AppRunner(

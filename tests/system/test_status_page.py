@@ -171,6 +171,12 @@ async def test_an_action_is_shown_before_it_is_confirmed(browser: Browser) -> No
         await browser.evaluate("document.querySelector('#action button').click()")
         await browser.until("document.getElementById('action')?.innerText.includes('Done.')")
         assert [(user, request.segment) for user, request in sent] == [("me", 2)]
+        given = "topic=orders&subscription=billing&key=alice&drop=true"
+        await browser.open(f"http://{harness.server.address}/actions/resume?{given}")
+        assert "3 parked records of key alice are given up" in await browser.text("#action")
+        await browser.evaluate("document.querySelector('#action button').click()")
+        await browser.until("document.getElementById('action')?.innerText.includes('Done.')")
+        assert (sent[1][1].key, sent[1][1].drop) == (b"alice", True)
     assert browser.messages == []
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 
 import aiohttp
 import pytest
@@ -17,12 +18,18 @@ from web import bodies
 from web.access import HttpAccess, Tokens
 from web.actions import ACTIONS
 
-RULES = AccessRules({name: (Right(role=Role(name)),) for name in ("administrator", "observer")})
+RULES = AccessRules({name: (Right(role=Role(name)),) for name in ("administrator", "consumer", "observer")})
 TOKENS = Tokens(tuple((name, hashlib.sha256(name.encode()).digest()) for name in (*RULES.users, "up")))
+SUBSCRIPTION = "/topics/orders/subscriptions/billing"
 GIVEN = {
     "split": {"topic": "orders", "segment": 2},
     "merge": {"topic": "orders", "first": 2, "second": 3},
     "seek": {"topic": "orders", "subscription": "billing", "to": "earliest"},
+    "create-topic": {"topic": "clicks", "segments": 4},
+    "delete-topic": {"topic": "orders"},
+    "create-subscription": {"topic": "orders", "subscription": "audit", "type": "queue", "start": "latest"},
+    "delete-subscription": {"topic": "orders", "subscription": "billing"},
+    "resume": {"topic": "orders", "subscription": "billing", "key": "alice", "drop": True},
     "evict": {"topic": "orders", "subscription": "billing", "consumer": "ada"},
     "transfer": {"shard": 0, "daemon": "two"},
     "maintenance": {"daemon": "one", "on": True},
@@ -31,6 +38,11 @@ CHANGES = {
     "split": ["segment 2, with 400 records, is sealed"],
     "merge": ["segment 2, with 400 records, is sealed", "segment 3, with 400 records, is sealed"],
     "seek": ["segment 0 moves from offset 300 to 0"],
+    "create-topic": ["created: clicks, 4"],
+    "delete-topic": ["orders is deleted, with 1600 records; its subscriptions: billing"],
+    "create-subscription": ["created: orders, audit, queue, latest"],
+    "delete-subscription": ["subscription billing of orders is deleted, with its positions in 4 segments"],
+    "resume": ["3 parked records of key alice are given up"],
     "evict": ["segment 0 goes to another consumer", "segment 1 goes to another consumer"],
     "transfer": ["one leads shard 0"],
     "maintenance": ["one leads shard 0"],
@@ -44,6 +56,10 @@ async def harness():
     made.server.connect = lambda user: RecordingAdmin(user, made.sent, made.error)
     async with made.server:
         yield made
+
+
+def spoken(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 async def post(harness, path, body, **headers):
@@ -66,7 +82,7 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
         status, text = await post(harness, path, body)
     assert (status, json.loads(text)["changes"]) == (200, CHANGES[name])
     ((user, request),) = harness.sent
-    assert (user, [str(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
+    assert (user, [spoken(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
         "administrator",
         [str(value) for value in GIVEN[name].values()],
     )
@@ -103,6 +119,20 @@ async def test_an_action_needs_a_token_of_a_user_of_the_access_file(harness):
         assert [await status(), await status(path="/actions/split")] == [403, 403]
 
 
+async def test_links_to_actions_are_shown_to_those_who_may(harness):
+    async def links(path, name="administrator"):
+        _, _, html = await harness.get(path, Authorization=f"Bearer {name}")
+        return re.findall(r'href="/actions/([a-z-]+)', html)
+
+    found = [link for path in ("/", "/topics/orders", SUBSCRIPTION) for link in await links(path)]
+    assert sorted(found) == sorted(ACTIONS)
+    assert [await links(SUBSCRIPTION, name) for name in ("consumer", "observer", "up")] == [["seek"], [], []]
+    _, _, update = await harness.get("/topics/orders", Authorization="Bearer consumer")
+    assert re.findall(r'href="(/actions/[^"]+)', update) == ["/actions/create-subscription?topic=orders"]
+    harness.server.access = HttpAccess()
+    assert await links("/topics/orders") == [], "without tokens, or without rights"
+
+
 async def test_a_form_of_another_site_changes_nothing(harness):
     password = aiohttp.encode_basic_auth("me", "administrator")
     body, here = "topic=orders&segment=2", f"http://{harness.server.address}"
@@ -126,12 +156,9 @@ async def test_a_form_of_another_site_changes_nothing(harness):
         ("split", '{"topic": "orders", "segment": 2, "x": 1}', 400, "Object contains unknown field `x`"),
         ("split", '{"topic": "orders", "segment": 0}', 400, "segment 0 of orders is not active"),
         ("seek", '{"topic": "orders", "subscription": "billing", "to": "noon"}', 400, "'noon' is not a time"),
-        (
-            "evict",
-            '{"topic": "orders", "subscription": "billing", "consumer": "x"}',
-            400,
-            "billing has no consumer 'x'",
-        ),
+        ("evict", json.dumps(GIVEN["evict"] | {"consumer": "x"}), 400, "billing has no consumer 'x'"),
+        ("resume", json.dumps(GIVEN["resume"] | {"key": ""}), 400, "key '' is not parked; these are: alice"),
+        ("create-subscription", json.dumps(GIVEN["create-subscription"] | {"type": "x"}), 400, "type='x': use"),
         ("splat", "{}", 404, "there is no action 'splat'; choose from split, merge"),
         ("split?dry=1", "{}", 400, "there is no parameter 'dry' here"),
         ("split", '"' + "x" * 20_000 + '"', 413, ""),

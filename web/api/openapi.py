@@ -46,12 +46,7 @@ OPERATIONS: Final = (
     Operation("cluster", "/cluster", "Totals, and what is degraded.", ClusterDocument),
     Operation("daemons", "/daemons", "All live daemons.", Daemons),
     Operation("daemon", "/daemon", "The daemon that answers.", DaemonDocument),
-    Operation(
-        "daemon_rows",
-        "/daemon/rows",
-        "The daemon that answers, with the topics and subscriptions that it leads.",
-        DaemonPart,
-    ),
+    Operation("daemon_rows", "/daemon/rows", "The daemon that answers, and what it leads.", DaemonPart),
     Operation("topics", "/topics", "Topics in a line each.", TopicPage, ("limit", "after", "contains", "order")),
     Operation("topic", "/topics/{topic}", "One topic with its segments and subscriptions.", TopicDocument, ("scope",)),
     Operation(
@@ -76,12 +71,7 @@ OPERATIONS: Final = (
         SubscriptionDocument,
         ("scope",),
     ),
-    Operation(
-        "scale",
-        "/scale/{topic}/{subscription}",
-        "How many consumers one subscription can use now.",
-        ScaleDocument,
-    ),
+    Operation("scale", "/scale/{topic}/{subscription}", "How many consumers it can use now.", ScaleDocument),
     Operation("openapi", "/openapi.json", "This document.", None),
 )
 

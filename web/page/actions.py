@@ -1,10 +1,9 @@
 """The page of an action: its form, then what would change with a button to confirm it, then what was done. Pure."""
 
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlencode
 
 from web.api.documents import ActionDocument
-from web.page.markup import Html, element
+from web.page.markup import element
 from web.page.shell import Page
 from web.page.tables import part
 
@@ -32,8 +31,3 @@ def action_page(
         parts={"action": part("action", element("p", summary), form, element("p", text), element("ul", changes))},
         live=False,
     )
-
-
-def action_links(*names: str, **given: str) -> Html:
-    links = [element("a", each, href=f"/actions/{each}?{urlencode(given)}") for each in names]
-    return element("p", "Actions: ", [[each, " "] for each in links])

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
 from web.api.query import Query, subscription_page, topic_page
-from web.page.actions import action_links
 from web.page.charts import charts
 from web.page.markup import Html, element
 from web.page.shell import Page, sources
@@ -40,26 +39,17 @@ def overview_page(overview: Overview, runbook_url: str | None) -> Page:
     return Page(
         title="Overview",
         as_of_ms=cluster.as_of_ms,
+        actions=("create-topic", "transfer", "maintenance"),
         parts={
             "totals": part("totals", _totals(cluster), element("p", link("Events", "events"))),
             "problems": part("problems", _problems(cluster, overview.daemons, runbook_url), heading="Health"),
             "rates": charts(cluster.history),
             "topics": part("topics", *_busiest(overview.topics), heading="Topics by activity"),
-            "daemons": part(
-                "daemons",
-                _daemons(overview.daemons),
-                action_links("transfer", "maintenance"),
-                heading="Daemons and shards",
-            ),
+            "daemons": part("daemons", _daemons(overview.daemons), heading="Daemons and shards"),
             "sources": sources(
                 ("all values of this page", "/api/v1/cluster", "headgate_shard_is_leader", "headgate topic list"),
                 ("backlog", "/api/v1/subscriptions", "headgate_backlog_records", "headgate backlog"),
-                (
-                    "blocked",
-                    "/api/v1/subscriptions",
-                    "headgate_segments_blocked",
-                    "headgate explain TOPIC SUBSCRIPTION",
-                ),
+                ("blocked", "/api/v1/subscriptions", "headgate_segments_blocked", "headgate explain TOPIC NAME"),
             ),
         },
     )
@@ -94,22 +84,17 @@ def listing_page(kind: str, overview: Overview, query: Query) -> Page:
 
 def _totals(cluster: ClusterDocument) -> Html:
     totals = cluster.totals
-    grace = totals.disconnected_consumers
+    sealed = f"{count(totals.sealed_segments)} sealed, {plural(totals.topics, 'topic')}"
+    gone = f"in {plural(totals.subscriptions, 'subscription')}"
+    if totals.disconnected_consumers:
+        gone = f"{count(totals.disconnected_consumers)} disconnected"
     return tiles(
         ("Stored", rate(totals.stored_per_second), "records, mean of 30 s"),
         ("Acknowledged", rate(totals.acknowledged_per_second), "all subscriptions, by Spark"),
         ("Backlog", count(totals.backlog_records), "records, all subscriptions"),
         blocked_tile(totals.blocked_segments, totals.blocked_since_ms, cluster.as_of_ms),
-        (
-            "Segments",
-            f"{count(totals.active_segments)} active",
-            f"{count(totals.sealed_segments)} sealed, {plural(totals.topics, 'topic')}",
-        ),
-        (
-            "Consumers",
-            count(totals.connected_consumers),
-            f"{count(grace)} disconnected" if grace else f"in {plural(totals.subscriptions, 'subscription')}",
-        ),
+        ("Segments", f"{count(totals.active_segments)} active", sealed),
+        ("Consumers", count(totals.connected_consumers), gone),
     )
 
 

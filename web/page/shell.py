@@ -7,7 +7,7 @@ or style, so the content security policy allows neither.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from headgate.model.time_text import time_of_day
 from web.page.markup import Html, element, markup
@@ -26,6 +26,9 @@ class Page:
     heading: str = ""
     contains: str = ""
     """What its search field contains."""
+    actions: tuple[str, ...] = ()
+    """For those who may. They belong to the reader, so no stream has them."""
+    acts_on: Mapping[str, str] = field(default_factory=dict)
     live: bool = field(default=True)
     """Whether a stream of events replaces the parts."""
 
@@ -49,7 +52,7 @@ def whole_page(page: Page, path: str, around: Surroundings) -> Html:
                 "body",
                 element("a", "Skip to the content", href="#main", class_="skip"),
                 _header(page, around),
-                element("main", *page.parts.values(), id="main"),
+                element("main", *page.parts.values(), _actions(page) if page.actions else None, id="main"),
                 _footer(around),
                 data_events=f"/live?page={quote(path, safe='')}" if page.live else None,
                 data_version=around.version,
@@ -133,6 +136,11 @@ def _header(page: Page, around: Surroundings) -> Html:
         ),
         element("p", id="stale", role="alert", hidden=True),
     )
+
+
+def _actions(page: Page) -> Html:
+    links = [element("a", each, href=f"/actions/{each}?{urlencode(page.acts_on)}") for each in page.actions]
+    return element("p", "Actions: ", [[each, " "] for each in links], id="actions")
 
 
 def _footer(around: Surroundings) -> Html:

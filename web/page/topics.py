@@ -9,7 +9,6 @@ from headgate.views.cluster import SubscriptionSummary
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
 from headgate.views.topics import SegmentInfo
 from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
-from web.page.actions import action_links
 from web.page.charts import charts
 from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, bucket_bars, drawing
 from web.page.markup import Html, element, markup
@@ -31,23 +30,23 @@ TOPIC_LEGEND: Final = {"active": "active: accepts records", "sealed": "sealed"}
 
 def topic_page(document: TopicDocument) -> Page:
     topic, summary = document.topic, document.summary
-    name = topic.topic
+    name, path = topic.topic, f"/api/v1/topics/{topic.topic}"
+    listed = f"/api/v1/subscriptions?topic={name}"
+    sealed = f"{count(summary.sealed_segments)} sealed, layout epoch {topic.layout_epoch}"
     boxes = [_topic_box(each, document.as_of_ms) for each in topic.segments]
     return Page(
         title=f"Topic {name}",
         as_of_ms=document.as_of_ms,
         crumbs=((name, ("topics", name)),),
+        actions=("split", "merge", "create-subscription", "delete-topic"),
+        acts_on={"topic": name},
         parts={
             "totals": part(
                 "totals",
                 tiles(
                     ("Stored", rate(summary.stored_per_second), "records, mean of 30 s"),
                     ("Records", count(summary.records), size(summary.size_bytes)),
-                    (
-                        "Segments",
-                        f"{count(summary.active_segments)} active",
-                        f"{count(summary.sealed_segments)} sealed, layout epoch {topic.layout_epoch}",
-                    ),
+                    ("Segments", f"{count(summary.active_segments)} active", sealed),
                     ("Backlog", count(summary.backlog_records), "records, all subscriptions"),
                     ("Blocked", count(summary.blocked_segments), "segments, all subscriptions"),
                     ("Leader", document.daemon, f"shard {topic.shard}"),
@@ -56,7 +55,6 @@ def topic_page(document: TopicDocument) -> Page:
                 if topic.external is None
                 else element("p", _source(topic.external.source)),
                 element("p", element("a", "Events", href=f"/events?topic={name}")),
-                action_links("split", "merge", topic=name),
             ),
             "rates": charts(document.history),
             "subscriptions": part("subscriptions", _subscriptions(document.subscriptions), heading="Subscriptions"),
@@ -68,18 +66,8 @@ def topic_page(document: TopicDocument) -> Page:
                 heading="Segments over key hashes and time",
             ),
             "sources": sources(
-                (
-                    "this topic",
-                    f"/api/v1/topics/{name}",
-                    "headgate_records_stored_total",
-                    f"headgate topic describe {name}",
-                ),
-                (
-                    "backlog",
-                    f"/api/v1/subscriptions?topic={name}",
-                    "headgate_backlog_records",
-                    f"headgate backlog {name}",
-                ),
+                ("this topic", path, "headgate_records_stored_total", f"headgate topic describe {name}"),
+                ("backlog", listed, "headgate_backlog_records", f"headgate backlog {name}"),
             ),
         },
     )
@@ -145,15 +133,8 @@ def _consumers_text(summary: SubscriptionSummary) -> str:
 
 
 def outlook(summary: SubscriptionSummary) -> str:
-    match summary.outlook:
-        case "empty":
-            return "now"
-        case "shrinking":
-            return duration(summary.drained_in_seconds)
-        case "never":
-            return "never"
-        case _:
-            return UNKNOWN
+    texts = {"empty": "now", "shrinking": duration(summary.drained_in_seconds), "never": "never"}
+    return texts.get(summary.outlook, UNKNOWN)
 
 
 # One subscription
@@ -168,17 +149,13 @@ def subscription_page(document: SubscriptionDocument) -> Page:
         heading=f"Subscription {name}",
         as_of_ms=now_ms,
         crumbs=((topic, ("topics", topic)), (name, ("topics", topic, "subscriptions", name))),
+        actions=("seek", "evict", "resume", "delete-subscription"),
+        acts_on={"topic": topic, "subscription": name},
         parts={
-            "totals": part(
-                "totals",
-                _totals(document),
-                action_links("seek", "evict", topic=topic, subscription=name),
-            ),
+            "totals": part("totals", _totals(document)),
             "waiting": part("waiting", _waiting(document), heading="What waits"),
             "layout": part("layout", *_layout(document), heading="Segments over key hashes and time"),
-            "consumers": part(
-                "consumers", _consumers(document), bucket_bars(document.subscription.segments), heading="Consumers"
-            ),
+            "consumers": part("consumers", _consumers(document), bucket_bars(found.segments), heading="Consumers"),
             "rates": charts(document.history),
             "segments": part("segments", _segments(document)),
             "sources": sources(
@@ -195,10 +172,10 @@ def _totals(document: SubscriptionDocument) -> Html:
     counted = "Spark has not counted"
     if backlog.counted_by == "spark":
         counted = f"Spark counted {duration(max(0, now_ms - backlog.as_of_ms) / 1000)} ago"
-    order, balance = document.subscription.order, document.subscription.balance
-    dropped, parked = document.subscription.dropped_records, document.subscription.parked_keys
+    found, is_queue = document.subscription, summary.type == "QUEUE"
+    dropped, parked, dead = found.dropped_records, found.parked_keys, count(found.dead)
     return tiles(
-        ("Type", summary.type or "unknown", f"order {order}, balanced by {balance}"),
+        ("Type", summary.type or "unknown", f"order {found.order}, balanced by {found.balance}"),
         (
             "Backlog",
             _backlog(summary),
@@ -206,14 +183,7 @@ def _totals(document: SubscriptionDocument) -> Html:
             + (f"; {count(dropped)} dropped by retention" if dropped else "")
             + (f"; {count(parked)} {'keys' if parked > 1 else 'key'} parked" if parked else ""),
         ),
-        *[
-            (
-                "Redelivery",
-                count(document.subscription.failed),
-                f"failed records; {count(document.subscription.dead)} wait for the dead-letter topic",
-            )
-        ]
-        * (summary.type == "QUEUE"),
+        *[("Redelivery", count(found.failed), f"failed records; {dead} wait for the dead-letter topic")] * is_queue,
         ("Stored", rate(summary.stored_per_second), counted),
         ("Acknowledged", rate(summary.acknowledged_per_second), ""),
         ("Drained in", outlook(summary), "at these rates"),

@@ -2,7 +2,7 @@
 
 from headgate.client.admin import Admin
 from headgate.protocol import messages as m
-from headgate.views.subscriptions import SeekResult, SegmentSeek
+from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from tests.support.samples.status_documents import FakeSource, subscription_document, topic_document
 
 
@@ -24,6 +24,9 @@ class RecordingAdmin(Admin):
     async def _at(self, topic, ask):
         return await ask(0)
 
+    async def _create(self, request, kind):
+        return await self._request(0, request, kind)
+
     def _token(self):
         return "token"
 
@@ -38,6 +41,9 @@ class RecordingAdmin(Admin):
         if kind is m.SeekReply:
             moves = (SegmentSeek(segment=0, from_offset=300, to_offset=0, end_offset=400),)
             return m.SeekReply(result=SeekResult(seek_generation=1, moves=moves))
+        if kind is m.ParkedKeyList:
+            key = ParkedKeyInfo(key=b"alice", records=3, since_ms=0, reason="", dead_letter_topic="", is_resuming=False)
+            return m.ParkedKeyList(keys=(key,), next=None)
         if kind is m.TopicReply:
             return m.TopicReply(topic=topic_document().topic)
         return (
