@@ -250,23 +250,14 @@ def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
     )
 
 
-def _set_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
-    """Keep the file; the option is accepted before the command's name as well."""
+def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Keep the value of an option, which is accepted before the command's name as well."""
     if value is not None:
-        context.ensure_object(CommandContext).config = value
-
-
-def _set_timeout(context: click.Context, _: click.Parameter, value: float | None) -> None:
-    if value is not None:
-        context.ensure_object(CommandContext).timeout_seconds = value
-
-
-def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.ensure_object(CommandContext).as_json = value
+        setattr(context.ensure_object(CommandContext), str(option.name), value)
 
 
 _JSON_OPTION: Final = click.Option(
-    ["--json", "as_json"], is_flag=True, expose_value=False, callback=_set_json, help=JSON_HELP
+    ["--json", "as_json"], is_flag=True, expose_value=False, callback=_keep, help=JSON_HELP
 )
 _CLUSTER_OPTIONS: Final = (
     click.Option(
@@ -274,15 +265,15 @@ _CLUSTER_OPTIONS: Final = (
         type=click.Path(path_type=Path),
         metavar="FILE",
         expose_value=False,
-        callback=_set_config,
+        callback=_keep,
         help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
     ),
     click.Option(
-        ["--timeout"],
+        ["--timeout", "timeout_seconds"],
         type=Seconds(),
         metavar="SECONDS",
         expose_value=False,
-        callback=_set_timeout,
+        callback=_keep,
         help="Longest wait for the broker to accept the connection, and then for each answer of the cluster. "
         f"[default: {BROKER_TIMEOUT_SECONDS:g} for the broker, {REPLY_TIMEOUT_SECONDS:g} for an answer]",
     ),
