@@ -219,7 +219,7 @@ class OneLeader:
         state = self.leader.state
         topics, subscriptions = await summaries("bench", [self.leader])
         leading = ShardStatus(
-            shard=state.shard, role="leading", leader_epoch=state.leader_epoch, head_chunk=state.chunk
+            shard=state.shard, role="leading", leader_epoch=state.term.leader_epoch, head_chunk=state.chunk
         )
         daemon = DaemonDocument(daemon="bench", url=None, state="ready", as_of_ms=AT_MS, shards=(leading,))
         own = DaemonPart(daemon=daemon, topics=topics, subscriptions=subscriptions)

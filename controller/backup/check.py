@@ -52,7 +52,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     except LedgerError as error:
         found.problems.append(str(error))
     else:
-        found.leader_epoch, found.topics, found.last_at_ms = state.leader_epoch, len(state.topics), state.at_ms
+        found.leader_epoch, found.topics, found.last_at_ms = state.term.leader_epoch, len(state.topics), state.at_ms
         found.names = sorted(state.topics)
         found.problems += misplaced(shard, ShardMap(state.shard_counts or (shards,)), state.topics)
     numbers = await ledger.numbers()

@@ -274,7 +274,7 @@ class GroupCommit:
             pending.builder.encode,
             shard=self._state.shard,
             number=number,
-            leader_epoch=self._state.leader_epoch,
+            leader_epoch=self._state.term.leader_epoch,
             at_ms=pending.at_ms,
             term_id=self.term_id,
         )

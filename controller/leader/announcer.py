@@ -42,7 +42,7 @@ class Announcer:
     ) -> None:
         self._announcement = m.LeaderAnnouncement(
             shard=state.shard,
-            leader_epoch=state.leader_epoch,
+            leader_epoch=state.term.leader_epoch,
             instance=context.instance,
             window=WINDOW,
         )

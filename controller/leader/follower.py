@@ -12,6 +12,7 @@ again with pauses.
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -148,7 +149,7 @@ class Follower:
         if self.state.chunk == 0:
             self.state = await load_newest_snapshot(ledger, self._report_unusable_snapshot, self._decode)
         self.terms = None
-        return self.record_progress(await apply_new_chunks(ledger, self.state), self.state)
+        return self.record_progress(await apply_new_chunks(ledger, self.state), TermTail.of(self.state))
 
     async def catch_up(self, *, urgent: bool = False) -> int:
         """Apply all chunks up to the end of the ledger by a listing; return how many. ``urgent``: clients wait."""
@@ -162,12 +163,12 @@ class Follower:
             raise found
         self.state, read = found
         self.terms = None
-        return self.record_progress(read, self.state)
+        return self.record_progress(read, TermTail.of(self.state))
 
-    def record_progress(self, read: int, end: ShardState | TermTail) -> int:
+    def record_progress(self, read: int, end: TermTail) -> int:
         """Note that the ledger was read to ``end``, and that ``read`` chunks were new, which is returned."""
         self._read_to_end_at = asyncio.get_running_loop().time()
-        self.end = TermTail(end.chunk, end.leader_epoch, end.leader_instance)  # A snapshot may include the end.
+        self.end = replace(end)  # A snapshot may include the end.
         return read
 
     async def _pause_seconds(self, looks: int) -> float:
@@ -201,9 +202,8 @@ class Follower:
         return self.record_progress(await self.terms.read(self._context.ledger), self.terms)
 
     def _release(self) -> None:
-        state = self.take_state()
-        self.terms = TermTail(state.chunk, state.leader_epoch, state.leader_instance)
-        self._log.info("standby.released", chunk=state.chunk)
+        self.terms = TermTail.of(self.take_state())
+        self._log.info("standby.released", chunk=self.terms.chunk)
 
     async def _decode(self, steps: Steps[ResultT]) -> ResultT:
         def begun() -> Steps[ResultT]:

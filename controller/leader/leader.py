@@ -106,7 +106,7 @@ class ShardLeader:
 
     @property
     def leader_epoch(self) -> int:
-        return self.state.leader_epoch
+        return self.state.term.leader_epoch
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [

@@ -95,7 +95,7 @@ class Outbox:
     def __init__(self, state: ShardState, context: LeaderContext, commit: GroupCommit) -> None:
         self._state = state
         self._shard = state.shard
-        self._leader_epoch = state.leader_epoch
+        self._leader_epoch = state.term.leader_epoch
         self._context = context
         self._commit = commit
         self._messages_in_parts = 0

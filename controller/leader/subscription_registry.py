@@ -315,7 +315,7 @@ class SubscriptionRegistry:
             ledger=self._commit,
             push=self._push,
             drain_check=self._drain_check,
-            leader_epoch=self._state.leader_epoch,
+            leader_epoch=self._state.term.leader_epoch,
             settings=self._context.subscriptions,
             later=self._driver.do_later,
             now_ms=self._context.now_ms,

@@ -35,7 +35,7 @@ async def begin_term(ledger: Ledger, state: ShardState, instance: str, now_ms: i
 
     False: it was created, and makes no leader, because a snapshot includes its number.
     """
-    entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=instance, term_id=term_id)
+    entry = e.TermStarted(leader_epoch=state.term.leader_epoch + 1, instance=instance, term_id=term_id)
     builder = ChunkBuilder()
     builder.add(entry)
     number, at_ms = state.chunk + 1, max(state.at_ms, now_ms)
@@ -149,7 +149,7 @@ class Term:
         observer.observe(events.TermStarted(shard=self._shard))
         self._log.info(
             "term.started",
-            leader_epoch=state.leader_epoch,
+            leader_epoch=state.term.leader_epoch,
             chunk=state.chunk,
             topics=len(state.topics),
             restore_seconds=round(restore_seconds, 3),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from controller.leadership.policy import safety
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model import entries as e
+from shard.state.shard_state import ShardState
 
 
 @dataclass(slots=True)
@@ -22,6 +23,10 @@ class TermTail:
     chunk: int
     leader_epoch: int
     leader_instance: str
+
+    @classmethod
+    def of(cls, state: ShardState) -> TermTail:
+        return cls(state.chunk, state.term.leader_epoch, state.term.instance)
 
     @classmethod
     async def at_end(cls, ledger: Ledger) -> TermTail | None:

@@ -23,6 +23,7 @@ from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
 from headgate.ledger.paths import snapshot_path
+from headgate.model.entries import TermStarted
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 from shard.state.dedup_window import FinishedBatch, FinishedBatches
 from shard.state.deleted_members import DeletedMembers
@@ -78,7 +79,7 @@ class _Core(msgspec.Struct, kw_only=True):
     producer_count: int
 
 
-_OF_STATE: Final = tuple(name for name in _Core.__struct_fields__ if hasattr(ShardState(0), name))
+_OF_STATE: Final = tuple(name for name in _Core.__struct_fields__ if name in vars(ShardState(0)))
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -97,6 +98,8 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int, level: int = suppo
     )
     core = _Core(
         **{name: getattr(state, name) for name in _OF_STATE},
+        leader_epoch=state.term.leader_epoch,
+        leader_instance=state.term.instance,
         deleted_producers=state.producers.deleted,
         topic_count=len(state.topics),
         producer_count=len(state.producers),
@@ -120,6 +123,8 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     state.chunk = chunk
     for name in _OF_STATE:
         setattr(state, name, getattr(core, name))
+    newest_id = core.terms.newest_id
+    state.term = TermStarted(leader_epoch=core.leader_epoch, instance=core.leader_instance, term_id=newest_id)
     state.producers.deleted = core.deleted_producers
     for part in file.topics:
         yield _cost(part)

@@ -50,8 +50,8 @@ class ShardState:
         self.chunk = 0
         """Number of the chunk whose entries are being applied, or were applied last."""
         self.time = LedgerTime()
-        self.leader_epoch = 0
-        self.leader_instance = ""
+        self.term = e.TermStarted(leader_epoch=0, instance="")
+        """The newest term. Before the first one, its epoch is 0."""
         self.trimmed_below = 1
         """Chunks below this number are deleted or about to be, except the first ones of `terms`."""
         self.terms = Terms()
@@ -99,7 +99,7 @@ class ShardState:
             case e.RecordsStored():
                 self._records_stored(entry)
             case e.TermStarted():
-                self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
+                self.term = entry
                 self.terms.begin(entry, self.chunk, self.at_ms)
             case e.ShardsGrown():
                 _grow(self, entry.counts)

@@ -516,7 +516,7 @@ class InvariantChecker:
         expected = self.states.get(state.shard)
         if expected is None or state.chunk != expected.chunk:
             return  # it has not read, or not written, everything yet
-        if leads and state.leader_epoch < expected.leader_epoch:
+        if leads and state.term.leader_epoch < expected.term.leader_epoch:
             return  # it is writing a number that a later term has taken, and will be refused
         folded, kept = everything(expected), everything(state)
         if wrong := [name for name in folded if folded[name] != kept[name]]:

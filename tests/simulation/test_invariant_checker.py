@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger import chunk
@@ -367,7 +368,7 @@ async def test_only_a_leader_of_an_earlier_term_may_write_a_number_that_is_taken
     state.topics_by_id[ledger.orders].tails[0].next_offset += 1
     differs = "the state of d1 differs from the ledger in topics"
     refused(differs, lambda: ledger.checker.check_state(state, "d1", leads=True))
-    state.leader_epoch -= 1
+    state.term = replace(state.term, leader_epoch=state.term.leader_epoch - 1)
 
     ledger.checker.check_state(state, "d1", leads=True)
     refused("the state of d1 differs from the ledger in", lambda: ledger.checker.check_state(state, "d1"))
