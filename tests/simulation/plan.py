@@ -93,6 +93,8 @@ SITUATIONS: Final = {
     "lasting": 0.05,
     "settings": 0.1,
     "growth": 0.08,
+    "rebirth": 0.05,
+    "inquirer": 0.05,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
 with odd seeds, and the producer that is cut beside the import program."""
@@ -262,6 +264,7 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
         # Parked records are processed slowly: those that are sent beside the fault take longer than it may last.
         "lasting": seed < FIRST_SMALL_SEED or _draw(seed, "parkers") < SITUATIONS["parkers"],
         "growth": scale is BUSY or "quotas" in programs,
+        "rebirth": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
     }
     return [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
 

@@ -14,6 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from msgspec import ValidationError
 from msgspec.structs import replace as with_fields
 
 from controller.leadership.policy.transitions import TRANSITIONS, Action, Event, Role
@@ -24,6 +25,7 @@ from shard.requests.verdicts import Accept, Duplicate
 from shard.subscriptions.gate import undrained_sealed
 from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.sessions import Claim
+from tests.support.fakes.object_store import FakeStore
 
 PACKAGES = (
     "bench",
@@ -217,6 +219,14 @@ async def _overwriting(right: Function, self: Any, path: str, data: bytes) -> No
 
 GATE = "shard.subscriptions.gate:compute_gate"
 HANDOVER = "shard.balancing.handover:plan"
+
+
+def _strict(right: Function, data: bytes) -> Any:
+    if b"from_a_later_version" in data:
+        raise ValidationError("unknown field")
+    return right(data)
+
+
 VERDICT = "shard.requests.verdicts:judge_batch"
 ON = "controller.leadership.policy.transitions:Leadership.on"
 SPREAD = "controller.leadership.policy.spread:plan"
@@ -295,6 +305,15 @@ BUGS = (
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # More shards
     Bug("A topic is created without asking its older places.", "headgate.client.topic_places:TopicPlaces._look", _not_asking, "growth"),
+    # What is remembered of a topic, and what is said about a subscription
+    Bug("A source position is stored in any topic with the name.", VERDICT, accepting("deleted and created again"), "rebirth"),
+    Bug("A reader's own positions are those of any topic with the name.", "shard.subscriptions.own_positions:own_positions_error",
+        lambda right, topic, ends, request: right(topic, ends, with_fields(request, positions_topic_id=None)), "rebirth"),
+    Bug("A segment is blocked since the newest one was created.", "shard.subscriptions.gate:blocked_since_ms",
+        lambda _, layout, blocked, since: max([since, *(layout.segments[each].created_at_ms for each in blocked)]) if blocked else None,
+        "inquirer"),
+    Bug("A blocked segment names its parents only.", "shard.subscriptions.gate:_Blocked._nearest_behind",
+        lambda right, *args: [each for each in right(*args) if each[0] == 1], "inquirer"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
@@ -308,8 +327,15 @@ BUGS = (
         lambda right, self, batch: (right(self, batch), [each.record for each in batch.works])[1]),
     Bug("A key does not wait for its retry.", "headgate.client.processing.schedule:Schedule.failed",
         lambda right, self, batch: [self._release(each) for each in batch.works] and right(self, batch)),
+    Bug("The store does not sync the folder of a new object.", "tests.simulation.page_cache:FolderStore.create",
+        lambda _, *args: FakeStore.create(*args), "power_failure"),
+    Bug("A request with an unknown field is not read.", "headgate.protocol.messages:decode_request", _strict, "other_versions"),
+    Bug("A repeated request opens another identity.", "shard.state.producers:Producers.opened_by",
+        lambda right, *args: known if (known := right(*args)) is not None and known.name is not None else None, "import"),
     Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once, "power_failure"),
     Bug("A device's message is acknowledged before it is durable.", f"{DEVICES}.intake:DeviceIntake.accept", _hasty_puback),
     Bug("The filters of devices change before a chunk of the term.", f"{DEVICES}.topic_session:TopicSession._wait_for_barrier", _at_once),
+    Bug("A session of devices that is switched on receives nothing.", f"{DEVICES}.sessions:DeviceSessions.set_enabled",
+        lambda right, self, enabled: None if enabled else right(self, enabled), "devices"),
     Bug("A session of devices ends with its connection.", f"{DEVICES}.topic_session:TopicSession._change", _ending_session),
 )

@@ -5,6 +5,7 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -25,29 +26,23 @@ _DECODING: Final[dict[Chunks, Callable[[], AbstractContextManager[None]]]] = {
 }
 
 
-def run_seed(seed: int, scale: Scale | None = None, **kinds: bool | float) -> InvariantChecker:
-    """Play the plan of ``seed``, with the ``scale`` that it draws or another one; see `play`."""
-    return play(plan_of(seed, scale), **kinds)  # type: ignore[arg-type]
+def run_seed(seed: int, scale: Scale | None = None, *programs: str, **kinds: float) -> InvariantChecker:
+    """Play the plan of ``seed``, with the ``scale`` that it draws or another one, and further ``programs``; see `play`."""
+    plan = plan_of(seed, scale)
+    return play(replace(plan, programs=tuple(dict.fromkeys((*plan.programs, *programs)))), **kinds)  # type: ignore[arg-type]
 
 
 def play(
     plan: Plan,
     checker: InvariantChecker | None = None,
     *,
-    changed_batches: bool = False,
-    named_producer: bool = False,
-    forged_announcements: bool = False,
     device_switches: float = SWITCH_PROBABILITY,
-    quotas: bool = False,
     chunks: Chunks | None = None,
 ) -> InvariantChecker:
     """Run one simulation and return its checker.
 
-    ``checker``: where to find what happened, if it fails. ``changed_batches``: with a client that changes batches of
-    others. ``named_producer``: with a program that
-    continues at its source position, beside many anonymous producers. ``forged_announcements``: with a program that
-    replaces the leader's announcements. ``device_switches``: probability that the intake of devices is switched on or
-    off before a publication of a device. ``quotas``: with quotas that the clients exceed.
+    ``checker``: where to find what happened, if it fails. ``device_switches``: probability that the intake of devices is
+    switched on or off before a publication of a device.
     ``chunks``: how chunks are encoded and decoded, by default as the plan says.
 
     Raises InvariantViolationError, or what a bug raised, with the end of the run's story as a note.
@@ -55,15 +50,7 @@ def play(
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     drifts = any(step.operation == "clock_drift" for step in plan.steps)
     loop = DriftingLoop() if drifts else VirtualLoop()
-    simulation = ClusterSimulation(
-        plan,
-        checker or InvariantChecker(),
-        changed_batches=changed_batches,
-        named_producer=named_producer,
-        forged_announcements=forged_announcements,
-        device_switches=device_switches,
-        quotas=quotas,
-    )
+    simulation = ClusterSimulation(plan, checker or InvariantChecker(), device_switches=device_switches)
     logged = logging.root.manager.disable
     logging.disable()  # the story says what matters
     collected = gc.isenabled()

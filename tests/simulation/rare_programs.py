@@ -13,6 +13,8 @@
 * ``lasting``: a fault that stays (`tests.simulation.lasting_faults`).
 * ``settings``: no program, but settings that are drawn (`tests.simulation.drawn_settings`).
 * ``growth``: the cluster gets more shards (`tests.simulation.growth_program`).
+* ``inquirer``: a program asks what the cluster says about itself (`tests.simulation.inquirer`).
+* ``rebirth``: topics are deleted and created again (`tests.simulation.rebirth_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -39,8 +41,10 @@ from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.growth_program import GrowthProgram
+from tests.simulation.inquirer import Inquirer
 from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
+from tests.simulation.rebirth_program import RebirthProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
 
 if TYPE_CHECKING:
@@ -111,6 +115,7 @@ class RarePrograms:
         self.queue = QueueProgram(world)
         self.parking = ParkingProgram(world)
         self.growth = GrowthProgram(world)
+        self.rebirth = RebirthProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -126,13 +131,15 @@ class RarePrograms:
             "workers": self.queue.start,
             "parkers": self.parking.start,
             "growth": self.growth.start,
+            "rebirth": self.rebirth.start,
+            "inquirer": Inquirer(self._world).run,
         }
         plan = self._world.plan
         tasks = {
             name: self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs
         }
         # Those that process every record may have to wait for a leader to begin.
-        return [task for name, task in tasks.items() if name not in ("workers", "parkers")]
+        return [task for name, task in tasks.items() if name not in ("workers", "parkers", "rebirth")]
 
     @property
     def is_settled(self) -> bool:
@@ -147,8 +154,12 @@ class RarePrograms:
             each.check()
 
     @property
-    def _handlers(self) -> list[QueueProgram | ParkingProgram]:
-        programs: dict[str, QueueProgram | ParkingProgram] = {"workers": self.queue, "parkers": self.parking}
+    def _handlers(self) -> list[QueueProgram | ParkingProgram | RebirthProgram]:
+        programs: dict[str, QueueProgram | ParkingProgram | RebirthProgram] = {
+            "workers": self.queue,
+            "parkers": self.parking,
+            "rebirth": self.rebirth,
+        }
         return [each for name, each in programs.items() if name in self._world.plan.programs]
 
     # The inspector

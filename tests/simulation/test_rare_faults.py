@@ -3,25 +3,20 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 import controller.leader.follower
-import controller.leader.term
 import controller.snapshots.restore
 import coordinator.assignment_reconciler
 import coordinator.drain_monitor
 from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger
-from headgate.protocol import messages as m
 from shard.state.shard_state import ShardState
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.failure import failure_of
 from tests.simulation.invariant_checker import InvariantChecker
-from tests.simulation.page_cache import FolderStore
 from tests.simulation.plan import SPARSE, Plan, Step, plan_of
 from tests.simulation.play import play
-from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.simulation
 SEEDS = 40
@@ -124,14 +119,6 @@ def test_a_power_failure_loses_what_was_not_durable_and_nothing_else() -> None:
     assert any(rows(story, "loses power: chunks/shard=0000/") for story in stories)
 
 
-@pytest.mark.nightly
-def test_a_reply_before_the_folder_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the store does not sync the folder of a new object."""
-    monkeypatch.setattr(FolderStore, "create", FakeStore.create)
-
-    assert first_violation(lambda seed: plan_with("power_failure", seed))
-
-
 # Clocks
 
 
@@ -144,14 +131,6 @@ def test_daemons_whose_clocks_run_fast_or_slow_keep_every_promise() -> None:
     assert all(story.fastest_clock > 1 for story in stories)
 
 
-@pytest.mark.nightly
-def test_ledger_time_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the first chunk of a term has the time of its leader's clock, although the ledger is ahead of it."""
-    monkeypatch.setattr(controller.leader.term, "max", lambda _, now_ms: now_ms, raising=False)
-
-    assert "and the one before it of" in first_violation(lambda seed: plan_with("clock_drift", seed), first=18)
-
-
 # Messages
 
 
@@ -161,21 +140,6 @@ def test_messages_of_other_versions_are_understood() -> None:
 
     assert all(rows(story, "are of a later version") for story in stories)
     assert all(story.stored["orders"] for story in stories)
-
-
-@pytest.mark.nightly
-def test_an_unknown_field_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: leaders decode only requests of their own version."""
-
-    def strict(data: bytes) -> m.Request:
-        if b"from_a_later_version" in data:
-            raise msgspec.ValidationError("unknown field")
-        return decode_request(data)
-
-    decode_request = m.decode_request
-    monkeypatch.setattr(m, "decode_request", strict)
-
-    assert any(failure_of(plan_with("other_versions", seed)) is not None for seed in range(1, 10))
 
 
 def test_retained_messages_have_no_effect_on_later_leaders() -> None:

@@ -17,9 +17,8 @@ SCARCE = AccessRules(
 """All clients together may have and send less than they want to."""
 
 
-def rules_of(plan: Plan, *, quotas: bool) -> AccessRules:
-    """Return the rules of a world; ``quotas``: with quotas, even if its plan has none."""
+def rules_of(plan: Plan) -> AccessRules:
     # One of the large records would spend them for many minutes.
-    if quotas or plan.kinds & {"quotas", "large_records"} == {"quotas"}:
+    if plan.kinds & {"quotas", "large_records"} == {"quotas"}:
         return SCARCE
     return RESTRICTED if "rule_breaker" in plan.programs else OPEN

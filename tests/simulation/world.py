@@ -80,17 +80,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 
 class ClusterSimulation:
-    def __init__(
-        self,
-        plan: Plan,
-        checker: InvariantChecker,
-        *,
-        changed_batches: bool = False,
-        named_producer: bool = False,
-        forged_announcements: bool = False,
-        device_switches: float = SWITCH_PROBABILITY,
-        quotas: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, checker: InvariantChecker, *, device_switches: float = SWITCH_PROBABILITY) -> None:
         self.plan = plan
         self.checker = checker
         self.objects, self.store_kind = objects_of(plan, checker)
@@ -133,13 +123,8 @@ class ClusterSimulation:
         self._burst = asyncio.Event()
         self._burst_end: asyncio.TimerHandle | None = None
         self._failure: asyncio.Future[None] | None = None
-        self._make_clients(
-            changed_batches=changed_batches or "faulty" in plan.programs,
-            imports=named_producer or "import" in plan.programs,
-            forges=forged_announcements or "forger" in plan.programs,
-            device_switches=device_switches,
-        )
-        self.access_rules = rules_of(plan, quotas=quotas)
+        self._make_clients(device_switches)
+        self.access_rules = rules_of(plan)
 
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
@@ -153,9 +138,10 @@ class ClusterSimulation:
             calm=self.plan.calm,
         )
 
-    def _make_clients(self, *, changed_batches: bool, imports: bool, forges: bool, device_switches: float) -> None:
+    def _make_clients(self, device_switches: float) -> None:
         """Make the clients that are not producers and consumers of the plan, and note what consumers must get."""
         plan, shard = self.plan, self.main_shard
+        imports = "import" in plan.programs
         self.instruments = None if plan.chunks == "memory" else Instruments(CollectorRegistry())
         self.device_clients = DeviceClients(
             plan.rng("devices"),
@@ -166,8 +152,10 @@ class ClusterSimulation:
             shard=shard,
             switch_probability=device_switches,
         )
-        self.faulty_client = FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if changed_batches else None
-        self.forger = Forger(plan, self.broker, CLUSTER, shard, self.checker) if forges else None
+        self.faulty_client = (
+            FaultyClient(plan.rng("faulty"), self.broker, CLUSTER, shard) if "faulty" in plan.programs else None
+        )
+        self.forger = Forger(plan, self.broker, CLUSTER, shard, self.checker) if "forger" in plan.programs else None
         self.import_program = (
             ImportProgram(plan.rng("import"), self.client, TOPIC, self.pause, shard) if imports else None
         )
