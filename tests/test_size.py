@@ -29,8 +29,8 @@ LINES = {
     "javascript": (("clients/javascript",), "*.*s", 1_816),  # sources, examples, tests and types; 16 for more shards
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, of feature levels and recorded ledgers 530, of
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 100, reading in runs 9, faults 62;
-    # events and actions 246; the aim is 66 000.
-    "tests": (("tests",), "*.*", 83_368),
+    # events and actions 246, faults of Kinesis readers 9; the aim is 66 000.
+    "tests": (("tests",), "*.*", 83_377),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -51,6 +51,7 @@ class ShardReader:
                 page = await self._stream.page(iterator, self._max_records)
             except IteratorExpiredError:
                 iterator = None
+                await asyncio.sleep(REQUEST_SECONDS)
                 continue
             except KinesisUnavailableError as error:
                 failures += 1

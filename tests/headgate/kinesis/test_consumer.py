@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,6 +15,7 @@ from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
 from headgate.kinesis import KinesisConsumer, KinesisRecord
 from headgate.kinesis import consumer as module
+from headgate.kinesis.stream import IteratorExpiredError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.headgate.kinesis.test_aggregation import PACKED, RECORDS
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
@@ -171,8 +173,9 @@ async def test_a_program_continues_where_another_one_stopped_within_a_packed_rec
     assert sorted(each.data for each in RECORDS) == sorted(seen)
 
 
-async def test_what_expired_unread_is_reported_and_its_descendants_are_read(
-    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("expired", [True, False])
+async def test_what_was_resharded_twice_meanwhile_is_read_and_what_has_expired_is_reported(
+    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture, expired: bool
 ) -> None:
     reader = Reader()
     put(stream, 0, 3)
@@ -185,10 +188,11 @@ async def test_what_expired_unread_is_reported_and_its_descendants_are_read(
         for child in children:
             stream.split(child)
         put(stream, 7, 9)
-        stream.expire("shardId-000000000000", *children)
+        stream.expire(*["shardId-000000000000", *children] * expired)
         async with reader.reading(cluster):
-            await until(lambda: reader.by_key == {key: [0, 1, 2, 7, 8] for key in KEYS}, SECONDS)
-    assert "kinesis.shard_expired shard='shardId-000000000000'" in caplog.text
+            wanted = {key: [0, 1, 2, 7, 8] for key in KEYS} if expired else whole(9)
+            await until(lambda: reader.by_key == wanted, SECONDS)
+    assert ("kinesis.shard_expired shard='shardId-000000000000'" in caplog.text) == expired
 
 
 @pytest.mark.parametrize("start", ["latest", "time"])
@@ -321,3 +325,31 @@ async def test_a_shard_whose_program_hangs_is_read_by_another_until_it_continues
             two.stop()
             await running
     assert 1 == cluster.registry.get_sample_value("headgate_segments_stalled_total", {"outcome": "moved"})
+
+
+async def test_no_shard_moves_while_the_programs_are_the_same(stream: FakeKinesisStream) -> None:
+    reader = Reader()
+    stream.split(stream.split("shardId-000000000000")[0])
+    async with world() as (cluster, admin), reader.reading(cluster, name="one"), reader.reading(cluster, name="two"):
+
+        async def held() -> list[Any]:
+            found = (await admin.describe_subscription("s", "sub")).segments
+            return [(each.segment, each.consumer, each.generation) for each in found if each.consumer]
+
+        await asyncio.sleep(60)
+        before = await held()
+        put(stream, 0, 6)
+        await asyncio.sleep(4 * 3600)
+        assert (before, reader.by_key) == (await held(), whole(6))
+
+
+async def test_an_iterator_that_always_expires_is_paced_and_a_shard_that_cannot_be_read_ends_the_program(
+    stream: FakeKinesisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as (cluster, _), Reader().reading(cluster) as running:
+        monkeypatch.setattr(stream, "page", page := AsyncMock(side_effect=[IteratorExpiredError("x")] * 1000))
+        await asyncio.sleep(60)
+        assert 100 < page.await_count <= 300, "five requests a second"
+        page.side_effect = HeadgateError("stream s: AccessDenied")
+        with pytest.raises(HeadgateError, match="AccessDenied"):
+            await asyncio.wait_for(running, 5)
