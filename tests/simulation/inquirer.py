@@ -139,7 +139,7 @@ class Inquirer:
 
     async def _ask(self, client: Client, shard: int, topic: str, name: str, rng: random.Random) -> None:
         state = self._world.checker.states[shard]
-        epoch, self._asked, self._true = state.leader_epoch, (shard, topic, name), []
+        epoch, self._asked, self._true = state.term.leader_epoch, (shard, topic, name), []
         self._note(state)
         body = rng.choice([m.DescribeSubscription, m.ExplainSubscription, m.DescribeBacklog, m.PlanChanges])
         try:
