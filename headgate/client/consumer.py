@@ -238,13 +238,16 @@ class Consumer:
         await self.__aexit__(None)
 
     async def _flush_and_leave(self, *, failed: bool) -> AcknowledgementsNotStoredError | None:
-        """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for."""
+        """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for.
+
+        A negative acknowledgement that is not stored counts as a failure of the whole program.
+        """
         unstored = None
         fenced = isinstance(self._tasks.failure, FencedError)
         try:
             await self._acknowledger.flush(0.0 if fenced else CLOSE_TIMEOUT_SECONDS)
         except AcknowledgementsNotStoredError as error:
-            unstored = error
+            unstored, failed = error, failed or self._acknowledger.unstored.has_negative()
             self._log.warning("consumer.acknowledgements_not_stored", reason=str(error))
         if not fenced:
             await self._membership.leave(CLOSE_TIMEOUT_SECONDS, failed=failed)

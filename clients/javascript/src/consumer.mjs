@@ -73,6 +73,7 @@ export class Consumer {
     const late = setTimeout(() => connection.fail(new HeadgateError("no leader has confirmed the departure")), 2 * CLOSE_MS);
     try {
       const unstored = await this.#acknowledger.flush(CLOSE_MS).catch((error) => error);
+      failed ||= this.#holdings.all.some((held) => held.hasUnstoredFailure);
       this.#isClosing = true;
       connection.changed.notify();
       this.#acknowledger.wake();
@@ -201,7 +202,7 @@ export class Consumer {
   /** Return the revoked segments that are finished: everything is processed and stored, or the time for that is up. */
   #finished(now) {
     return this.#holdings.all.filter((held) => {
-      if (!held.revokedAt || now - held.revokedAt > this.#membership.finishMs) return held.revokedAt > 0;
+      if (!held.revokedAt || now - held.revokedAt > this.#membership.finishMs) return held.revokedAt > 0 && !held.hasUnstoredFailure;
       const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.acknowledged >= held.delivered);
       return isProcessed && held.pending.size === 0 && held.ahead === 0; // `ahead`: of handlers of `run`
     });

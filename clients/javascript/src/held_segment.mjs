@@ -31,6 +31,9 @@ export class HeldSegment {
   get isReadable() {
     return !this.revokedAt && !this.dropped;
   }
+  get hasUnstoredFailure() {
+    return [...this.pending.values()].some(({ named }) => named);
+  }
   get isAtEnd() {
     return this.end !== null && this.next >= this.end;
   }

@@ -147,6 +147,16 @@ class UnstoredAcknowledgements:
         refused = holding.refused_singles.values()
         return len(holding.parked) >= MAX_PARKED or any(isinstance(each, NegativeAcknowledgement) for each in refused)
 
+    def has_negative(self, keys: Iterable[HeldKey] | None = None) -> bool:
+        """Return whether a negative acknowledgement of ``keys``, or of any holding, is not stored."""
+        holdings = self._holdings if keys is None else self._holdings.keys() & keys
+        sent = [] if self._in_flight is None else self._in_flight.negative
+        return any((each.segment, each.generation) in holdings for each in sent) or any(
+            isinstance(each, NegativeAcknowledgement)
+            for key in holdings
+            for each in (*self._holdings[key].singles.values(), *self._holdings[key].refused_singles.values())
+        )
+
     def add_checkpoint(self, key: HeldKey, checkpoint: str) -> None:
         """Set where the next holder of an external segment continues."""
         if (holding := self._holdings.get(key)) is not None:

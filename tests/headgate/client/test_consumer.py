@@ -249,6 +249,21 @@ async def test_a_revocation_is_confirmed_after_what_was_acknowledged_is_stored_o
             assert {0: ((0, 2),)} == raised.value.offsets
 
 
+async def test_a_negative_acknowledgement_that_cannot_be_stored_counts_as_the_loss_of_its_holder(cluster):
+    """The leader does not hear that a segment was handed back in order, so it counts the delivery as failed."""
+    cluster.store_records(records("0"))
+    for revoked in ([m.Revocation(segment=0, generation=1)], []):
+        async with cluster.leader(grants=[grant()]) as leader:
+            leader.refused["AcknowledgeBatch"] = "forbidden"
+            with pytest.raises(AcknowledgementsNotStoredError):  # noqa: PT012
+                async with consumer(cluster, type="QUEUE") as reader:
+                    await reader.negative_acknowledge(await anext(reader))
+                    leader.push(registration(leader), revoked=revoked)
+                    await asyncio.sleep(25)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            assert [not revoked] == [each.failed for each in leader.seen(m.LeaveConsumer)]
+
+
 @pytest.mark.parametrize("ending", ["block", "close", "exception"])
 async def test_closing_says_which_acknowledgements_are_not_stored(ending, cluster, caplog):
     """The network is cut at the end of a program that has acknowledged everything."""
