@@ -192,8 +192,7 @@ class Consumer:
         deadline = asyncio.get_running_loop().time() + self._lease.timeout_seconds
         await self._lease.open()
         try:
-            shard = await self._client.places.shard_of(self._topic, deadline - asyncio.get_running_loop().time())
-            await self._join(shard, max(0.0, deadline - asyncio.get_running_loop().time()))
+            await self._join(deadline)
         except BaseException:
             await self._release()
             raise
@@ -203,9 +202,16 @@ class Consumer:
         self._state = _State.OPEN
         return self
 
-    async def _join(self, shard: int, timeout_seconds: float) -> None:
+    async def _join(self, deadline: float) -> None:
+        """Register where the topic is by now: what is remembered of its place is a hint."""
+        clock = asyncio.get_running_loop().time
+
+        async def open_at(shard: int) -> None:
+            self._membership.close()
+            await self._membership.open(shard, max(0.0, deadline - clock()))
+
         try:
-            await self._membership.open(shard, timeout_seconds)
+            await self._client.places.at(self._topic, open_at, deadline - clock())
         except RequestRejectedError as error:
             raise await explained_topic(self._client, self._topic, error) from None
 

@@ -3,14 +3,18 @@
 import asyncio
 import random
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
 from headgate.client.cluster_watch import ClusterWatch
+from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
 from headgate.client.topic_places import TopicPlaces
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.fakes.broker import FakeBroker
+from tests.support.fakes.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
 
@@ -69,6 +73,25 @@ async def test_a_place_is_remembered_until_its_leader_refuses() -> None:
     leaders.answers = {1: KNOWS, 9: KNOWS}
     with pytest.raises(RequestRejectedError):
         await leaders.places.at(NAME, ask, 5)
+
+
+async def test_a_consumer_registers_where_its_topic_is_by_now() -> None:
+    leaders, transport = Leaders(s1=HAS, s9=KNOWS), FakeBroker(random.Random(1)).transport("consumer")
+    client = Client(transport=transport, store=FakeStore(), cluster="test", client_id="consumer", now_ms=lambda: 0)
+    client.places, consumer = leaders.places, Consumer(client, topic=NAME, subscription="billing")
+    assert await leaders.places.shard_of(NAME, 5) == 1
+    leaders.answers = {1: KNOWS, 9: HAS}
+    opened = []
+
+    async def open_at(shard: int, _: float) -> None:
+        opened.append(shard)
+        if leaders.answers[shard] is not HAS:
+            raise RequestRejectedError("invalid", "there is no such topic")
+
+    consumer._membership = SimpleNamespace(open=open_at, close=lambda: None)
+    await consumer._join(5.0)
+
+    assert opened == [1, 9]
 
 
 async def test_a_creation_waits_until_all_places_deny_the_topic_by_its_list() -> None:
