@@ -115,7 +115,7 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     if not isinstance(body, m.ReaderRequest):
         return None
     foreign = next((point for point in body.history if not _contains(state, *point)), None)
-    if foreign is None:
+    if foreign is None or _is_of_another_topic(body, state):
         return None
     chunk, term_id = foreign
     reason = (
@@ -126,6 +126,17 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     if isinstance(body, m.RegisterConsumer) and body.subscription_type == SubscriptionType.CHECKPOINT:
         return refuse("other_history", f"{reason}. Start it without its positions")
     return refuse("other_history", f"{reason}. Start it again: it continues where this ledger is")
+
+
+def _is_of_another_topic(body: m.ReaderRequest, state: ShardState) -> bool:
+    """Return whether a registration is refused because its positions are of a topic that was deleted.
+
+    It may have been on another shard, whose history they name: nothing was put back.
+    """
+    if not isinstance(body, m.RegisterConsumer) or not body.positions or body.positions_topic_id is None:
+        return False
+    topic = state.topics.get(body.topic)
+    return topic is None or topic.topic_id != body.positions_topic_id
 
 
 def _contains(state: ShardState, chunk: int, term_id: int) -> bool:

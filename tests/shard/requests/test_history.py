@@ -32,3 +32,22 @@ def test_only_points_of_the_own_history_are_accepted(state: ShardState, chunk: i
 
     assert (refusal is None) == ((chunk, term_id) in OWN)
     assert refusal is None or (refusal.verdict, refusal.after_barrier) == ("other_history", True)
+
+
+@pytest.mark.parametrize(("topic_id", "refused"), [(7, True), (8, False)], ids=["the present topic", "one before it"])
+def test_positions_of_a_deleted_topic_are_refused_as_such(state: ShardState, topic_id: int, refused: bool) -> None:
+    """It may have been on another shard, whose history they name."""
+    state.apply_all([e.TopicCreated(topic_id=7, topic="orders", segments=1, token="t")], chunk=5, at_ms=0)
+    request = m.RegisterConsumer(
+        topic="orders",
+        subscription="billing",
+        consumer="c",
+        incarnation=1,
+        history=[(465, 99)],
+        subscription_type=e.SubscriptionType.CHECKPOINT,
+        start="earliest",
+        positions=[(0, 3)],
+        positions_topic_id=topic_id,
+    )
+
+    assert refused == (judge_history(request, state) is not None)
