@@ -30,6 +30,7 @@ from headgate.errors import (
     DeliveryUnknownError,
     HeadgateError,
     NoLeaderError,
+    OtherHistoryError,
     PositionOutOfRangeError,
     RequestRejectedError,
 )
@@ -190,6 +191,8 @@ class RebirthProgram:
             except (TimeoutError, NoLeaderError, AcknowledgementsNotStoredError):
                 pass
             except RequestRejectedError as error:
+                if isinstance(error, OtherHistoryError):
+                    raise InvariantViolationError(f"{name}: no ledger was put back, and {error}") from error
                 if isinstance(error, PositionOutOfRangeError) and rng.random() < 0.1:
                     self._positions = None
                 self._world.log(name, "ends", str(error))
