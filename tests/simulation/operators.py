@@ -225,10 +225,10 @@ class Operators:
             for first in leader.spreader.decided.successors[shard][:1]:
                 if queue is None or queue.next != first:
                     raise InvariantViolationError(f"{queue} of shard {shard}: its first successor is {first!r}")
-                follower = next(each for each in self._world.daemons if each.name == first).controllers[shard]
-                if self._world.standby_bytes >= AMPLE_BYTES and not (
-                    follower.follower.keeps_state and follower.follower.state.chunk
-                ):
+                follower = next(each for each in self._world.daemons if each.name == first).controllers[shard].follower
+                # It reads again within a minute what it could not read before.
+                is_due = self._world.standby_bytes >= AMPLE_BYTES and follower.fault is None
+                if is_due and not (follower.keeps_state and follower.state.chunk):
                     raise InvariantViolationError(f"daemon {first!r} is next for shard {shard} without its state")
 
     async def watch_maintenance(self) -> None:
