@@ -70,6 +70,9 @@ class ClusterWatch:
             )
             self._incompatible_protocol = description.protocol
         else:
+            before = "" if self._description is None else self._description.ledger_id
+            if before and description.ledger_id not in ("", before):
+                self.shards = ShardMap(())  # Those of another cluster, which had this name.
             self._description, self._incompatible_protocol = description, None
             self.learn([*description.earlier_shards, description.shards])
         self._described.set()

@@ -35,7 +35,7 @@ class TopicPlaces:
     async def shard_of(self, topic: str, timeout_seconds: float) -> int:
         """Return the shard that has ``topic``, or the one to create it on. Raises like `Client.request`."""
         await self._watch.description(timeout_seconds)
-        if (found := self._found.get(topic)) is not None:
+        if (found := self._found.get(topic)) is not None and found < self._watch.shards.shards:
             return found
         return (await self.find(topic, timeout_seconds, proof=False))[0]
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,15 +23,19 @@ NAME = "orders"
 """Its places by 4 and 16 shards are 1 and 9."""
 
 
+def described(ledger_id: str, **shards: Any) -> m.ClusterDescription:
+    return m.ClusterDescription(protocol=m.PROTOCOL_VERSION, ledger_url="", ledger_id=ledger_id, **shards)
+
+
 class Leaders:
     """What the leaders of shards answer; one without an answer does not reply."""
 
     def __init__(self, **answers: m.TopicPlace) -> None:
         self.answers: dict[int, m.TopicPlace] = {int(shard[1:]): answer for shard, answer in answers.items()}
         self.asked: list[int] = []
-        watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
+        self.watch = watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
         watch.connection_changed(connected=True)
-        watch.described(m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=16, earlier_shards=[4], ledger_url=""))
+        watch.described(described("a", shards=16, earlier_shards=[4]))
         self.places = TopicPlaces(watch, self.request, random.Random(1).random)
 
     async def request(self, shard: int, _: object, timeout_seconds: float) -> m.Reply:
@@ -104,3 +109,15 @@ async def test_a_creation_waits_until_all_places_deny_the_topic_by_its_list() ->
     with pytest.raises(NoLeaderError):  # The place by the longer list is asked, and does not reply.
         await leaders.places.find(NAME, 5)
     assert 14 in leaders.asked
+
+
+async def test_a_cluster_that_was_set_up_again_under_its_name_may_have_fewer_shards() -> None:
+    leaders = Leaders(s9=HAS)
+    assert await leaders.places.shard_of(NAME, 5) == 9
+    leaders.watch.described(described("", shards=2))
+    assert leaders.watch.shards.counts == (4, 16)  # A daemon that does not know its ledger yet.
+
+    leaders.watch.described(described("b", shards=2))
+
+    assert leaders.watch.shards.counts == (2,)
+    assert await leaders.places.shard_of(NAME, 5) < 2
