@@ -40,6 +40,8 @@ class ClusterWatch:
         self._described = asyncio.Event()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
+        self._ledger_id = ""
+        """Whose shards they are; empty before a daemon has said so."""
         self.shards = ShardMap(())
         """The shards of the cluster; none before it is described."""
         self.connection_handlers: Handlers[Callable[[bool], None]] = Handlers()
@@ -70,9 +72,9 @@ class ClusterWatch:
             )
             self._incompatible_protocol = description.protocol
         else:
-            before = "" if self._description is None else self._description.ledger_id
-            if before and description.ledger_id not in ("", before):
+            if self._ledger_id and description.ledger_id not in ("", self._ledger_id):
                 self.shards = ShardMap(())  # Those of another cluster, which had this name.
+            self._ledger_id = description.ledger_id or self._ledger_id
             self._description, self._incompatible_protocol = description, None
             self.learn([*description.earlier_shards, description.shards])
         self._described.set()
