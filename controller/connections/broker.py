@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from controller.leadership.session_secret import SessionSecret
@@ -66,6 +67,8 @@ def log_broker_limits(properties: BrokerProperties | None) -> None:
 ADMIN_SECONDS: Final = 10.0
 """For a command that the page sends."""
 DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
+MAX_OTHER_CLUSTERS: Final = 10
+_DESCRIPTION: Final = msgspec.msgpack.Decoder(m.ClusterDescription)
 
 
 class BrokerDrops:
@@ -95,6 +98,39 @@ class BrokerDrops:
                 messages=dropped,
                 remedy="find who publishes more than the daemons store, or raise max_queued_messages and "
                 "max_queued_bytes of the broker",
+            )
+
+
+class OtherClusters:
+    """Notices another cluster that has this one's name on the same broker: leaders of both store what is sent to one.
+
+    A retained description may be of a cluster that was here earlier, so only those count that are published now.
+    """
+
+    def __init__(self, own: Callable[[], m.ClusterDescription | None], publish_own: Callable[[], None]) -> None:
+        """``publish_own``: so that the others hear of this one, and clients get its description again."""
+        self._own = own
+        self._publish_own = publish_own
+        self._reported: set[str] = set()
+
+    def on_message(self, _topic: str, payload: bytes) -> None:
+        """Report each other ledger once, at most `MAX_OTHER_CLUSTERS`: on an open broker any program may name some."""
+        own = self._own()
+        try:
+            other = m.decode(_DESCRIPTION, payload)
+        except msgspec.DecodeError:
+            return
+        if own is None or other.ledger_id in (own.ledger_id, "", *self._reported):
+            return
+        if len(self._reported) < MAX_OTHER_CLUSTERS:
+            self._reported.add(other.ledger_id)
+            self._publish_own()
+            log.error(
+                "cluster.name_used_twice",
+                ledger_url=own.ledger_url,
+                other_ledger_url=other.ledger_url,
+                consequence="what clients send is stored by the leaders of both",
+                remedy="stop one of them, and give it another cluster.name",
             )
 
 
@@ -131,6 +167,9 @@ class BrokerConnection:
         transport = self.main = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         drops = BrokerDrops(self._observer)
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
+        others = OtherClusters(lambda: self.describe and self.describe(), self.publish_description)
+        topic = m.cluster_topic(self._settings.cluster.name)
+        transport.router.add(topic, others.on_message, retained=False, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
 
