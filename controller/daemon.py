@@ -146,13 +146,13 @@ class Daemon:
             await stack.enter_async_context(self.http)
             self._cluster_status.url = advertised_url(settings.http, self.http.address, socket.gethostname())
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            watchdog = stack.enter_context(LoopWatchdog())
-            ticking = tasks.create_task(self._tick(notifier, watchdog), name="tick")
-            try:
-                await self._run_inside(stack, tasks, store, stop, notifier)
-            finally:
-                ticking.cancel()
-                notifier.stopping()
+            with LoopWatchdog() as watchdog:
+                ticking = tasks.create_task(self._tick(notifier, watchdog), name="tick")
+                try:
+                    await self._run_inside(stack, tasks, store, stop, notifier)
+                finally:
+                    ticking.cancel()
+                    notifier.stopping()
 
     async def _run_inside(
         self,

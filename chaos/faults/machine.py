@@ -19,7 +19,7 @@ from trials.cluster import last_line
 
 HOUR_MS = 3_600_000
 DRIFT_STEP_SECONDS, DRIFT = 0.1, 0.2
-"""The drifting clock is five times an hour a twelfth of the hour ahead: far more than any real one."""
+"""Seconds that the drifting clock gains in each second: far more than any real one."""
 ADDRESS_BYTES = 2**20
 """Less than what each process has: the kernel gives it nothing more."""
 POWER_CUTS = 50
@@ -185,9 +185,9 @@ class PowerLost(Fault):
         if self.cluster.spark is not None:
             os.killpg(spark_group(self), signal.SIGKILL)
         await asyncio.sleep(1.0)
-        self.cluster.may_end |= {reader.name for reader in READERS}
         self._victims = [*self.stage.daemons(), *(each.name for each in READERS if each.name in self.cluster.programs)]
         names, data = await self._freeze_at_a_bad_moment()
+        self.cluster.may_end |= {reader.name for reader in READERS}
         await asyncio.gather(*(self.cluster.kill(name) for name in self._victims))
         for path in data - names:
             os.truncate(path, 0)

@@ -21,7 +21,7 @@ def _segments(numbers: Iterable[int]) -> str:
 
 
 TEXTS: Final[Mapping[type[e.Entry], Callable[[Any], str]]] = {
-    e.TermStarted: lambda it: f"term {it.leader_epoch} began, led by {it.instance}; it ends the one before",
+    e.TermStarted: lambda it: f"term {it.leader_epoch} began, led by {it.instance}",
     e.ShardsGrown: lambda it: f"the cluster has {it.counts[-1]} shards",
     e.LedgerTrimmed: lambda it: f"chunks below {it.below} are deleted",
     e.TopicCreated: lambda it: f"created by {it.user}, segments: {it.segments}",

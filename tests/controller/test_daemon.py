@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
 
 
-async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings) -> None:
+async def test_a_daemon_decides_when_old_garbage_is_collected_and_is_watched(settings: Settings) -> None:
     """With a ZooKeeper that is not there: it runs until it is stopped."""
     daemon = Daemon(
         settings.replace(
@@ -50,6 +51,7 @@ async def test_a_daemon_decides_when_old_garbage_is_collected(settings: Settings
     stop, before = asyncio.Event(), gc.get_threshold()
     running = asyncio.create_task(daemon.run(stop))
     await until(lambda: gc.get_threshold()[2] == NEVER)
+    await until(lambda: "loop-watchdog" in {each.name for each in threading.enumerate()})
     for _ in range(MAX_PROMOTIONS):
         gc.collect(1)
     name = "headgate_garbage_collection_seconds_count"

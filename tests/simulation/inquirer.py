@@ -226,9 +226,8 @@ def _blockers(layout: Layout, subscription: Subscription, segment: int) -> tuple
         return ()
     distances, near = dict[int, int](), {segment}
     for distance in count(1):
-        near = {
-            parent for each in near for parent in layout.segments[each].parents if parent in layout.segments
-        } - distances.keys()
+        parents = {parent for each in near for parent in layout.segments[each].parents}
+        near = (parents & layout.segments.keys()) - distances.keys()
         distances |= dict.fromkeys(near, distance)
         if not near:
             break

@@ -18,8 +18,8 @@ import itertools
 import random
 import zlib
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headgate import Admin, ConsumedRecord, Consumer, Delivery, Producer
@@ -73,16 +73,11 @@ class RebirthProgram:
 
     async def start(self, rng: random.Random) -> None:
         works = self._rule, self._produce, self._import, self._resume
-        *self._pending, healer = [self._world.spawn(self._begin(work, random.Random(rng.random()))) for work in works]
+        begun = [until_done(partial(work, random.Random(rng.random()))) for work in works]  # The broker may be down.
+        *self._pending, healer = map(self._world.spawn, begun)
         readers = [self._consume(name, number, rng) for name in KINDS for number in range(1 + (name == "stream"))]
         tasks = [healer, *map(self._world.spawn, readers)]
         self._world.faults.rare.external_tasks += [*self._pending, *tasks]
-
-    async def _begin(self, work: Callable[[random.Random], Awaitable[None]], rng: random.Random) -> None:
-        """Do ``work``; begin again if the broker is down as it begins."""
-        while True:
-            with suppress(NoLeaderError):
-                return await work(rng)
 
     # The operator
 
@@ -101,9 +96,8 @@ class RebirthProgram:
                 name = rng.choice([PHOENIX, PHOENIX if keeps_letters else ASHES])
                 with suppress(RequestRejectedError, NoLeaderError):
                     if rng.random() < 0.4:
-                        active = [
-                            each for each in (await admin.describe_topic(name)).segments if each.state == "active"
-                        ]
+                        segments = (await admin.describe_topic(name)).segments
+                        active = [each for each in segments if each.state == "active"]
                         await admin.split(name, rng.choice(active).segment)
                         continue
                     self._world.log("ruler", f"deletes {name}")
@@ -142,10 +136,9 @@ class RebirthProgram:
                 with suppress(DeliveryUnknownError):
                     try:
                         await delivery
+                        self._outcomes[value] = True
                     except (DeliveryFailedError, RequestRejectedError):
                         self._outcomes[value] = False
-                    else:
-                        self._outcomes[value] = True
 
     async def _import(self, rng: random.Random) -> None:
         """Run the named producer again and again: each run continues where the topic's present life says."""
@@ -246,12 +239,11 @@ class RebirthProgram:
         """Whether the programs have ended, and the last life has no record that is not acknowledged."""
         if not all(each.done() for each in self._pending) or (topic := self._topic) is None:
             return False
-        readers = [topic.subscriptions[name] for name in POLICIES]
         return not any(
             each.redelivery.parked.keys
             or each.redelivery.dead
             or any(each.position(segment) < tail.next_offset for segment, tail in topic.tails.items())
-            for each in readers
+            for each in (topic.subscriptions[name] for name in POLICIES)
         )
 
     def check(self) -> None:

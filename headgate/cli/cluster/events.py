@@ -67,7 +67,7 @@ def events(
         for event in reversed(found.events[:limit]):
             show(event)
         if found.next is not None and len(found.events) < (limit or 0):
-            click.echo(f"not read before {iso_time(found.next)}, for lack of time; --since reads all", err=True)
+            click.echo(f"events before {iso_time(found.next)} were not looked for; --since reads all", err=True)
         if follow:
             async with aclosing(looked.follow()) as following:
                 async for event in following:
