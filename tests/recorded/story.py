@@ -11,6 +11,7 @@ from controller.snapshots.job import take_snapshot
 from headgate import Admin, ConsumedRecord, Consumer, ExternalConsumer, Producer
 from headgate.client.external_consumer import GrantedSegment
 from headgate.model.entries import TopicPolicy
+from headgate.model.shard_map import ShardMap
 from headgate.protocol.messages import OpenProducer
 from tests.support.worlds.external_topic import SPLIT, layout, seg
 from tests.support.worlds.one_shard import OneShard
@@ -58,10 +59,11 @@ async def first_act(world: OneShard) -> None:
 
 
 async def second_act(world: OneShard) -> None:
-    """Ten years later: the trimming of what was compacted, and what expires."""
+    """Ten years later: the trimming of what was compacted, what expires, and another shard."""
     world.clock_ahead_ms, world.trim_delay_seconds = 10 * YEAR_MS, 1.0
     world.ingest = IngestSettings(producer_idle_seconds=60)
-    async with world.leader("b"):
+    async with world.leader("b") as leader:
+        leader.learn_shards(ShardMap((1, 2)))
         await asyncio.sleep(EXPIRY_SECONDS)
         await send(world, "importer", "orders")
 

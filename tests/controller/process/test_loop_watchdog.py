@@ -16,14 +16,12 @@ async def main():
             watchdog.tick()
         print("ticked for longer than the limit", flush=True)
         threading.Event().wait()
-
 asyncio.run(main())
 """
 
 
 def test_a_process_whose_loop_has_stopped_ends_and_says_where() -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=False)
-
     assert (1, "ticked for longer than the limit\n") == (done.returncode, done.stdout)
     assert "the event loop has done nothing for 0.3 s" in done.stderr
     assert "in main" in done.stderr
