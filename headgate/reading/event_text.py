@@ -17,7 +17,7 @@ TAKEN: Final = {"timed_out": "it did not confirm in time", "stalled": "it made n
 
 def _segments(numbers: Iterable[int]) -> str:
     listed = sorted(numbers)
-    return f"segments {', '.join(map(str, listed[:SHOWN]))}{' …' if len(listed) > SHOWN else ''}"
+    return f"segment{'s' * (len(listed) > 1)} {', '.join(map(str, listed[:SHOWN]))}{' …' * (len(listed) > SHOWN)}"
 
 
 TEXTS: Final[Mapping[type[e.Entry], Callable[[Any], str]]] = {
