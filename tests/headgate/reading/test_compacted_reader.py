@@ -130,6 +130,14 @@ async def test_a_reader_begins_in_compacted_objects_and_continues_in_chunks() ->
     assert ledger.compacted.opened == 2 + 4
 
 
+async def test_a_reader_loads_no_chunk_from_before_its_grant() -> None:
+    ledger = CompactedLedger(10)
+    start = 7 * RECORDS_A_CHUNK
+    await ledger.read_all(ledger.reader(start, 8), start)
+
+    assert ledger.cache.loads == 3
+
+
 async def test_a_slow_reader_continues_after_its_chunks_were_deleted() -> None:
     ledger = CompactedLedger(10)
     async with ledger.interrupted_reader():
