@@ -18,7 +18,7 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -35,8 +35,8 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 from metrics import events
 from shard.reporting.description import describe
-from shard.reporting.drain_rate import DrainOutlook, DrainRate, drain_outlook, rated_slices
-from shard.reporting.explanation import ExplanationContext, explain
+from shard.reporting.drain_rate import DrainRate, rated_slices
+from shard.reporting.explanation import CountedBacklogs, ExplanationContext, explain
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
 from shard.reporting.progress import unread_segments
@@ -100,7 +100,9 @@ class SubscriptionCoordinator:
         heard = self.members.last_heard_age_ms()
         return (yield from describe(shot, TopicSnapshot.of(self._topic), self.reconciler.gate, heard))
 
-    def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
+    def explanation_context(
+        self, drain_problem: str | None = None, counted: CountedBacklogs | None = None
+    ) -> ExplanationContext:
         """Return the volatile state that `shard.reporting.explanation` uses; see `explain`."""
         return ExplanationContext(
             now_ms=self._now_ms(),
@@ -116,13 +118,16 @@ class SubscriptionCoordinator:
             unfinished=self.deliveries.progress.unfinished,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.reconciler.gate),
+            counted=counted or {},
         )
 
-    def drain_outlooks(self, counted: Mapping[int, int | None]) -> dict[int, DrainOutlook]:
-        """Return segment that blocks others → how fast it is acknowledged; ``counted`` as in `drain_outlook`."""
-        rates = self._drain_rate.rates()
-        blocking = sorted({ancestor for blockers in self.reconciler.gate.blocked.values() for ancestor in blockers})
-        return {each: drain_outlook(self._subscription, self._topic, each, rates, counted) for each in blocking}
+    def explain_blocked(self, drain_problem: str | None, counted: CountedBacklogs) -> Steps[m.Explanation]:
+        """Explain why segments are blocked: of those that wait for the same ancestors, the first one."""
+        yield self.size
+        blocked = sorted(self.reconciler.gate.blocked.items(), reverse=True)
+        first = {ancestors: segment for segment, ancestors in blocked}
+        context = self.explanation_context(drain_problem, counted)
+        return (yield from self._explain(context, sorted(first.values()), ()))
 
     def explain(
         self, request: m.ExplainSubscription, drain_problem: str | None = None
@@ -132,7 +137,7 @@ class SubscriptionCoordinator:
         ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
         """
         yield 2 * self.size
-        subscription, topic = self._subscription.snapshot(), TopicSnapshot.of(self._topic)
+        subscription, topic = self._subscription, self._topic
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
         if request.segment is not None and request.segment not in topic.layout.segments:
             return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
@@ -142,8 +147,13 @@ class SubscriptionCoordinator:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         context = self.explanation_context(drain_problem)
-        steps = explain(subscription, topic, self.reconciler.gate, context, segments=segments, consumers=consumers)
-        return m.ExplanationReply(explanation=(yield from steps))
+        return m.ExplanationReply(explanation=(yield from self._explain(context, segments, consumers)))
+
+    def _explain(
+        self, context: ExplanationContext, segments: Sequence[int], consumers: Sequence[str]
+    ) -> Steps[m.Explanation]:
+        subscription, topic = self._subscription.snapshot(), TopicSnapshot.of(self._topic)
+        return explain(subscription, topic, self.reconciler.gate, context, segments=segments, consumers=consumers)
 
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
         known = ", ".join(sorted(self._subscription.consumers)) or "none"

@@ -17,7 +17,7 @@ from shard.state.subscription import Subscription
 from shard.state.topic import Topic, TopicSnapshot
 from shard.steps import Steps, parts
 from shard.subscriptions.gate import Gate, tracks_acknowledgements
-from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument, TopicSummary
+from web.api.documents import SubscriptionDocument, TopicDocument, TopicSummary
 from web.api.overview import UnknownNameError, total_backlog
 
 RATE_WINDOW_MS = 30_000
@@ -197,7 +197,8 @@ async def subscription_document(
     if backlog is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
     described = await leader.driver.complete(coordinator.describe())
-    context = coordinator.explanation_context(leader.context.drain_problem())
+    counts = {each.segment: each.records for each in backlog.segments}
+    explanation = coordinator.explain_blocked(leader.context.drain_problem(), counts)
     return SubscriptionDocument(
         as_of_ms=leader.context.now_ms(),
         daemon=instance,
@@ -205,9 +206,7 @@ async def subscription_document(
         subscription=described,
         backlog=backlog,
         layout=topic_commands.describe(topic, leader.state.shard).segments,
-        draining=_draining(coordinator, backlog),
-        next_drain_check_seconds=context.next_poll_seconds,
-        drain_problem=context.drain_problem,
+        explanation=await leader.driver.complete(explanation),
     )
 
 
@@ -216,20 +215,6 @@ def _find(leader: ShardLeader, name: str) -> Topic:
     if topic is None:
         raise UnknownNameError(f"there is no topic {name!r}")
     return topic
-
-
-def _draining(coordinator: SubscriptionCoordinator, backlog: BacklogInfo) -> tuple[DrainingSegment, ...]:
-    """Return the segments that block others, with the leader's own rates: they need no Spark."""
-    records = {each.segment: each.records for each in backlog.segments}
-    return tuple(
-        DrainingSegment(
-            segment=segment,
-            backlog_records=records.get(segment),
-            acknowledged_per_second=outlook.records_per_second,
-            expected_seconds=outlook.expected_seconds,
-        )
-        for segment, outlook in coordinator.drain_outlooks(records).items()
-    )
 
 
 # Counts

@@ -30,6 +30,8 @@ from shard.subscriptions.external_topics import remaining_at_source
 from shard.subscriptions.gate import Gate, is_gated, tracks_acknowledgements
 from shard.subscriptions.stalled import Unfinished
 
+CountedBacklogs = Mapping[int, int | None]
+"""Segment → its backlog by the tables of an external topic, for those that only their source knows."""
 LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
 
@@ -72,6 +74,7 @@ class ExplanationContext:
     """What one consumer reads → acknowledged records per second, if measured."""
     idle: Mapping[str, str] = field(default_factory=dict)
     """Consumer without a segment → the reason."""
+    counted: CountedBacklogs = field(default_factory=dict)
 
 
 def explain(
@@ -213,7 +216,9 @@ class _Explainer:
         return f"Segment {segment} ({known.hash_range if known.label is None else known.label})"
 
     def _backlog(self, segment_slice: SegmentSlice) -> RecordCount | None:
-        return unacknowledged(self._subscription, self._topic, segment_slice)
+        known = unacknowledged(self._subscription, self._topic, segment_slice)
+        counted = None if known is not None else self._context.counted.get(segment_of(segment_slice))
+        return known if counted is None else RecordCount(counted)
 
     def _remaining(self, segment_slice: SegmentSlice) -> str:
         if not tracks_acknowledgements(self._subscription.type):
@@ -287,7 +292,9 @@ class _Explainer:
     def _known_ancestor(self, segment: int) -> tuple[m.BlockingSegment, str]:
         known = self._ancestors.get(segment)
         if known is None:
-            outlook = drain_outlook(self._subscription, self._topic, segment, self._context.rates, {})
+            outlook = drain_outlook(
+                self._subscription, self._topic, segment, self._context.rates, self._context.counted
+            )
             described = self._blocking_ancestor(segment, outlook)
             known = self._ancestors[segment] = described, self._ancestor(described, outlook)
         return known

@@ -349,7 +349,7 @@ async def test_the_page_of_a_daemon_follows_a_split_a_drain_and_a_killed_leader(
     await shop.produce(100)
     answer = await agrees(browser, daemon)
     assert (answer["daemon"], answer["summary"]["blocked_segments"]) == (leader, 4)
-    assert "segments 4, 5 wait for segment 0: 0 has" in await browser.text("#waiting")
+    assert "segments 4, 5 wait for segment 0. Segment 0 (0000-3fff) has" in await browser.text("#waiting")
     assert "Drain checks are not answered" in await browser.text("#waiting")
 
     await browser.open(f"{root}/")

@@ -12,6 +12,7 @@ import msgspec
 
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
+from headgate.views.explanations import Explanation
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import SegmentInfo, TopicInfo
 from metrics.status import ShardStatus
@@ -118,15 +119,6 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 
 
-class DrainingSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment that blocks others, and how fast it is acknowledged; None: not measured yet."""
-
-    segment: int
-    backlog_records: int | None
-    acknowledged_per_second: float | None
-    expected_seconds: float | None
-
-
 class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One subscription with its segments and consumers, by the leader of its shard."""
 
@@ -136,10 +128,8 @@ class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
     subscription: SubscriptionInfo
     backlog: BacklogInfo
     layout: tuple[SegmentInfo, ...]
-    draining: tuple[DrainingSegment, ...]
-    next_drain_check_seconds: float | None
-    drain_problem: str | None
-    """Why drain checks are not answered at present."""
+    explanation: Explanation
+    """Why segments are blocked: of those that wait for the same ancestors, the first one."""
     history: tuple[HistorySample, ...] = ()
     """Empty unless it is one of the busiest 200 topics and subscriptions of the daemon."""
 

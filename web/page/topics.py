@@ -6,9 +6,10 @@ from typing import Final
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.identifiers import SegmentId
 from headgate.views.cluster import SubscriptionSummary
+from headgate.views.explanations import BlockingSegment
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
 from headgate.views.topics import SegmentInfo
-from web.api.documents import DrainingSegment, SubscriptionDocument, TopicDocument
+from web.api.documents import SubscriptionDocument, TopicDocument
 from web.page.charts import charts
 from web.page.drawing import MAX_DRAWN_SEGMENTS, Box, bucket_bars, drawing
 from web.page.markup import Html, element, markup
@@ -193,57 +194,26 @@ def _totals(document: SubscriptionDocument) -> Html:
 
 def _waiting(document: SubscriptionDocument) -> Html:
     """Return which segments are blocked, by what, and for how long."""
-    blocked = [each for each in document.subscription.segments if each.status == "blocked"]
-    unknown = document.summary.unknown_reason
+    found, unknown = document.explanation, document.summary.unknown_reason
     reason = element("p", badge("degraded"), f" The backlog is not fully known: {unknown}.") if unknown else None
-    if not blocked:
-        return element("div", element("p", badge("ok"), " No segment is blocked."), reason)
-    holders = {each.segment: _holder(each) for each in document.subscription.segments}
-    waiting_for: dict[tuple[SegmentId, ...], list[SegmentId]] = {}
-    for each in blocked:
-        waiting_for.setdefault(each.blocked_by, []).append(each.segment)
-    draining = {each.segment: each for each in document.draining}
-    items = [
-        element(
-            "li",
-            badge("blocked"),
-            f" {_listed(segments)} wait{'s' if len(segments) == 1 else ''} for {_listed(ancestors)}: ",
-            "; ".join(_drain_text(ancestor, draining.get(ancestor), holders) for ancestor in ancestors[:5]),
-        )
-        for ancestors, segments in list(waiting_for.items())[:MAX_ROWS]
-    ]
-    return element("div", element("ul", *items, class_="problems"), element("p", _next_check(document)), reason)
+    summary = element("p", " ".join(found.summary[1:]))
+    if not found.segments:
+        return element("div", element("p", badge("ok"), " No segment is blocked."), summary, reason)
+    alike: dict[tuple[SegmentId, ...], list[SegmentId]] = {}
+    for each in document.subscription.segments:
+        alike.setdefault(each.blocked_by, []).append(each.segment)
+    items = []
+    for example in found.segments[:MAX_ROWS]:
+        ancestors = tuple(each.segment for each in example.blocked_by)
+        segments = alike.get(ancestors, [example.segment])
+        waits = f"{_listed(segments)} wait{'s' if len(segments) == 1 else ''} for {_listed(ancestors)}"
+        items.append(element("li", badge("blocked"), f" {waits}. ", " ".join(example.sentences[1:6])))
+    return element("div", element("ul", *items, class_="problems"), summary, reason)
 
 
 def _listed(segments: Sequence[int], shown: int = 8) -> str:
     more = f" and {count(len(segments) - shown)} more" if len(segments) > shown else ""
     return f"segment{'' if len(segments) == 1 else 's'} {', '.join(map(str, segments[:shown]))}{more}"
-
-
-def _drain_text(segment: SegmentId, draining: DrainingSegment | None, holders: Mapping[SegmentId, str]) -> str:
-    holder = holders.get(segment, "")
-    reader = f", read by {holder}" if holder else ", held by no consumer"
-    if draining is None or draining.backlog_records is None:
-        return f"{segment} is not drained{reader}"
-    if draining.backlog_records == 0:
-        return f"{segment} is acknowledged, and its drain check is due"
-    noun = "record" if draining.backlog_records == 1 else "records"
-    left = f"{segment} has {count(draining.backlog_records)} {noun} left{reader}"
-    if not draining.acknowledged_per_second:
-        return f"{left}, nothing acknowledged lately"
-    expected = draining.expected_seconds
-    time_left = "time left unknown" if expected is None else f"about {duration(expected)}"
-    return f"{left}, {rate(draining.acknowledged_per_second)}, {time_left}"
-
-
-def _next_check(document: SubscriptionDocument) -> str:
-    wait = document.next_drain_check_seconds
-    text = "No drain check is scheduled."
-    if wait is not None:
-        text = f"The next drain check runs in {duration(wait)}." if wait else "A drain check is running."
-    return (
-        text if document.drain_problem is None else f"Drain checks are not answered: {document.drain_problem}. {text}"
-    )
 
 
 def _holder(assignment: SegmentAssignment) -> str:
@@ -255,9 +225,9 @@ def _holder(assignment: SegmentAssignment) -> str:
 
 def _layout(document: SubscriptionDocument) -> Iterable[Html | None]:
     assignments = {each.segment: each for each in document.subscription.segments}
-    draining = {each.segment: each for each in document.draining}
+    blocking = {each.segment: each for example in document.explanation.segments for each in example.blocked_by}
     boxes = [
-        _box(each, assignments[each.segment], draining.get(each.segment), document.as_of_ms)
+        _box(each, assignments[each.segment], blocking.get(each.segment), document.as_of_ms)
         for each in document.layout
         if each.segment in assignments
     ]
@@ -276,7 +246,7 @@ def _layout(document: SubscriptionDocument) -> Iterable[Html | None]:
         )
 
 
-def _box(segment: SegmentInfo, progress: SegmentAssignment, draining: DrainingSegment | None, now_ms: int) -> Box:
+def _box(segment: SegmentInfo, progress: SegmentAssignment, blocking: BlockingSegment | None, now_ms: int) -> Box:
     active = segment.state == "active"
     holder = _holder(progress)
     status = "active" if active else "draining"
@@ -287,8 +257,8 @@ def _box(segment: SegmentInfo, progress: SegmentAssignment, draining: DrainingSe
         behind = f"{count(progress.unacknowledged, estimated=progress.estimated)} behind"
         if status == "draining" and progress.unacknowledged == 0:
             behind = "acknowledged, drain check due"
-    if draining is not None and draining.expected_seconds:
-        ready = f"about {duration(draining.expected_seconds)} left"
+    if blocking is not None and blocking.expected_seconds:
+        ready = f"about {duration(blocking.expected_seconds)} left"
     lines: tuple[str, ...]
     match status:
         case "blocked":

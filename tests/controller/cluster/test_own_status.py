@@ -61,8 +61,9 @@ async def test_documents_are_what_describe_and_backlog_answer():
         (each.segment, each.status, each.blocked_by) for each in described.segments
     ]
     assert found.backlog.records == found.summary.backlog_records
-    (draining,) = found.draining
-    assert (draining.segment, draining.backlog_records) == (0, topic.topic.segments[0].next_offset)
+    (blocked,) = found.explanation.segments
+    (ancestor,) = blocked.blocked_by
+    assert (ancestor.segment, ancestor.backlog_records) == (0, topic.topic.segments[0].next_offset)
 
 
 async def test_unknown_names_are_errors():

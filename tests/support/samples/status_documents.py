@@ -4,6 +4,7 @@ from headgate.model.entries import SubscriptionType
 from headgate.model.layout import SegmentState
 from headgate.views.backlogs import BacklogInfo, SegmentBacklogInfo
 from headgate.views.cluster import ComponentInfo, ComponentState, SubscriptionSummary
+from headgate.views.explanations import BlockingSegment, Explanation, SegmentReasons
 from headgate.views.subscriptions import (
     BucketRangeAssignment,
     ConsumerInfo,
@@ -16,7 +17,6 @@ from metrics.status import ShardStatus
 from web.api.documents import (
     DaemonDocument,
     DaemonPart,
-    DrainingSegment,
     HistorySample,
     SubscriptionDocument,
     TopicDocument,
@@ -181,6 +181,14 @@ CONSUMERS = (
 )
 
 
+WAITS = SegmentReasons(
+    segment=2,
+    status="blocked",
+    sentences=("Segment 2 is blocked.", "Segment 0 has 100 unacknowledged records."),
+    blocked_by=(BlockingSegment(segment=0, state="sealed", backlog_records=100, expected_seconds=10.0),),
+)
+
+
 def subscription_document(assignments=None, **fields):
     """Return a subscription whose segment 0 was split into 2 and 3, and is draining at ``ada``."""
     assignments = assignments or (
@@ -216,11 +224,9 @@ def subscription_document(assignments=None, **fields):
         "subscription": found,
         "backlog": backlog,
         "layout": SEGMENTS,
-        "draining": (
-            DrainingSegment(segment=0, backlog_records=100, acknowledged_per_second=10.0, expected_seconds=10.0),
+        "explanation": Explanation(
+            topic="orders", subscription="billing", summary=("Billing.", "Next."), segments=(WAITS,), consumers=()
         ),
-        "next_drain_check_seconds": 2.0,
-        "drain_problem": None,
         "history": HISTORY,
     }
     return SubscriptionDocument(**values | fields)

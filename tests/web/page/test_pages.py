@@ -109,7 +109,7 @@ def test_every_text_is_escaped():
                     *(assignment(n, "waiting") for n in (1, 2, 3)),
                 ),
                 layout=(msgspec.structs.replace(SEGMENTS[0], label=HOSTILE), *SEGMENTS[1:]),
-                drain_problem=HOSTILE,
+                explanation=msgspec.structs.replace(subscription_document().explanation, summary=("", HOSTILE)),
                 summary=subscription_summary(**values),
             )
         ),
@@ -141,3 +141,9 @@ def test_markup_takes_html_as_it_is_and_escapes_the_rest():
     assert (
         element("a", class_="x y", hidden=True, title=None, data_x='"') == '<a class="x y" hidden data-x="&quot;"></a>'
     )
+
+
+def test_what_waits_is_said_in_the_words_of_explain():
+    text = text_of(subscription_page(subscription_document()).parts["waiting"])
+
+    assert "segments 2, 3 wait for segment 0. Segment 0 has 100 unacknowledged records." in text
