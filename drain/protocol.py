@@ -11,6 +11,7 @@ import msgspec
 
 from drain.table_mapping import ExternalView
 from headgate.errors import HeadgateError
+from headgate.views.backlogs import SegmentBacklogInfo
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
@@ -90,32 +91,22 @@ class DrainQuery(msgspec.Struct, frozen=True):
     external: ExternalView | None = None
 
 
-class Backlog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The backlog of one subscription in one segment.
+class Backlog(SegmentBacklogInfo, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The backlog of one subscription in one segment, as Spark counts it.
 
-    Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external
-    topic is unknown.
+    Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external topic is unknown. Sizes
+    are estimated from the mean size of the segment's records. ``oldest_ms`` is exact near the segment's end, and
+    interpolated farther back (drain.backlog.timestamp_index). Rates are those of about the last minute
+    (drain.backlog.rates), None if they are not known yet.
     """
 
     topic_id: int
     subscription_id: int
-    segment: int
     subscription_type: str = ""
     seek_generation: int = 0
     position: int | None = None
     end_offset: int = 0
     sealed: bool = False
-    records: int | None = None
-    size_bytes: int | None = None
-    """Estimated from the mean size of the segment's records."""
-    oldest_ms: int | None = None
-    """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated
-    farther back (drain.backlog.timestamp_index)."""
-    stored_per_second: float | None = None
-    """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
-    acknowledged_per_second: float | None = None
-    estimated: bool = False
-    """``records`` is an estimate, because key buckets have different progress."""
 
     @property
     def key(self) -> BacklogKey:

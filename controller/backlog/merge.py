@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from drain.protocol import Backlog, BacklogResponse, ExternalBacklogResponse
@@ -149,14 +150,4 @@ def _summary(
 
 
 def _spark_segment_backlog(row: Backlog, label: str | None = None) -> SegmentBacklogInfo:
-    return SegmentBacklogInfo(
-        segment=row.segment,
-        sealed=row.sealed,
-        records=row.records,
-        size_bytes=row.size_bytes,
-        oldest_ms=row.oldest_ms,
-        stored_per_second=row.stored_per_second,
-        acknowledged_per_second=row.acknowledged_per_second,
-        label=label,
-        estimated=row.estimated,
-    )
+    return replace(convert(row, SegmentBacklogInfo, from_attributes=True), label=label)

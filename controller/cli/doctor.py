@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from controller.cli.run import read_settings
-from controller.connections.zookeeper import elections_root, zookeeper_credentials
+from controller.connections.zookeeper import zookeeper_elections
 from controller.leadership.election import Connected, ElectionEvent, Refused
-from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.local.machine import FREE_MEGABYTES
 from controller.process.file_systems import disk_usage, measured_folders
 from controller.process.logs import configure_logging
@@ -111,16 +110,8 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
                 refused.append(reason)
                 news.set()
 
-    elections = ZooKeeperElections(
-        hosts,
-        root=elections_root(settings),
-        instance="doctor",
-        session_timeout_seconds=settings.zookeeper.session_timeout_seconds,
-        credentials=zookeeper_credentials(settings.zookeeper),
-        on_event=on_event,
-    )
     began = time.monotonic()
-    async with elections:
+    async with zookeeper_elections(settings, "doctor", on_event) as elections:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await news.wait()

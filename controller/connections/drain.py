@@ -16,16 +16,10 @@ import structlog
 from msgspec.structs import replace
 
 from controller.settings.load import Settings, ledger_unreachable_from_executors
+from drain import protocol
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
-from drain.protocol import (
-    BacklogRequest,
-    BacklogResponse,
-    CountedLedger,
-    DrainCheckError,
-    wrong_ledger,
-)
 from headgate.process.restart_policy import RestartPolicy
 from headgate.storage.object_store import open_store
 from metrics import events
@@ -132,21 +126,23 @@ class DrainConnection:
         self._checker = await stack.enter_async_context(checker)
         return checker
 
-    async def query_backlog(self, request: BacklogRequest) -> BacklogResponse:
+    async def query_backlog(self, request: protocol.BacklogRequest) -> protocol.BacklogResponse:
         """Return the backlogs of a shard of the cluster's ledger; raises DrainCheckError."""
         assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
         return await self._checker.backlog(replace(request, ledger_id=self._ledger_id() or ""))
 
-    def _require_ledger(self, counted: CountedLedger) -> None:
+    def _require_ledger(self, counted: protocol.CountedLedger) -> None:
         """Raise DrainCheckError unless ``counted`` is the cluster's ledger."""
         before = self._wrong_ledger
-        self._wrong_ledger = wrong_ledger(CountedLedger(self._ledger_id() or "", self._settings.ledger.url), counted)
+        self._wrong_ledger = protocol.wrong_ledger(
+            protocol.CountedLedger(self._ledger_id() or "", self._settings.ledger.url), counted
+        )
         if self._wrong_ledger != before:
             if self._wrong_ledger is not None:
                 log.error("drain.wrong_ledger", reason=self._wrong_ledger)
             self._update()
         if self._wrong_ledger is not None:
-            raise DrainCheckError(self._wrong_ledger, "wrong_ledger")
+            raise protocol.DrainCheckError(self._wrong_ledger, "wrong_ledger")
 
     def _on_state(self, state: DrainState, reason: str) -> None:
         self._reported = (state, reason)

@@ -6,16 +6,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from controller.leader.shard_controller import ShardController
-from controller.leadership.election import (
-    Connected,
-    ElectionEvent,
-    ForeignNodeFound,
-    HolderChanged,
-    LockEvent,
-    Lost,
-    Refused,
-    Suspended,
-)
+from controller.leadership import election
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event
 from metrics import events
@@ -45,31 +36,31 @@ class ElectionEvents:
         self._observer = observer
         self._suspended: asyncio.TimerHandle | None = None
 
-    def handle(self, event: ElectionEvent) -> None:
+    def handle(self, event: election.ElectionEvent) -> None:
         match event:
-            case LockEvent(shard, change):
+            case election.LockEvent(shard, change):
                 self._controllers()[shard].post(change)
-            case HolderChanged(shard, instance):
+            case election.HolderChanged(shard, instance):
                 self.leaders.lock_held(shard, instance)
-            case Suspended():
+            case election.Suspended():
                 self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.
                 if self._suspended is None:
                     loop = asyncio.get_running_loop()
                     self._suspended = loop.call_later(self._patience_seconds, self._post_to_all, Event.CONTACT_LOST)
-            case Connected():
+            case election.Connected():
                 self._set_state("connected")
                 if self._suspended is not None:
                     self._suspended.cancel()
                     self._suspended = None
                 self._post_to_all(Event.CONTACT_REGAINED)
-            case Lost():
+            case election.Lost():
                 self._set_state("lost")
                 self._on_lost()
-            case Refused(problem):
+            case election.Refused(problem):
                 self.problem = problem
                 self._observer.observe(events.ZooKeeperRefused(refused=problem is not None))
-            case ForeignNodeFound():
+            case election.ForeignNodeFound():
                 self._observer.observe(events.ForeignNodeFound())
 
     def _set_state(self, state: ZooKeeperState) -> None:

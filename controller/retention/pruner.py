@@ -16,15 +16,7 @@ import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
-from controller.retention.policy import (
-    SEGMENTS_PER_COST,
-    PruneDecision,
-    RetentionRules,
-    decide_pruning,
-    decide_rolls,
-    prune_basis,
-    rules_for,
-)
+from controller.retention import policy
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -99,7 +91,7 @@ class Pruner:
     def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = find_topic(request.topic, self._state)
-        rules = replace(rules_for(e.TopicPolicy(max_age_ms=0), self.settings), ignored="none")
+        rules = replace(policy.rules_for(e.TopicPolicy(max_age_ms=0), self.settings), ignored="none")
         pruning = yield from self._decide(topic.topic_id, lambda _: rules)
         if pruning is None:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
@@ -125,14 +117,14 @@ class Pruner:
                 self._report(topic, pruning)
                 self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
-    def _rules(self, topic: Topic) -> RetentionRules:
-        return rules_for(topic.policy, self.settings)
+    def _rules(self, topic: Topic) -> policy.RetentionRules:
+        return policy.rules_for(topic.policy, self.settings)
 
     def _roll(self, topic_id: int) -> None:
         topic = self._state.topics_by_id.get(topic_id)
         if topic is None:
             return
-        for roll in decide_rolls(topic.layout, topic.tails, self._rules(topic), self._age_ms):
+        for roll in policy.decide_rolls(topic.layout, topic.tails, self._rules(topic), self._age_ms):
             if len(topic.layout.segments) >= MAX_SEGMENTS:
                 return
             self._apply_entries((roll_entry(topic, roll.segment, roll.detail),))
@@ -141,20 +133,22 @@ class Pruner:
                 "segment.rolled", shard=self._state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
             )
 
-    def _decide(self, topic_id: int, rules_of: Callable[[Topic], RetentionRules]) -> Steps[PruneDecision | None]:
+    def _decide(
+        self, topic_id: int, rules_of: Callable[[Topic], policy.RetentionRules]
+    ) -> Steps[policy.PruneDecision | None]:
         """Return the decision for the state and the rules after the last step; None: the topic was deleted."""
         while (topic := self._state.topics_by_id.get(topic_id)) is not None:
-            rules, basis = rules_of(topic), prune_basis(topic.layout, topic.subscriptions.values())
+            rules, basis = rules_of(topic), policy.prune_basis(topic.layout, topic.subscriptions.values())
             subscriptions = list(topic.subscriptions.values())
-            pruning = yield from decide_pruning(topic.layout, topic.tails, subscriptions, rules, self._age_ms)
+            pruning = yield from policy.decide_pruning(topic.layout, topic.tails, subscriptions, rules, self._age_ms)
             # What is decided is applied without another step: thousands of segments fill a turn of their own.
-            yield len(pruning.segments) * (1 + len(topic.subscriptions) // SEGMENTS_PER_COST)
-            now = rules_of(topic), prune_basis(topic.layout, topic.subscriptions.values())
+            yield len(pruning.segments) * (1 + len(topic.subscriptions) // policy.SEGMENTS_PER_COST)
+            now = rules_of(topic), policy.prune_basis(topic.layout, topic.subscriptions.values())
             if topic_id in self._state.topics_by_id and (rules, basis) == now:
                 return pruning
         return None
 
-    def _report(self, topic: Topic, pruning: PruneDecision) -> None:
+    def _report(self, topic: Topic, pruning: policy.PruneDecision) -> None:
         ends = topic.record_ends(pruning.segments)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
@@ -214,7 +208,7 @@ class Pruner:
         )
 
 
-def _answer(pruning: PruneDecision, segments: Sequence[int]) -> Answer:
+def _answer(pruning: policy.PruneDecision, segments: Sequence[int]) -> Answer:
     retained = tuple(m.UnprunedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items())
     result = m.PruneResult(segments=tuple(segments), retained=retained, abandoned=tuple(pruning.abandoned))
     body = m.PruneReply(result=result)

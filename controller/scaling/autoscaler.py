@@ -10,18 +10,8 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from controller.context.leader_context import LeaderContext
+from controller.scaling import policy
 from controller.scaling.hot_key_sampler import HotKeySampler
-from controller.scaling.policy import (
-    Merge,
-    ScalingDecision,
-    SegmentLoad,
-    Split,
-    SuppressedSplit,
-    TopicLoad,
-    decide,
-    effective_settings,
-    undrained_generations,
-)
 from controller.settings.sections import ScalingSettings
 from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
@@ -72,18 +62,18 @@ class Autoscaler:
         # leader.
         now_ms = max(self._context.now_ms(), self._state.at_ms)
         for topic in list(self._state.topics.values()):
-            settings = effective_settings(self.settings, topic.policy, topic.first_segments)
+            settings = policy.effective_settings(self.settings, topic.policy, topic.first_segments)
             # The source of an external topic splits and merges its segments.
             if topic.external is None and (settings.split or settings.merge):
-                self._execute(topic, decide(self._load(topic, settings, now_ms), settings, now_ms))
+                self._execute(topic, policy.decide(self._load(topic, settings, now_ms), settings, now_ms))
 
-    def _load(self, topic: Topic, settings: ScalingSettings, now_ms: int) -> TopicLoad:
+    def _load(self, topic: Topic, settings: ScalingSettings, now_ms: int) -> policy.TopicLoad:
         split_ms, merge_ms = int(settings.split_window_seconds * 1000), int(settings.merge_window_seconds * 1000)
-        waiting = undrained_generations(topic.layout, topic.subscriptions.values())
-        return TopicLoad(
+        waiting = policy.undrained_generations(topic.layout, topic.subscriptions.values())
+        return policy.TopicLoad(
             layout=topic.layout,
             segments={
-                segment.segment_id: SegmentLoad(
+                segment.segment_id: policy.SegmentLoad(
                     rate=(tail := topic.tails[segment.segment_id]).traffic.rate(now_ms, split_ms),
                     peak=tail.traffic.peak(now_ms, split_ms, merge_ms),
                     hottest_hash_fraction=self._sampler.hottest_hash_fraction(topic.topic_id, segment.segment_id),
@@ -101,14 +91,14 @@ class Autoscaler:
             term_started_at_ms=self._state.terms.started_at_ms,
         )
 
-    def _execute(self, topic: Topic, plan: ScalingDecision) -> None:
+    def _execute(self, topic: Topic, plan: policy.ScalingDecision) -> None:
         for suppressed in plan.suppressed:
             self._report_suppressed(topic, suppressed)
         match plan.change:
-            case Split(segment, why, detail):
+            case policy.Split(segment, why, detail):
                 entry = commands.split_entry(topic, segment, token="", reason=detail)
                 self._change(topic, "split", why, detail, entry)
-            case Merge(first, second, why, detail):
+            case policy.Merge(first, second, why, detail):
                 merged = commands.merge_entry(topic, first, second, token="", reason=detail)
                 self._change(topic, "merge", why, detail, merged)
 
@@ -123,18 +113,18 @@ class Autoscaler:
         if isinstance(entry, Refusal):
             # The only refusal of `topic_commands` is a full layout, sealed segments included. Pruning frees
             # capacity.
-            self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
+            self._report_suppressed(topic, policy.SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
         over = judge_entries((entry,), self._state, self._context.access.rules.limits_of)
         if over is not None:
-            self._report_suppressed(topic, SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
+            self._report_suppressed(topic, policy.SuppressedSplit(-1, "quota", f"{detail}, but {over.reason}"))
             return
         self._apply_entries((entry,))
         self._context.observer.observe(events.LayoutChanged(kind=kind, reason=why))
         event = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
         log.info(event, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 
-    def _report_suppressed(self, topic: Topic, suppressed: SuppressedSplit) -> None:
+    def _report_suppressed(self, topic: Topic, suppressed: policy.SuppressedSplit) -> None:
         """Log a suppressed split, once per segment and limit."""
         key = (topic.topic_id, suppressed.segment, suppressed.limit)
         if key not in self._reported:

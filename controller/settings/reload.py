@@ -7,23 +7,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from controller.settings import sections
 from controller.settings.load import Settings
-from controller.settings.sections import (
-    BrokerSettings,
-    HttpSettings,
-    RetentionSettings,
-    ScalingSettings,
-    SpreadSettings,
-    StandbySettings,
-    ZooKeeperSettings,
-)
 
 AT_RUN_TIME = (
     "ingest.mqtt_devices",
-    *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
-    *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
-    *(f"spread.{field}" for field in SpreadSettings.__struct_fields__),
-    *(f"standby.{field}" for field in StandbySettings.__struct_fields__),
+    *(f"scaling.{field}" for field in sections.ScalingSettings.__struct_fields__),
+    *(f"retention.{field}" for field in sections.RetentionSettings.__struct_fields__),
+    *(f"spread.{field}" for field in sections.SpreadSettings.__struct_fields__),
+    *(f"standby.{field}" for field in sections.StandbySettings.__struct_fields__),
     "access.file",
     "access.open",
     "log.level",
@@ -31,7 +23,11 @@ AT_RUN_TIME = (
 """Settings that can change while the daemon runs."""
 FILES_READ_AGAIN = tuple(
     f"{name}.{field}"
-    for name, section in (("zookeeper", ZooKeeperSettings), ("broker", BrokerSettings), ("http", HttpSettings))
+    for name, section in (
+        ("zookeeper", sections.ZooKeeperSettings),
+        ("broker", sections.BrokerSettings),
+        ("http", sections.HttpSettings),
+    )
     for field in section.__struct_fields__
     if field.endswith("_file")
 )

@@ -16,21 +16,8 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from drain import protocol
 from drain.checker.connection import Connection
-from drain.protocol import (
-    MAX_OPEN_REQUESTS,
-    BacklogRequest,
-    BacklogResponse,
-    DrainCheckError,
-    DrainedRequest,
-    DrainedResponse,
-    DrainQuery,
-    Ping,
-    Pong,
-    RequireLedger,
-    any_ledger,
-    fit_into_line,
-)
 from drain.socket_path import socket_path
 from headgate.backoff import Backoff
 from headgate.process.background import BackgroundService
@@ -38,7 +25,7 @@ from metrics import events
 from metrics.events import NoopObserver
 from metrics.label_values import DrainState
 
-AnswerT = TypeVar("AnswerT", DrainedResponse, BacklogResponse)
+AnswerT = TypeVar("AnswerT", protocol.DrainedResponse, protocol.BacklogResponse)
 
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=1.0)
 """Before reconnecting. The Spark process takes 8 s and more to start, and children of sealed segments wait for each
@@ -61,7 +48,7 @@ class SparkDrainChecker(BackgroundService):
         on_state: Callable[[DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
         rng: random.Random | None = None,
-        require_ledger: RequireLedger = any_ledger,
+        require_ledger: protocol.RequireLedger = protocol.any_ledger,
     ) -> None:
         """Bound a query by ``timeout_seconds``, connecting included.
 
@@ -88,33 +75,33 @@ class SparkDrainChecker(BackgroundService):
         if self._connection is not None:
             self._connection.close()
 
-    async def drained(self, query: DrainQuery) -> DrainedResponse:
+    async def drained(self, query: protocol.DrainQuery) -> protocol.DrainedResponse:
         """Return which of the segments in ``query`` are drained.
 
         Raises:
             DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
         """
-        response = await self._request(DrainedRequest(query=query), DrainedResponse, query.shard)
+        response = await self._request(protocol.DrainedRequest(query=query), protocol.DrainedResponse, query.shard)
         if response.watermark < query.at_least_chunk:
-            raise DrainCheckError(
+            raise protocol.DrainCheckError(
                 f"shard {query.shard} was counted to chunk {response.watermark}, needed is {query.at_least_chunk}"
             )
         return response
 
-    async def backlog(self, request: BacklogRequest) -> BacklogResponse:
+    async def backlog(self, request: protocol.BacklogRequest) -> protocol.BacklogResponse:
         """Return the backlog of a shard; raises DrainCheckError: no reply in time, or an error."""
-        sent, omitted = fit_into_line(request.external)
-        response = await self._request(replace(request, external=sent), BacklogResponse, request.shard)
+        sent, omitted = protocol.fit_into_line(request.external)
+        response = await self._request(replace(request, external=sent), protocol.BacklogResponse, request.shard)
         response.external.extend(omitted)
         return response
 
     async def _request(
-        self, request: DrainedRequest | BacklogRequest, response_type: type[AnswerT], shard: int
+        self, request: protocol.DrainedRequest | protocol.BacklogRequest, response_type: type[AnswerT], shard: int
     ) -> AnswerT:
         assert self._task is not None, "enter the drain checker before the first query"
-        if self._open_requests >= MAX_OPEN_REQUESTS:
+        if self._open_requests >= protocol.MAX_OPEN_REQUESTS:
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
-            raise DrainCheckError(f"{MAX_OPEN_REQUESTS} queries are already waiting")
+            raise protocol.DrainCheckError(f"{protocol.MAX_OPEN_REQUESTS} queries are already waiting")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
         connection: Connection | None = None
@@ -124,7 +111,7 @@ class SparkDrainChecker(BackgroundService):
             sent_at = loop.time()
             response = await connection.request(request, response_type, deadline - sent_at)
             self._require_ledger(response.ledger)
-        except DrainCheckError as error:
+        except protocol.DrainCheckError as error:
             if self._task is not None:
                 self._drop_if_broken(connection)
                 self._on_failure(error, answered=connection is not None and not connection.broken)
@@ -146,10 +133,10 @@ class SparkDrainChecker(BackgroundService):
                     self._connected.clear()
                     await self._connected.wait()
                     if self._task is None:
-                        raise DrainCheckError("the drain checker was closed")
+                        raise protocol.DrainCheckError("the drain checker was closed")
                 return self._connection
         except TimeoutError as error:
-            raise DrainCheckError(
+            raise protocol.DrainCheckError(
                 f"no answer from {self._path} within {self._timeout_seconds:g} s", "timed_out"
             ) from error
 
@@ -160,7 +147,7 @@ class SparkDrainChecker(BackgroundService):
                 await asyncio.sleep(RECONNECT_BACKOFF.seconds(self._failed_attempts - 1, self._rng.random()))
             try:
                 connection = self._connection = await self._open()
-            except DrainCheckError as error:
+            except protocol.DrainCheckError as error:
                 self._failed_attempts += 1
                 self._on_failure(error)
                 continue
@@ -172,16 +159,16 @@ class SparkDrainChecker(BackgroundService):
     async def _open(self) -> Connection:
         pid = None if self._pid is None else self._pid()
         if pid is None and self._pid is not None:
-            raise DrainCheckError("the Spark process does not run", "unreachable")
+            raise protocol.DrainCheckError("the Spark process does not run", "unreachable")
         return await Connection.open(self._path, CONNECT_SECONDS, pid)
 
     async def _ping(self, connection: Connection) -> None:
         """Report the process as ready once it answers. A process that is suspended accepts connections too."""
         try:
-            pong = await connection.request(Ping(name_ledger=True), Pong, self._timeout_seconds)
+            pong = await connection.request(protocol.Ping(name_ledger=True), protocol.Pong, self._timeout_seconds)
             if pong.ledger is not None:
                 self._require_ledger(pong.ledger)
-        except DrainCheckError as error:
+        except protocol.DrainCheckError as error:
             self._drop_if_broken(connection)
             self._on_failure(error)
         else:
@@ -195,7 +182,7 @@ class SparkDrainChecker(BackgroundService):
             self._failed_attempts += 1
             self._connection_wanted.set()
 
-    def _on_failure(self, error: DrainCheckError, *, answered: bool = False) -> None:
+    def _on_failure(self, error: protocol.DrainCheckError, *, answered: bool = False) -> None:
         """Report ``error``. A process that answers can be asked again, unless it counts another ledger."""
         self._observer.observe(events.DrainCheckFailed(reason=error.failure))
         if answered and error.failure == "failed":

@@ -13,20 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
+from drain import protocol
 from drain.peer import PeerRefusedError, check_peer, trusted_users
-from drain.protocol import (
-    MAX_LINE_BYTES,
-    AnyRequest,
-    AnyResponse,
-    DrainCheckError,
-    FailureResponse,
-    Response,
-    decode_response,
-    encode_line,
-)
 from headgate.log.lossy_output import lose_lines
 
-R = TypeVar("R", bound=Response)
+R = TypeVar("R", bound=protocol.Response)
 
 
 class Connection:
@@ -38,10 +29,10 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._ids = itertools.count(1)
-        self._in_flight: dict[int, asyncio.Future[AnyResponse]] = {}
+        self._in_flight: dict[int, asyncio.Future[protocol.AnyResponse]] = {}
         self._newest_id = 0
         self._received_at = loop.time()
-        self._error: DrainCheckError | None = None
+        self._error: protocol.DrainCheckError | None = None
         self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
@@ -52,15 +43,19 @@ class Connection:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
-                reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
+                reader, writer = await asyncio.open_unix_connection(path, limit=protocol.MAX_LINE_BYTES)
             check_peer(writer.get_extra_info("socket"), trusted_users(), pid)
         except TimeoutError as error:
-            raise DrainCheckError(f"no connection to {path} within {timeout_seconds:g} s", "unreachable") from error
+            raise protocol.DrainCheckError(
+                f"no connection to {path} within {timeout_seconds:g} s", "unreachable"
+            ) from error
         except OSError as error:
-            raise DrainCheckError(f"cannot connect to {path}: {error.strerror or error}", "unreachable") from error
+            raise protocol.DrainCheckError(
+                f"cannot connect to {path}: {error.strerror or error}", "unreachable"
+            ) from error
         except PeerRefusedError as error:
             writer.close()
-            raise DrainCheckError(f"refused to use the process at {path}: {error}", "denied") from None
+            raise protocol.DrainCheckError(f"refused to use the process at {path}: {error}", "denied") from None
         return cls(path, reader, writer)
 
     @property
@@ -68,7 +63,7 @@ class Connection:
         """Whether the connection is unusable. Every request in flight has failed then."""
         return self._error is not None
 
-    async def request(self, request: AnyRequest, response_type: type[R], timeout_seconds: float) -> R:
+    async def request(self, request: protocol.AnyRequest, response_type: type[R], timeout_seconds: float) -> R:
         """Send ``request`` and return its reply.
 
         Raises:
@@ -77,53 +72,55 @@ class Connection:
                 nothing at all was received.
         """
         if self._error is not None:
-            raise DrainCheckError(str(self._error), self._error.failure)
+            raise protocol.DrainCheckError(str(self._error), self._error.failure)
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         request_id = self._newest_id = next(self._ids)
-        reply: asyncio.Future[AnyResponse] = loop.create_future()
+        reply: asyncio.Future[protocol.AnyResponse] = loop.create_future()
         self._in_flight[request_id] = reply
         try:
             async with asyncio.timeout(timeout_seconds):
-                self._writer.write(encode_line(msgspec.structs.replace(request, id=request_id)))
+                self._writer.write(protocol.encode_line(msgspec.structs.replace(request, id=request_id)))
                 # If the connection is lost, the receiver fails the reply.
                 with contextlib.suppress(OSError):
                     await self._writer.drain()
                 response = await reply
         except TimeoutError as error:
-            late = DrainCheckError(f"no answer from {self._path} within {timeout_seconds:.3g} s", "timed_out")
+            late = protocol.DrainCheckError(f"no answer from {self._path} within {timeout_seconds:.3g} s", "timed_out")
             if self._received_at < sent_at:
                 self._fail(late)
             raise late from error
         finally:
             del self._in_flight[request_id]
-        if isinstance(response, FailureResponse):
-            raise DrainCheckError(response.error)
+        if isinstance(response, protocol.FailureResponse):
+            raise protocol.DrainCheckError(response.error)
         if not isinstance(response, response_type):
-            invalid = DrainCheckError(f"{self._path} sent a reply of another type than requested", "invalid")
+            invalid = protocol.DrainCheckError(f"{self._path} sent a reply of another type than requested", "invalid")
             self._fail(invalid)
             raise invalid
         return response
 
     def close(self) -> None:
         """Close at once. Requests in flight fail."""
-        self._fail(DrainCheckError(f"the connection to {self._path} was closed", "unreachable"))
+        self._fail(protocol.DrainCheckError(f"the connection to {self._path} was closed", "unreachable"))
 
     async def _receive_loop(self) -> None:
         try:
             while (line := await self._reader.readline()).endswith(b"\n"):
                 self._received_at = asyncio.get_running_loop().time()
-                self._deliver(decode_response(line))
-            self._fail(DrainCheckError(f"{self._path} closed the connection before it answered", "unreachable"))
-        except DrainCheckError as error:
+                self._deliver(protocol.decode_response(line))
+            self._fail(
+                protocol.DrainCheckError(f"{self._path} closed the connection before it answered", "unreachable")
+            )
+        except protocol.DrainCheckError as error:
             self._fail(error)
         except msgspec.DecodeError as error:
-            self._fail(DrainCheckError(f"{self._path} does not speak this protocol: {error}", "invalid"))
+            self._fail(protocol.DrainCheckError(f"{self._path} does not speak this protocol: {error}", "invalid"))
         except (OSError, ValueError) as error:
             # A line beyond the limit raises ValueError.
-            self._fail(DrainCheckError(f"the connection to {self._path} broke: {error}", "unreachable"))
+            self._fail(protocol.DrainCheckError(f"the connection to {self._path} broke: {error}", "unreachable"))
 
-    def _deliver(self, response: AnyResponse) -> None:
+    def _deliver(self, response: protocol.AnyResponse) -> None:
         lose_lines(response.lost_log_lines)
         reply = self._in_flight.get(response.id)
         if reply is not None:
@@ -131,16 +128,18 @@ class Connection:
                 reply.set_result(response)
         elif 0 < response.id <= self._newest_id:
             pass  # Late: the request has timed out.
-        elif isinstance(response, FailureResponse):
-            raise DrainCheckError(response.error)
+        elif isinstance(response, protocol.FailureResponse):
+            raise protocol.DrainCheckError(response.error)
         else:
-            raise DrainCheckError(f"{self._path} answered request {response.id}, which was not sent", "invalid")
+            raise protocol.DrainCheckError(
+                f"{self._path} answered request {response.id}, which was not sent", "invalid"
+            )
 
-    def _fail(self, error: DrainCheckError) -> None:
+    def _fail(self, error: protocol.DrainCheckError) -> None:
         if self._error is not None:
             return
         self._error = error
         for reply in self._in_flight.values():
             if not reply.done():
-                reply.set_exception(DrainCheckError(str(error), error.failure))
+                reply.set_exception(protocol.DrainCheckError(str(error), error.failure))
         self._writer.transport.abort()

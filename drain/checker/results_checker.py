@@ -17,20 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from drain import protocol
 from drain.backlog.merge import drained, outstanding
 from drain.backlog.results import Result, ResultError, read_result, watermarks
 from drain.external.backlog import backlog_from_ledger
-from drain.protocol import (
-    Backlog,
-    BacklogRequest,
-    BacklogResponse,
-    CountedLedger,
-    DrainCheckError,
-    DrainedResponse,
-    DrainQuery,
-    RequireLedger,
-    any_ledger,
-)
 from headgate.backoff import Backoff
 from headgate.errors import StoreError
 from headgate.process.background import BackgroundService
@@ -48,7 +38,7 @@ TABLES_NOT_READ: Final = (
 @dataclass(slots=True)
 class _ShardState:
     result: Result | None = None
-    rows: tuple[Backlog, ...] = ()
+    rows: tuple[protocol.Backlog, ...] = ()
     fault: str | None = None
     """Why the last poll failed."""
     wanted_chunk: int = 0
@@ -79,7 +69,7 @@ class ResultsChecker(BackgroundService):
         on_state: Callable[[DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
         url: str = "",
-        require_ledger: RequireLedger = any_ledger,
+        require_ledger: protocol.RequireLedger = protocol.any_ledger,
     ) -> None:
         """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
         self._store = store
@@ -97,7 +87,7 @@ class ResultsChecker(BackgroundService):
         self._set_state()
         return self
 
-    async def drained(self, query: DrainQuery) -> DrainedResponse:
+    async def drained(self, query: protocol.DrainQuery) -> protocol.DrainedResponse:
         """Return which of the segments in ``query`` are drained; raises DrainCheckError if there is no result."""
         shard = self._shard_state(query.shard)
         if not shard.is_waited_for and query.at_least_chunk > shard.watermark:
@@ -108,13 +98,13 @@ class ResultsChecker(BackgroundService):
             row for row in shard.rows if (row.topic_id, row.subscription_id) == (query.topic_id, query.subscription_id)
         ]
         found = drained(rows, query.seek_generation, query.segments)
-        return DrainedResponse(id=0, drained=found, watermark=shard.watermark)
+        return protocol.DrainedResponse(id=0, drained=found, watermark=shard.watermark)
 
-    async def backlog(self, request: BacklogRequest) -> BacklogResponse:
+    async def backlog(self, request: protocol.BacklogRequest) -> protocol.BacklogResponse:
         """Return the backlog of a shard as of its newest result, without rates; raises like `drained`."""
         result = await self._newest_result(request.shard)
         queries = {query.topic_id: query for query in request.external}
-        return BacklogResponse(
+        return protocol.BacklogResponse(
             id=0,
             rows=[row for row in self._shards[request.shard].rows if row.topic_id not in queries],
             as_of_ms=result.at_ms,
@@ -128,7 +118,7 @@ class ResultsChecker(BackgroundService):
         shard = self._shard_state(number)
         await shard.polled.wait()
         if shard.result is None:
-            raise DrainCheckError(shard.fault or f"no result of shard {number} has been published yet")
+            raise protocol.DrainCheckError(shard.fault or f"no result of shard {number} has been published yet")
         return shard.result
 
     def _shard_state(self, number: int) -> _ShardState:
@@ -158,9 +148,9 @@ class ResultsChecker(BackgroundService):
             found = await watermarks(self._store, number, after=shard.watermark)
             if found:
                 result = await read_result(self._store, number, found[-1])
-                self._require_ledger(CountedLedger(result.ledger_id, self._url))
+                self._require_ledger(protocol.CountedLedger(result.ledger_id, self._url))
                 shard.result, shard.rows, newer = result, outstanding(result.rows), True
-        except (StoreError, ResultError, DrainCheckError) as error:
+        except (StoreError, ResultError, protocol.DrainCheckError) as error:
             shard.fault = str(error)
         else:
             shard.fault = None

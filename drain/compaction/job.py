@@ -41,15 +41,9 @@ from drain.spark.engines import RunError, run_errors
 from drain.spark.object_reader import object_frame
 from drain.spark.runner import SparkRunner
 from headgate.errors import HeadgateError, LedgerError, ObjectMissingError
+from headgate.ledger import compacted
 from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
-from headgate.ledger.compacted import (
-    CompactedObject,
-    Manifest,
-    compacted_folder,
-    manifest_ranges,
-    read_manifest,
-)
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
@@ -101,7 +95,7 @@ class CompactionJob:
         self._levels: dict[tuple[int, ChunkRange], int] = {}
         """Levels of the ranges that `is_due` has seen: it is called every few seconds."""
 
-    async def run(self, shard: int) -> list[Manifest]:
+    async def run(self, shard: int) -> list[compacted.Manifest]:
         """Write every range of ``shard`` that is due, and sweep; return the new manifests.
 
         Raises:
@@ -110,7 +104,7 @@ class CompactionJob:
             LedgerError: a chunk, manifest or result is damaged.
             StoreError: the store failed; the next run continues from what is stored.
         """
-        written: list[Manifest] = []
+        written: list[compacted.Manifest] = []
         while (manifest := await self.compact_next(shard)) is not None:
             written.append(manifest)
         await self.published.sweep(shard)
@@ -118,21 +112,21 @@ class CompactionJob:
 
     async def is_due(self, shard: int) -> bool:
         """Return whether a range is due if every chunk is counted; raises like `run`."""
-        ranges = ranges_to_read(await manifest_ranges(self.store, shard))
+        ranges = ranges_to_read(await compacted.manifest_ranges(self.store, shard))
         for each in ranges:
             if (shard, each) not in self._levels:
-                self._levels[shard, each] = (await read_manifest(self.store, shard, each)).level
+                self._levels[shard, each] = (await compacted.read_manifest(self.store, shard, each)).level
         known = [(each, self._levels[shard, each]) for each in ranges]
         after = compacted_through(ranges)
         newer = await Ledger(self.store, shard).numbers(after=after)
         newest = newer[-1] if newer else after
         return self._next(known, newest) is not None
 
-    async def compact_next(self, shard: int) -> Manifest | None:
+    async def compact_next(self, shard: int) -> compacted.Manifest | None:
         """Write the next range that is due and return its manifest, or None. Raises like `run`."""
         began_ms = self._now_ms()
-        ranges = ranges_to_read(await manifest_ranges(self.store, shard))
-        covering = [await read_manifest(self.store, shard, each) for each in ranges]
+        ranges = ranges_to_read(await compacted.manifest_ranges(self.store, shard))
+        covering = [await compacted.read_manifest(self.store, shard, each) for each in ranges]
         ledger = CountedLedger(await read_ledger_id(self.store, self._url) or "", self._url)
         result = await newest_of_ledger(self.store, shard, ledger)
         planned = self._next([(manifest.range, manifest.level) for manifest in covering], result.watermark)
@@ -143,7 +137,7 @@ class CompactionJob:
         if last_at_ms > began_ms - self._settings.delay_seconds * 1000:
             return None
         first, last = planned.range
-        folder = f"{compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
+        folder = f"{compacted.compacted_folder(shard)}/{first:012d}-{last:012d}-{began_ms}-{secrets.token_hex(4)}"
         facts = (
             aggregate(pa.concat_tables([await read_range_facts(self.store, source) for source in sources]))
             if sources
@@ -152,7 +146,7 @@ class CompactionJob:
         work = _CompactionWork(ledger.ledger_id, shard, planned, folder, sources, facts, existing_segments(result))
         return await self.published.publish(await self._written(work, last_at_ms), began_ms)
 
-    async def _written(self, work: _CompactionWork, last_at_ms: int) -> Manifest:
+    async def _written(self, work: _CompactionWork, last_at_ms: int) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
         shard, planned = work.shard, work.planned
         written = await self.runner.run(lambda _: self._write(work))
@@ -160,7 +154,7 @@ class CompactionJob:
         facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(written.facts, shard, *planned.range)
         await self.store.create(facts_path, facts_data)
-        return Manifest(
+        return compacted.Manifest(
             ledger_id=work.ledger_id,
             shard=shard,
             first=planned.range.first,
@@ -198,7 +192,7 @@ class CompactionJob:
         if self._folder is not None and rows:
             _make_durable(self._folder / work.folder)
         objects = (
-            CompactedObject(**{name: row[name] for name in CompactedObject.__struct_fields__})
+            compacted.CompactedObject(**{name: row[name] for name in compacted.CompactedObject.__struct_fields__})
             for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"]))
         )
         return _Written(list(objects), facts)
@@ -221,14 +215,14 @@ class _CompactionWork:
     shard: int
     planned: PlannedCompaction
     folder: str
-    sources: Sequence[Manifest]
+    sources: Sequence[compacted.Manifest]
     facts: pa.Table | None
     alive: list[tuple[int, int]]
 
     def numbers(self) -> range:
         return range(self.planned.range.first, self.planned.range.last + 1)
 
-    def source_objects(self) -> list[CompactedObject]:
+    def source_objects(self) -> list[compacted.CompactedObject]:
         """Return the objects of narrower ranges whose segments still exist."""
         alive = set(self.alive)
         return [item for source in self.sources for item in source.objects if (item.topic_id, item.segment) in alive]
@@ -236,7 +230,7 @@ class _CompactionWork:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    objects: list[CompactedObject]
+    objects: list[compacted.CompactedObject]
     """Sorted by topic, segment and offset."""
     facts: pa.Table
 
@@ -326,7 +320,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def summary_line(manifest: Manifest) -> str:
+def summary_line(manifest: compacted.Manifest) -> str:
     """Return one line about a written range, for the log."""
     records = sum(item.end_offset - item.first_offset for item in manifest.objects)
     size = sum(item.size_bytes for item in manifest.objects)

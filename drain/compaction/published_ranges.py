@@ -12,17 +12,8 @@ from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_sec
 from drain.protocol import CountedLedger
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.ledger import compacted
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import (
-    Manifest,
-    check_object,
-    compacted_folder,
-    create_manifest,
-    manifest_path,
-    manifest_ranges,
-    named_paths,
-    read_manifest,
-)
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import chunk_folder, chunk_numbers
 from headgate.storage.object_store import Store
@@ -36,7 +27,7 @@ class PublishedRanges:
         self._delete_after_seconds = delete_after_seconds
         self._now_ms = now_ms
 
-    async def publish(self, manifest: Manifest, began_ms: int) -> Manifest:
+    async def publish(self, manifest: compacted.Manifest, began_ms: int) -> compacted.Manifest:
         """Create the manifest of a run that began at ``began_ms``; return the one that counts.
 
         Raises:
@@ -47,24 +38,24 @@ class PublishedRanges:
         if reason := await self._refusal(manifest, began_ms):
             raise RunError(f"shard {shard}: chunks {manifest.range} are not compacted: {reason}")
         try:
-            await create_manifest(self._store, manifest)
+            await compacted.create_manifest(self._store, manifest)
         except ObjectExistsError:
-            stored = await read_manifest(self._store, shard, manifest.range)
+            stored = await compacted.read_manifest(self._store, shard, manifest.range)
             if stored != manifest:
                 # Another run was first, so this folder is an orphan.
                 await self._delete_folder(run_folder(manifest))
                 return stored
         if reason := await self._missing(manifest):
-            await self._store.delete(manifest_path(shard, manifest.range))
+            await self._store.delete(compacted.manifest_path(shard, manifest.range))
             raise RunError(f"shard {shard}: the manifest of chunks {manifest.range} was withdrawn: {reason}")
         return manifest
 
-    async def _missing(self, manifest: Manifest) -> str | None:
+    async def _missing(self, manifest: compacted.Manifest) -> str | None:
         """Return which object of a run's manifest does not exist; None if all do."""
-        missing = named_paths(manifest).keys() - set(await self._store.paths(run_folder(manifest)))
+        missing = compacted.named_paths(manifest).keys() - set(await self._store.paths(run_folder(manifest)))
         return f"{min(missing)} was written by the run and is missing" if missing else None
 
-    async def _refusal(self, manifest: Manifest, began_ms: int) -> str | None:
+    async def _refusal(self, manifest: compacted.Manifest, began_ms: int) -> str | None:
         """Return why a manifest cannot be published; None if it can (rules 1 to 3)."""
         if (ledger_id := await read_ledger_id(self._store, "this ledger") or "") != manifest.ledger_id:
             return (
@@ -72,7 +63,7 @@ class PublishedRanges:
             )
         return await self._missing(manifest) or refusal(
             manifest.range,
-            await manifest_ranges(self._store, manifest.shard),
+            await compacted.manifest_ranges(self._store, manifest.shard),
             age_seconds=(self._now_ms() - began_ms) / 1000,
             max_age_seconds=max_run_age_seconds(self._delete_after_seconds),
         )
@@ -89,8 +80,8 @@ class PublishedRanges:
     async def _sweep_ranges(self, shard: int) -> int:
         swept = 0
         intact: set[ChunkRange] = set()
-        for each, covering in replaced(await manifest_ranges(self._store, shard)):
-            manifests = [await read_manifest(self._store, shard, wider) for wider in covering]
+        for each, covering in replaced(await compacted.manifest_ranges(self._store, shard)):
+            manifests = [await compacted.read_manifest(self._store, shard, wider) for wider in covering]
             age_ms = self._now_ms() - max(manifest.written_at_ms for manifest in manifests)
             if age_ms < self._delete_after_seconds * 1000:
                 continue
@@ -99,45 +90,45 @@ class PublishedRanges:
                     await self._require_intact(manifest)
                     intact.add(manifest.range)
             # The manifest first: its objects are then orphans, which this or a later sweep deletes.
-            old = await read_manifest(self._store, shard, each)
-            await self._store.delete(manifest_path(shard, each))
+            old = await compacted.read_manifest(self._store, shard, each)
+            await self._store.delete(compacted.manifest_path(shard, each))
             await self._delete_folder(run_folder(old))
             swept += 1
         return swept
 
-    async def _require_intact(self, manifest: Manifest) -> None:
+    async def _require_intact(self, manifest: compacted.Manifest) -> None:
         """Raise LedgerError unless everything that the manifest names of existing segments can be read."""
         ledger = CountedLedger(manifest.ledger_id, "this ledger")
         alive = set(existing_segments(await newest_of_ledger(self._store, manifest.shard, ledger)))
-        for path, expected in named_paths(manifest, alive).items():
+        for path, expected in compacted.named_paths(manifest, alive).items():
             try:
-                check_object(await self._store.read(path), path, expected)
+                compacted.check_object(await self._store.read(path), path, expected)
             except ObjectMissingError as error:
                 raise LedgerError(
-                    f"{error}, and {manifest_path(manifest.shard, manifest.range)} names it: the ranges that it "
-                    "replaces are kept"
+                    f"{error}, and {compacted.manifest_path(manifest.shard, manifest.range)} names it: "
+                    "the ranges that it replaces are kept"
                 ) from error
 
     async def _sweep_orphans(self, shard: int) -> int:
         swept = 0
-        for name in await self._store.folders(compacted_folder(shard)):
+        for name in await self._store.folders(compacted.compacted_folder(shard)):
             match = _RUN_FOLDER.fullmatch(name)
             if match is None or self._now_ms() - int(match[3]) < ORPHAN_MAX_AGE_SECONDS * 1000:
                 continue
             try:
-                manifest = await read_manifest(self._store, shard, ChunkRange(int(match[1]), int(match[2])))
+                manifest = await compacted.read_manifest(self._store, shard, ChunkRange(int(match[1]), int(match[2])))
             except ObjectMissingError:
                 named = False
             else:
-                named = run_folder(manifest) == f"{compacted_folder(shard)}/{name}"
+                named = run_folder(manifest) == f"{compacted.compacted_folder(shard)}/{name}"
             if not named and await self._is_elsewhere(shard, ChunkRange(int(match[1]), int(match[2]))):
-                await self._delete_folder(f"{compacted_folder(shard)}/{name}")
+                await self._delete_folder(f"{compacted.compacted_folder(shard)}/{name}")
                 swept += 1
         return swept
 
     async def _is_elsewhere(self, shard: int, chunks: ChunkRange) -> bool:
         """Whether each chunk of a range exists, or belongs to a published range (rule 6)."""
-        published = await manifest_ranges(self._store, shard)
+        published = await compacted.manifest_ranges(self._store, shard)
         missing = {
             n
             for n in range(chunks.first, chunks.last + 1)
@@ -150,7 +141,7 @@ class PublishedRanges:
             await self._store.delete(path)
 
 
-def run_folder(manifest: Manifest) -> str:
+def run_folder(manifest: compacted.Manifest) -> str:
     return manifest.facts.rsplit("/", 1)[0]
 
 

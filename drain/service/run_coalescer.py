@@ -12,20 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+from drain import protocol
 from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import Count, History, Rates, TopicCount, append_count, rates, topic_count, with_rates
 from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
-from drain.protocol import (
-    Backlog,
-    BacklogKey,
-    BacklogRequest,
-    BacklogResponse,
-    CountedLedger,
-    DrainedRequest,
-    DrainedResponse,
-)
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import StoreUnavailableError
@@ -51,17 +43,17 @@ class _Topic:
 
     def __init__(self, rows: Sequence[StateRow]) -> None:
         self.rows = rows
-        self._reported: tuple[Mapping[BacklogKey, Rates], list[Backlog]] = {}, []
+        self._reported: tuple[Mapping[protocol.BacklogKey, Rates], list[protocol.Backlog]] = {}, []
 
     @cached_property
-    def backlogs(self) -> tuple[Backlog, ...]:
+    def backlogs(self) -> tuple[protocol.Backlog, ...]:
         return outstanding(self.rows)
 
     @cached_property
     def count(self) -> TopicCount:
         return topic_count(self.backlogs)
 
-    def report(self, known_rates: Mapping[BacklogKey, Rates]) -> list[Backlog]:
+    def report(self, known_rates: Mapping[protocol.BacklogKey, Rates]) -> list[protocol.Backlog]:
         """Return the backlogs with their rates: those of the last report if the rates are the same."""
         rates_before, rows = self._reported
         if rates_before != known_rates or not rows:
@@ -80,7 +72,7 @@ def least_new_chunks(shards: int) -> int:
     return max(1, min(EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL // shards))
 
 
-def is_counted(request: BacklogRequest, known: Result) -> bool:
+def is_counted(request: protocol.BacklogRequest, known: Result) -> bool:
     """Return whether ``known`` includes just the chunks that exist according to ``request``. Pure.
 
     A result that includes more, or whose last chunk has another time, is of another history, or another leader has
@@ -129,25 +121,27 @@ class RunCoalescer(BackgroundService):
         assert self._task is not None, "not opened"
         return self._task
 
-    async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
+    async def reply(
+        self, request: protocol.DrainedRequest | protocol.BacklogRequest
+    ) -> protocol.DrainedResponse | protocol.BacklogResponse:
         """Return the reply to ``request``: from a run that began after this call, or from a count of the same chunks.
 
         Raises:
             HeadgateError: the shard, or a table, was not counted.
             MustRestartError: this process is of no use any more.
         """
-        if isinstance(request, DrainedRequest):
+        if isinstance(request, protocol.DrainedRequest):
             return await self._drained(request)
         known = self.results.get(request.shard)
         if known is not None and is_counted(request, known):
-            result, ledger = known, CountedLedger(known.ledger_id, self._chunks.url)
+            result, ledger = known, protocol.CountedLedger(known.ledger_id, self._chunks.url)
         else:
             result, ledger = await self._counted(request.shard)
         # The leader, or a listing that began after the request arrived, has found nothing newer, so the result holds
         # for the time of the request too.
         as_of_ms = max(result.at_ms, request.now_ms)
         external = {query.topic_id: query for query in request.external}
-        return BacklogResponse(
+        return protocol.BacklogResponse(
             id=request.id,
             rows=[row for row in self._rows(result, as_of_ms) if row.topic_id not in external],
             as_of_ms=as_of_ms,
@@ -156,16 +150,16 @@ class RunCoalescer(BackgroundService):
             ledger=ledger,
         )
 
-    def _rows(self, result: Result, as_of_ms: int) -> list[Backlog]:
+    def _rows(self, result: Result, as_of_ms: int) -> list[protocol.Backlog]:
         topics = self._index(result)
         count = Count(as_of_ms, {topic_id: topic.count for topic_id, topic in topics.items()})
         history = self._count_history[result.shard] = append_count(self._count_history.get(result.shard, ()), count)
         return [row for topic_id, topic in topics.items() for row in topic.report(rates(history, topic_id))]
 
-    async def _drained(self, request: DrainedRequest) -> DrainedResponse:
+    async def _drained(self, request: protocol.DrainedRequest) -> protocol.DrainedResponse:
         query = request.query
         result, ledger = await self._counted(query.shard)
-        backlogs: Iterable[Backlog]
+        backlogs: Iterable[protocol.Backlog]
         if self._external.needs_tables(query):
             backlogs = await self._external.rows(query, result)
         else:
@@ -173,7 +167,7 @@ class RunCoalescer(BackgroundService):
             counted = () if topic is None else topic.backlogs
             backlogs = [each for each in counted if each.subscription_id == query.subscription_id]
         segments = drained(backlogs, query.seek_generation, query.segments)
-        return DrainedResponse(
+        return protocol.DrainedResponse(
             id=request.id,
             drained=segments,
             from_tables=self._external.has_acknowledgements(query),
@@ -181,7 +175,7 @@ class RunCoalescer(BackgroundService):
             ledger=ledger,
         )
 
-    async def _counted(self, shard: int) -> tuple[Result, CountedLedger]:
+    async def _counted(self, shard: int) -> tuple[Result, protocol.CountedLedger]:
         """Return the result of ``shard``, counted now, and the ledger; raises RunError or MustRestartError."""
         self._pending_shards.add(shard)
         if self._next_run is None:

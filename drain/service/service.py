@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
+from drain import protocol
 from drain.backlog.counting import count_chunks
 from drain.backlog.job import BacklogJob
 from drain.command_line import add_spark_options, seconds
@@ -29,19 +30,6 @@ from drain.compaction.job import CompactionJob, add_compaction_options, parsed_s
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.count import TableCounter
 from drain.external.topics import ExternalTopicCounter
-from drain.protocol import (
-    MAX_OPEN_REQUESTS,
-    VERSION,
-    AnyRequest,
-    AnyResponse,
-    BacklogRequest,
-    CountedLedger,
-    FailureResponse,
-    Ping,
-    Pong,
-    decode_request,
-    encode_reply,
-)
 from drain.service.listener import DrainListener
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
@@ -73,7 +61,7 @@ class DrainServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection. At MAX_OPEN_REQUESTS, reading pauses until one completes."""
-        slots = asyncio.Semaphore(MAX_OPEN_REQUESTS)
+        slots = asyncio.Semaphore(protocol.MAX_OPEN_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 while line := await reader.readline():
@@ -88,34 +76,35 @@ class DrainServer:
 
     async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         try:
-            request = decode_request(line)
+            request = protocol.decode_request(line)
         except msgspec.DecodeError as error:
-            reply: AnyResponse = FailureResponse(id=0, error=f"not a valid request: {error}")
+            reply: protocol.AnyResponse = protocol.FailureResponse(id=0, error=f"not a valid request: {error}")
         else:
             reply = await self._reply(request)
         # One write per line, so that the lines of concurrent tasks cannot interleave.
-        writer.write(encode_reply(msgspec.structs.replace(reply, lost_log_lines=take_lost_lines())))
+        writer.write(protocol.encode_reply(msgspec.structs.replace(reply, lost_log_lines=take_lost_lines())))
         await writer.drain()
 
-    async def _reply(self, request: AnyRequest) -> AnyResponse:
-        if request.version != VERSION:
-            return FailureResponse(
-                id=request.id, error=f"the request has protocol version {request.version}, this process {VERSION}"
+    async def _reply(self, request: protocol.AnyRequest) -> protocol.AnyResponse:
+        if request.version != protocol.VERSION:
+            return protocol.FailureResponse(
+                id=request.id,
+                error=f"the request has protocol version {request.version}, this process {protocol.VERSION}",
             )
         try:
-            if isinstance(request, Ping):
+            if isinstance(request, protocol.Ping):
                 await self._runner.ping()
                 ledger = await self._ledger() if request.name_ledger else None
-                return Pong(id=request.id, runs=self._coalescer.runs, ledger=ledger)
+                return protocol.Pong(id=request.id, runs=self._coalescer.runs, ledger=ledger)
             return await self._coalescer.reply(request)
         except MustRestartError as error:
             if not self.must_restart.done():
                 self.must_restart.set_result(str(error))
-            return FailureResponse(id=request.id, error=str(error))
+            return protocol.FailureResponse(id=request.id, error=str(error))
         except HeadgateError as error:
-            return FailureResponse(id=request.id, error=str(error))
+            return protocol.FailureResponse(id=request.id, error=str(error))
 
-    async def _ledger(self) -> CountedLedger | None:
+    async def _ledger(self) -> protocol.CountedLedger | None:
         """Return what this process counts; None while the store is unreachable, which is no fault of this process."""
         try:
             return await self._chunks.identify()
@@ -160,7 +149,7 @@ async def _run_compaction(
     schedule = CompactionScheduler(
         compaction_job,
         shards=chunks.shards,
-        count=lambda shard: coalescer.reply(BacklogRequest(shard=shard)),
+        count=lambda shard: coalescer.reply(protocol.BacklogRequest(shard=shard)),
         results=coalescer.results,
         rng=random.Random(),  # noqa: S311 - jitter
         check_interval_seconds=min(CHECK_INTERVAL_SECONDS, max(1.0, settings.delay_seconds)),

@@ -20,18 +20,9 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreError,
 )
-from headgate.ledger import chunk
+from headgate.ledger import chunk, paths
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
-from headgate.ledger.paths import (
-    CHUNKS_FOLDER,
-    chunk_folder,
-    chunk_name,
-    chunk_number,
-    chunk_numbers,
-    snapshot_folder,
-    snapshot_number,
-)
 from headgate.storage.object_store import Store
 
 T = TypeVar("T")
@@ -57,7 +48,7 @@ async def if_exists(read: Callable[[int], Awaitable[T]], number: int) -> T | Non
 
 async def shard_folders(store: Store) -> list[int]:
     """Return the shards of which the store has chunks, rising; raises StoreUnavailableError."""
-    names = await store.folders(CHUNKS_FOLDER)
+    names = await store.folders(paths.CHUNKS_FOLDER)
     numbers = [name.removeprefix("shard=") for name in names if name.startswith("shard=")]
     return sorted(int(number) for number in numbers if number.isascii() and number.isdecimal())
 
@@ -69,7 +60,7 @@ class Ledger:
         """``on_foreign`` gets the names of all foreign objects when a listing shows that they changed."""
         self.store = store
         self.shard = shard
-        self._folder = chunk_folder(shard)
+        self._folder = paths.chunk_folder(shard)
         self._on_foreign = on_foreign
         self._foreign: set[str] = set()
 
@@ -104,7 +95,7 @@ class Ledger:
 
     async def make_durable(self) -> None:
         """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""
-        await self.store.make_durable(chunk_folder(self.shard))
+        await self.store.make_durable(paths.chunk_folder(self.shard))
 
     async def exists(self, number: int) -> bool:
         """Return whether an object has the name of chunk ``number``; raises StoreUnavailableError."""
@@ -123,7 +114,7 @@ class Ledger:
         StoreUnavailableError.
         """
         snapshot, numbers = await self.end()
-        folder = chunk_folder(self.shard)
+        folder = paths.chunk_folder(self.shard)
         if not numbers and snapshot:
             raise LedgerError(f"{folder}: chunk {snapshot} is missing, and a snapshot includes it; the end is lost")
         first = run_start(numbers) if numbers else 1
@@ -154,19 +145,19 @@ class Ledger:
         return (await self.header(later[0])).previous_term_id if later else None
 
     async def numbers(self, after: int = 0) -> list[int]:
-        names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
+        names = await self.store.names(paths.chunk_folder(self.shard), after=paths.chunk_name(after))
         numbers: list[int] = []
         for begin in range(0, len(names), NAMES_PER_TURN):
             if begin:
                 await asyncio.sleep(0)
-            numbers += chunk_numbers(names[begin : begin + NAMES_PER_TURN])
+            numbers += paths.chunk_numbers(names[begin : begin + NAMES_PER_TURN])
         if len(numbers) < len(names) or self._foreign:
-            self._report_foreign({name for name in names if chunk_number(name) is None}, complete=not after)
+            self._report_foreign({name for name in names if paths.chunk_number(name) is None}, complete=not after)
         return numbers
 
     async def snapshots(self) -> list[int]:
-        names = await self.store.names(snapshot_folder(self.shard))
-        return [number for name in names if (number := snapshot_number(name)) is not None]
+        names = await self.store.names(paths.snapshot_folder(self.shard))
+        return [number for name in names if (number := paths.snapshot_number(name)) is not None]
 
     async def delete(self, number: int) -> None:
         await self.store.delete(self._path(number))
@@ -185,7 +176,7 @@ class Ledger:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:
-        return f"{self._folder}/{chunk_name(number)}"
+        return f"{self._folder}/{paths.chunk_name(number)}"
 
     def _report_foreign(self, listed: set[str], *, complete: bool) -> None:
         """Remember the names of foreign objects. A listing that is not complete may not show those found before."""

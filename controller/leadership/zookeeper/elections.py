@@ -35,24 +35,8 @@ import structlog
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.states import KazooState
 
-from controller.leadership.election import (
-    Connected,
-    ElectionClientError,
-    EventHandler,
-    HolderChanged,
-    LockEvent,
-    Lost,
-    Suspended,
-)
-from controller.leadership.policy.queue_order import (
-    QueueOrder,
-    SeenQueue,
-    in_order,
-    instance_of,
-    passing_over,
-    queue_nodes,
-    read_order,
-)
+from controller.leadership import election
+from controller.leadership.policy import queue_order
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import FAILURES, ZooKeeperConnection, ZooKeeperCredentials
 from controller.leadership.zookeeper.contact import ZooKeeperContact
@@ -85,7 +69,7 @@ class ZooKeeperElections:
         root: str,
         instance: str,
         session_timeout_seconds: float,
-        on_event: EventHandler,
+        on_event: election.EventHandler,
         credentials: ZooKeeperCredentials | None = None,
     ) -> None:
         """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
@@ -93,7 +77,7 @@ class ZooKeeperElections:
         self._instance = instance
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[ElectionClientError] = self._loop.create_future()
+        self._failure: asyncio.Future[election.ElectionClientError] = self._loop.create_future()
         self._connection = ZooKeeperConnection(
             hosts,
             session_timeout_seconds=session_timeout_seconds,
@@ -126,7 +110,7 @@ class ZooKeeperElections:
     def withdraw(self, shard: int) -> None:
         self._leave(shard, None)
 
-    def queue(self, shard: int) -> SeenQueue | None:
+    def queue(self, shard: int) -> queue_order.SeenQueue | None:
         contender = self._contenders.get(shard)
         return None if contender is None else contender.seen
 
@@ -154,7 +138,7 @@ class ZooKeeperElections:
     def pass_on(self, shard: int, *, fixed: bool = False) -> None:
         contender = self._contenders.get(shard)
         if contender is not None and contender.successor:
-            order = QueueOrder(first=contender.successor, fixed=fixed)
+            order = queue_order.QueueOrder(first=contender.successor, fixed=fixed)
             self._leave(shard, Grant(order, contender.version, self._contact.session))
         else:
             self._leave(shard, None)
@@ -215,11 +199,11 @@ class ZooKeeperElections:
             self._contact.exists.set()
             self._log.info("zookeeper.connected")
             self._contact.set_problem(_CONNECTING, None)
-            self._on_event(Connected())
+            self._on_event(election.Connected())
         elif state == KazooState.SUSPENDED:
             self._contact.exists.clear()
             self._log.warning("zookeeper.suspended")
-            self._on_event(Suspended())
+            self._on_event(election.Suspended())
         else:
             self._contact.exists.clear()
             self._contact.session += 1
@@ -227,14 +211,16 @@ class ZooKeeperElections:
             self._log.warning("zookeeper.session_expired")
             for _, contender in sorted(self._contenders.items()):
                 self._set_acquired(contender, first=False)
-            self._on_event(Lost())
+            self._on_event(election.Lost())
 
     def _fail(self, reason: str, error: BaseException | None) -> None:
         if self._contact.closing or self._failure.done():
             return
         self._log.error("zookeeper.client_ended", exc_info=error)
         self._failure.set_result(
-            ElectionClientError(f"the ZooKeeper client has ended and must be restarted with this process: {reason}")
+            election.ElectionClientError(
+                f"the ZooKeeper client has ended and must be restarted with this process: {reason}"
+            )
         )
 
     async def _warn_if_slow(self) -> None:
@@ -276,19 +262,19 @@ class ZooKeeperElections:
         await self._nodes.ensure(folder)
         # Before the queue: a change after this wakes the contender.
         data, folder_stat = await self._connection.call("get", folder, watch=contender.watcher)
-        order = read_order(data)
+        order = queue_order.read_order(data)
         if contender.joined and order.first == contender.node and self._contact.exists.is_set():
             # Passed on. The shard has no leader until this is known, so it is reported before the rest is read.
             self._set_holder(contender, self._instance)
             self._set_acquired(contender, first=True)
-        queue = in_order(await self._contenders_in(contender), order)
+        queue = queue_order.in_order(await self._contenders_in(contender), order)
         mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             if contender.joined:
                 self._log.warning("contender.queue_node_lost", shard=shard)
             self._set_acquired(contender, first=False)
             await self._connection.call("create", f"{folder}/{contender.prefix}", b"", ephemeral=True, sequence=True)
-            queue = in_order(await self._contenders_in(contender), order)
+            queue = queue_order.in_order(await self._contenders_in(contender), order)
             mine = next((name for name in queue if name.startswith(contender.prefix)), None)
         if mine is None:
             raise ConnectionLoss("the queue node that was just created is missing")
@@ -306,9 +292,9 @@ class ZooKeeperElections:
             return
         if rank == 0:
             order = await self._succession.arrange(contender, mine, queue, order, folder_stat.version)
-            queue = in_order(queue, order)
-        instances = [instance_of(name) for name in queue]
-        contender.seen = SeenQueue(
+            queue = queue_order.in_order(queue, order)
+        instances = [queue_order.instance_of(name) for name in queue]
+        contender.seen = queue_order.SeenQueue(
             instances[0],
             frozenset(instances[1:]),
             fixed=order.fixed and queue[0] == order.first,
@@ -327,16 +313,16 @@ class ZooKeeperElections:
     def _set_acquired(self, contender: Contender, *, first: bool) -> None:
         if first != contender.acquired:
             contender.acquired = first
-            self._on_event(LockEvent(contender.shard, Event.LOCK_ACQUIRED if first else Event.LOCK_LOST))
+            self._on_event(election.LockEvent(contender.shard, Event.LOCK_ACQUIRED if first else Event.LOCK_LOST))
 
     def _set_holder(self, contender: Contender, instance: str) -> None:
         if contender.holder != instance:
             contender.holder = instance
-            self._on_event(HolderChanged(contender.shard, instance))
+            self._on_event(election.HolderChanged(contender.shard, instance))
 
     async def _contenders_in(self, contender: Contender) -> list[str]:
         """Return the queue nodes of daemons. Another one at the front would leave the shard without a leader."""
-        queue = queue_nodes(await self._connection.children(contender.folder))
+        queue = queue_order.queue_nodes(await self._connection.children(contender.folder))
         known = contender.owned
         owned = contender.owned = {name: known[name] for name in queue if name in known}
         for name in queue:
@@ -353,7 +339,7 @@ class ZooKeeperElections:
     async def _pass_over(self, contender: Contender, instance: str) -> None:
         with suppress(*FAILURES):
             data, stat = await self._connection.call("get", contender.folder)
-            queue = in_order(await self._contenders_in(contender), read_order(data))
-            if (changed := passing_over(queue, instance)) is not None:
+            queue = queue_order.in_order(await self._contenders_in(contender), queue_order.read_order(data))
+            if (changed := queue_order.passing_over(queue, instance)) is not None:
                 data = msgspec.json.encode(changed)
                 await self._connection.call("set", contender.folder, data, version=stat.version)

@@ -11,13 +11,7 @@ import click
 from headgate.cli.arguments import ask_first, of_subscription, require_consent, yes_option
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.subscriptions.position_file import (
-    MAX_FILE_BYTES,
-    PositionFileError,
-    decode_positions,
-    positions_to_restore,
-    saved_positions,
-)
+from headgate.cli.subscriptions import position_file
 from headgate.cli.terminal.output import print_json, print_table
 from headgate.errors import HeadgateError
 from headgate.model.identifiers import Offset, SegmentId
@@ -153,8 +147,8 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     """
     described, subscription = context.ask(lambda admin: _described(admin, topic, name))
     try:
-        print_json(saved_positions(described, subscription, time.time_ns() // 1_000_000))
-    except PositionFileError as error:
+        print_json(position_file.saved_positions(described, subscription, time.time_ns() // 1_000_000))
+    except position_file.PositionFileError as error:
         raise HeadgateError(str(error)) from None
 
 
@@ -180,9 +174,9 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_
     """
     require_consent(context, yes=yes, dry_run=dry_run)
     try:
-        saved = decode_positions(file.read(MAX_FILE_BYTES + 1))
+        saved = position_file.decode_positions(file.read(position_file.MAX_FILE_BYTES + 1))
         described, subscription = context.ask(lambda admin: _described(admin, topic, name))
-        positions = positions_to_restore(saved, described, subscription)
-    except PositionFileError as error:
+        positions = position_file.positions_to_restore(saved, described, subscription)
+    except position_file.PositionFileError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
     move_subscription(context, topic, name, {"positions": positions}, dry_run=dry_run, yes=yes)
