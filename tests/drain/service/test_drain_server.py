@@ -6,24 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from drain import protocol
 from drain.checker.checker import SparkDrainChecker
-from drain.protocol import (
-    MAX_LINE_BYTES,
-    BacklogRequest,
-    BacklogResponse,
-    DrainCheckError,
-    DrainedRequest,
-    DrainedResponse,
-    DrainQuery,
-    decode_response,
-    encode_line,
-)
 from drain.service.listener import DrainListener
 from drain.service.service import DrainServer
 from headgate.log.lossy_output import lose_lines, take_lost_lines
 from tests.drain.test_protocol import ROW
 
-MANY = 1 + MAX_LINE_BYTES // len(msgspec.json.encode(ROW))
+MANY = 1 + protocol.MAX_LINE_BYTES // len(msgspec.json.encode(ROW))
 """Backlogs that do not fit into a line."""
 
 
@@ -33,10 +23,14 @@ class Coalescer:
     def __init__(self, rows: int) -> None:
         self.rows = [ROW] * rows
 
-    async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
-        if isinstance(request, DrainedRequest):
-            return DrainedResponse(id=request.id, drained=dict.fromkeys(request.query.segments, 6), watermark=9)
-        return BacklogResponse(id=request.id, rows=self.rows, watermark=9, as_of_ms=1)
+    async def reply(
+        self, request: protocol.DrainedRequest | protocol.BacklogRequest
+    ) -> protocol.DrainedResponse | protocol.BacklogResponse:
+        if isinstance(request, protocol.DrainedRequest):
+            return protocol.DrainedResponse(
+                id=request.id, drained=dict.fromkeys(request.query.segments, 6), watermark=9
+            )
+        return protocol.BacklogResponse(id=request.id, rows=self.rows, watermark=9, as_of_ms=1)
 
 
 @pytest.mark.parametrize(("rows", "is_reported"), [(3, True), (MANY, False)])
@@ -51,11 +45,11 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
         SparkDrainChecker(str(address), on_state=lambda state, _: states.append(state)) as checker,
     ):
         if is_reported:
-            assert len((await checker.backlog(BacklogRequest(shard=3, now_ms=7))).rows) == rows
+            assert len((await checker.backlog(protocol.BacklogRequest(shard=3, now_ms=7))).rows) == rows
         else:
-            with pytest.raises(DrainCheckError, match=f"{rows} backlogs are too many to report"):
-                await checker.backlog(BacklogRequest(shard=3, now_ms=7))
-        drained = await checker.drained(DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
+            with pytest.raises(protocol.DrainCheckError, match=f"{rows} backlogs are too many to report"):
+                await checker.backlog(protocol.BacklogRequest(shard=3, now_ms=7))
+        drained = await checker.drained(protocol.DrainQuery(3, 1, 2, 0, frozenset({4}), 9))
 
     assert (drained.drained, states) == ({4: 6}, ["ready"])
 
@@ -69,7 +63,7 @@ async def test_the_lines_that_its_log_has_lost_are_reported_once(tmp_path: Path)
         lost = []
         lose_lines(3)
         for _ in range(2):
-            writer.write(encode_line(BacklogRequest(id=1, shard=3)))
-            lost.append(decode_response(await reader.readline()).lost_log_lines)
+            writer.write(protocol.encode_line(protocol.BacklogRequest(id=1, shard=3)))
+            lost.append(protocol.decode_response(await reader.readline()).lost_log_lines)
         writer.close()
     assert [3, 0] == lost

@@ -4,24 +4,13 @@ import math
 
 import pytest
 
-from shard.access.quotas import (
-    BURST_SECONDS,
-    DEFAULT_LIMITS,
-    MAX_DELAY_SECONDS,
-    MAX_REFUSALS_PER_SECOND,
-    QUOTAS,
-    UNLIMITED,
-    Limits,
-    Spending,
-    exceeded_text,
-    limits_of_user,
-)
+from shard.access import quotas
 
-TEN = Limits(requests_per_second=10, bytes_per_second=1000)
+TEN = quotas.Limits(requests_per_second=10, bytes_per_second=1000)
 
 
-def spent(requests: int, size_bytes: int = 1, limits: Limits = TEN, now: float = 100.0) -> Spending:
-    spending = Spending()
+def spent(requests: int, size_bytes: int = 1, limits: quotas.Limits = TEN, now: float = 100.0) -> quotas.Spending:
+    spending = quotas.Spending()
     for _ in range(requests):
         spending = spending.request(size_bytes, limits, now)
     return spending
@@ -41,13 +30,13 @@ def spent(requests: int, size_bytes: int = 1, limits: Limits = TEN, now: float =
 def test_a_users_own_limit_comes_before_its_most_generous_role_and_that_before_the_default(
     of_roles: list, own: dict, topics: float
 ) -> None:
-    assert topics == limits_of_user(DEFAULT_LIMITS, of_roles, own).topics
+    assert topics == quotas.limits_of_user(quotas.DEFAULT_LIMITS, of_roles, own).topics
 
 
 def test_every_quota_has_a_limit() -> None:
-    assert all(DEFAULT_LIMITS.of(quota) > 0 for quota in QUOTAS)
-    assert {math.inf} == {UNLIMITED.of(quota) for quota in QUOTAS}
-    assert str(DEFAULT_LIMITS.changed({"topics": math.inf})).startswith("topics unlimited, segments 10000, ")
+    assert all(quotas.DEFAULT_LIMITS.of(quota) > 0 for quota in quotas.QUOTAS)
+    assert {math.inf} == {quotas.UNLIMITED.of(quota) for quota in quotas.QUOTAS}
+    assert str(quotas.DEFAULT_LIMITS.changed({"topics": math.inf})).startswith("topics unlimited, segments 10000, ")
 
 
 def test_a_burst_is_not_delayed() -> None:
@@ -74,7 +63,7 @@ def test_the_longest_debt_decides() -> None:
 
 
 def test_a_request_is_refused_beyond_the_longest_delay_and_accepted_again_later() -> None:
-    most = int((BURST_SECONDS + MAX_DELAY_SECONDS) * 10)
+    most = int((quotas.BURST_SECONDS + quotas.MAX_DELAY_SECONDS) * 10)
 
     assert spent(most).exceeded(100.0) is None
     assert spent(most + 1).exceeded(100.0) is not None
@@ -89,16 +78,16 @@ def test_a_request_larger_than_a_burst_is_accepted_too() -> None:
 
 
 def test_an_unlimited_rate_costs_nothing() -> None:
-    assert spent(1000, size_bytes=10**9, limits=UNLIMITED).debt_seconds(100.0) <= -BURST_SECONDS
+    assert spent(1000, size_bytes=10**9, limits=quotas.UNLIMITED).debt_seconds(100.0) <= -quotas.BURST_SECONDS
 
 
 def test_so_many_refusals_are_answered() -> None:
-    spending, answered = Spending(), 0
-    for _ in range(2 * int(MAX_REFUSALS_PER_SECOND)):
+    spending, answered = quotas.Spending(), 0
+    for _ in range(2 * int(quotas.MAX_REFUSALS_PER_SECOND)):
         if spending.may_answer_refusal(100.0):
             spending, answered = spending.refusal(100.0), answered + 1
 
-    assert answered == pytest.approx(MAX_REFUSALS_PER_SECOND, abs=1)
+    assert answered == pytest.approx(quotas.MAX_REFUSALS_PER_SECOND, abs=1)
     assert not spending.may_answer_refusal(100.0)
     assert spending.may_answer_refusal(100.1)
 
@@ -113,11 +102,11 @@ def test_a_refusal_adds_nothing_to_the_debt() -> None:
 
 
 def test_the_text_says_what_is_exceeded_and_what_to_do() -> None:
-    assert exceeded_text("shop", "topics", 5, 5) == (
+    assert quotas.exceeded_text("shop", "topics", 5, 5) == (
         "user shop has 5 topics on this shard, and its quota topics is 5: delete some, or raise the quota in the access "
         "file"
     )
-    assert exceeded_text("shop", "requests_per_second", 5) == (
+    assert quotas.exceeded_text("shop", "requests_per_second", 5) == (
         "user shop exceeds its quota requests_per_second of 5 on this daemon: send less, or raise the quota in the "
         "access file"
     )

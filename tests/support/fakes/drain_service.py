@@ -4,19 +4,7 @@ import asyncio
 
 import msgspec
 
-from drain.protocol import (
-    BacklogRequest,
-    BacklogResponse,
-    CountedLedger,
-    DrainedRequest,
-    DrainedResponse,
-    ExternalBacklogResponse,
-    FailureResponse,
-    Ping,
-    Pong,
-    decode_request,
-    encode_line,
-)
+from drain import protocol
 
 
 class FakeDrainService:
@@ -29,7 +17,7 @@ class FakeDrainService:
         self.watermark: int | None = 100
         """The last counted chunk; None: the one that a request needs."""
         self.error: str | None = None
-        self.ledger = CountedLedger("a" * 32, "file:///ledger")
+        self.ledger = protocol.CountedLedger("a" * 32, "file:///ledger")
         self.lost_log_lines = 0
         """The next answer reports them."""
         self.requests: list[object] = []
@@ -51,7 +39,7 @@ class FakeDrainService:
         self._writers.append(writer)
         try:
             while line := await reader.readline():
-                request = decode_request(line)
+                request = protocol.decode_request(line)
                 self.requests.append(request)
                 self.arrived.set()
                 await self.may_answer.wait()
@@ -64,7 +52,9 @@ class FakeDrainService:
                         break
                 else:
                     lost, self.lost_log_lines = self.lost_log_lines, 0
-                    writer.write(encode_line(msgspec.structs.replace(self._reply(request), lost_log_lines=lost)))
+                    writer.write(
+                        protocol.encode_line(msgspec.structs.replace(self._reply(request), lost_log_lines=lost))
+                    )
                 await writer.drain()
         except ConnectionError:
             pass
@@ -75,17 +65,19 @@ class FakeDrainService:
                 self._idle.set()
 
     def _reply(self, request):
-        if self.error is not None and not isinstance(request, Ping):
-            return FailureResponse(id=request.id, error=self.error)
-        if isinstance(request, BacklogRequest):
-            external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogResponse(id=request.id, external=external, ledger=self.ledger)
-        if isinstance(request, Ping):
-            return Pong(id=request.id, runs=0, ledger=self.ledger)
-        assert isinstance(request, DrainedRequest)
+        if self.error is not None and not isinstance(request, protocol.Ping):
+            return protocol.FailureResponse(id=request.id, error=self.error)
+        if isinstance(request, protocol.BacklogRequest):
+            external = [
+                protocol.ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external
+            ]
+            return protocol.BacklogResponse(id=request.id, external=external, ledger=self.ledger)
+        if isinstance(request, protocol.Ping):
+            return protocol.Pong(id=request.id, runs=0, ledger=self.ledger)
+        assert isinstance(request, protocol.DrainedRequest)
         drained = {each: self.ends.get(each, 4) for each in request.query.segments & self.drained}
         watermark = request.query.at_least_chunk if self.watermark is None else self.watermark
-        return DrainedResponse(id=request.id, drained=drained, watermark=watermark, ledger=self.ledger)
+        return protocol.DrainedResponse(id=request.id, drained=drained, watermark=watermark, ledger=self.ledger)
 
     async def hang_up(self) -> None:
         """End all connections."""

@@ -18,17 +18,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
-from controller.leadership.election import (
-    Connected,
-    ElectionClientError,
-    ElectionsUnreachableError,
-    EventHandler,
-    HolderChanged,
-    LockEvent,
-    Lost,
-    Refused,
-    Suspended,
-)
+from controller.leadership import election
 from controller.leadership.policy.instance_record import MaintenanceRecord
 from controller.leadership.policy.queue_order import SeenQueue
 from controller.leadership.policy.transitions import Event
@@ -57,7 +47,7 @@ class FakeZooKeeper:
         self._partitioned: set[str] = set()
         self._every_client: list[FakeElections] = []
 
-    def elections(self, instance: str, on_event: EventHandler, user: str | None = None) -> FakeElections:
+    def elections(self, instance: str, on_event: election.EventHandler, user: str | None = None) -> FakeElections:
         """Return a client, not yet entered."""
         client = FakeElections(self, instance, on_event, user)
         self._every_client.append(client)
@@ -95,7 +85,7 @@ class FakeZooKeeper:
         """End a client as a bug in its library does: it never connects again."""
         client = self._clients[instance]
         self.partition(instance)
-        client.failure.set_result(ElectionClientError("the client has ended"))
+        client.failure.set_result(election.ElectionClientError("the client has ended"))
 
     def partition(self, instance: str) -> None:
         """End a client's contact; its session expires unless `heal` comes in time."""
@@ -179,18 +169,20 @@ class FakeZooKeeper:
 class FakeElections:
     """`controller.leadership.election.Elections` on a FakeZooKeeper."""
 
-    def __init__(self, service: FakeZooKeeper, instance: str, on_event: EventHandler, user: str | None) -> None:
+    def __init__(
+        self, service: FakeZooKeeper, instance: str, on_event: election.EventHandler, user: str | None
+    ) -> None:
         self.instance = instance
         self.user = user
         self.clock_rate = 1.0
         """How fast the clock of its machine runs, by which it notices a dead connection."""
-        self._refused: Refused | None = None
+        self._refused: election.Refused | None = None
         self._allowed = asyncio.Event()
         self.session: Session | None = None
         self._service = service
         self._on_event = on_event
         self.open = False
-        self.failure: asyncio.Future[ElectionClientError] = asyncio.get_running_loop().create_future()
+        self.failure: asyncio.Future[election.ElectionClientError] = asyncio.get_running_loop().create_future()
         self._in_contact = asyncio.Event()
         self._wanted: set[int] = set()
         self._leaving: set[int] = set()
@@ -287,7 +279,7 @@ class FakeElections:
     async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
         """See `Registry.set_maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
-            raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
+            raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         records = self._service.service_state.maintenance
         records[name] = records.get(name, MaintenanceRecord()).after(token, on=on) or records[name]
 
@@ -312,7 +304,7 @@ class FakeElections:
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """See `Registry.change_config`."""
         if (config := await self.config()) is None:
-            raise ElectionsUnreachableError("ZooKeeper did not store it; try again")
+            raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         self._service.service_state.config = change(config) or config
 
     async def claim_ledger(self, ledger_id: str) -> str:
@@ -353,7 +345,7 @@ class FakeElections:
             self.session = Session(self, self.user)
         if not self._in_contact.is_set():
             self._in_contact.set()
-            self._on_event(Connected())
+            self._on_event(election.Connected())
         self.reconcile()
 
     def on_session_expired(self) -> None:
@@ -363,10 +355,10 @@ class FakeElections:
         self.session = None
         self._in_contact.clear()
         for shard in sorted(self._first):
-            self._on_event(LockEvent(shard, Event.LOCK_LOST))
+            self._on_event(election.LockEvent(shard, Event.LOCK_LOST))
         self._first.clear()
         self._grants.clear()
-        self._on_event(Lost())
+        self._on_event(election.Lost())
         self._service.later(self.connect)
 
     def suspend_later(self, seconds: float) -> None:
@@ -400,16 +392,16 @@ class FakeElections:
         if session not in queue:
             if shard in self._first:
                 self._first.discard(shard)
-                self._on_event(LockEvent(shard, Event.LOCK_LOST))
+                self._on_event(election.LockEvent(shard, Event.LOCK_LOST))
             queue.append(session)
             self._service.changed()
         queue = self._service.own_queue(shard)
         if shard in self._first and queue[0] is not session:
             self._first.discard(shard)
-            self._on_event(LockEvent(shard, Event.LOCK_LOST))
+            self._on_event(election.LockEvent(shard, Event.LOCK_LOST))
         if self._in_contact.is_set() and self._holders.get(shard) != (holder := queue[0].owner.instance):
             self._holders[shard] = holder
-            self._on_event(HolderChanged(shard, holder))
+            self._on_event(election.HolderChanged(shard, holder))
         names = [each.owner.instance for each in queue]
         if shard in self._keeps and queue[0] is session and shard not in self._wanted_successors:
             self._keeps.discard(shard)
@@ -420,7 +412,7 @@ class FakeElections:
         self._seen[shard] = SeenQueue(names[0], frozenset(names[1:]), fixed, next="".join(names[1:2]))
         if queue[0] is session and shard not in self._first and self._in_contact.is_set():
             self._first.add(shard)
-            self._on_event(LockEvent(shard, Event.LOCK_ACQUIRED))
+            self._on_event(election.LockEvent(shard, Event.LOCK_ACQUIRED))
         if queue[0] is session:
             self._place_next(shard, queue)
             self._nominate(shard, queue, session)
@@ -463,7 +455,7 @@ class FakeElections:
             left = nomination.successor not in queue
             if left or nomination.confirmed:
                 del self._nominations[shard]
-                self._on_event(LockEvent(shard, Event.SUCCESSOR_LEFT if left else Event.SUCCESSOR_READY))
+                self._on_event(election.LockEvent(shard, Event.SUCCESSOR_LEFT if left else Event.SUCCESSOR_READY))
 
     def _be_nominated(self, shard: int, session: Session) -> None:
         nomination = self._service.service_state.nominations.get(shard)
@@ -472,7 +464,7 @@ class FakeElections:
         if self._nominated.get(shard) is not nomination:
             self._nominated[shard] = nomination
             self._confirming.discard(shard)
-            self._on_event(LockEvent(shard, Event.NOMINATED))
+            self._on_event(election.LockEvent(shard, Event.NOMINATED))
         elif shard in self._confirming:
             self._confirming.discard(shard)
             nomination.confirmed = True
@@ -495,10 +487,12 @@ class FakeElections:
         if state.owner is None and self.user is not None:
             state.owner = self.user
             self._service.changed()
-        refused = None if state.owner == self.user else Refused("ZooKeeper node /headgate is closed to this client")
+        refused = (
+            None if state.owner == self.user else election.Refused("ZooKeeper node /headgate is closed to this client")
+        )
         if refused != self._refused:
             self._refused = refused
-            self._on_event(refused or Refused(None))
+            self._on_event(refused or election.Refused(None))
             if refused is not None:
                 self._allowed.clear()
         if refused is None:
@@ -509,7 +503,7 @@ class FakeElections:
         self._suspending = None
         if self._in_contact.is_set():
             self._in_contact.clear()
-            self._on_event(Suspended())
+            self._on_event(election.Suspended())
 
     def _stop_suspending(self) -> None:
         if self._suspending is not None:

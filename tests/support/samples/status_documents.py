@@ -14,14 +14,7 @@ from headgate.views.subscriptions import (
 )
 from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from metrics.status import ShardStatus
-from web.api.documents import (
-    DaemonDocument,
-    DaemonPart,
-    HistorySample,
-    SubscriptionDocument,
-    TopicDocument,
-    TopicSummary,
-)
+from web.api import documents
 from web.api.overview import NotAnsweredError, Overview, UnknownNameError, merged
 
 NOW_MS = 1_700_000_000_000
@@ -43,7 +36,7 @@ def daemon_document(name="one", *shards, **fields):
         "shards": shards or (shard_document(),),
         "history": HISTORY,
     }
-    return DaemonDocument(daemon=name, **values | fields)
+    return documents.DaemonDocument(daemon=name, **values | fields)
 
 
 def topic_summary(topic="orders", **fields):
@@ -62,7 +55,7 @@ def topic_summary(topic="orders", **fields):
         "blocked_segments": 0,
         "backlog_records": 100,
     }
-    return TopicSummary(topic=topic, **values | fields)
+    return documents.TopicSummary(topic=topic, **values | fields)
 
 
 def subscription_summary(topic="orders", subscription="billing", **fields):
@@ -88,7 +81,7 @@ def subscription_summary(topic="orders", subscription="billing", **fields):
 def history(*samples, seconds=15):
     """Return samples of (stored, acknowledged, backlog), the last of them at `NOW_MS`."""
     return tuple(
-        HistorySample(
+        documents.HistorySample(
             at_ms=NOW_MS - (len(samples) - 1 - number) * seconds * 1000,
             stored_per_second=stored,
             acknowledged_per_second=acknowledged,
@@ -102,7 +95,9 @@ HISTORY = history((10.0, None, 50), (20.0, 15.0, 125), (20.0, 25.0, 100))
 
 
 def part(name="one", topics=(), subscriptions=(), **fields):
-    return DaemonPart(daemon=daemon_document(name, **fields), topics=tuple(topics), subscriptions=tuple(subscriptions))
+    return documents.DaemonPart(
+        daemon=daemon_document(name, **fields), topics=tuple(topics), subscriptions=tuple(subscriptions)
+    )
 
 
 def segment(number, first, last, *, sealed_at_ms=None, parents=(), label=None, created_at_ms=NOW_MS - 600_000):
@@ -147,7 +142,7 @@ def topic_document(**fields):
         "subscriptions": (subscription_summary(),),
         "history": HISTORY,
     }
-    return TopicDocument(topic=topic, **values | fields)
+    return documents.TopicDocument(topic=topic, **values | fields)
 
 
 def assignment(number, status, **fields):
@@ -229,7 +224,7 @@ def subscription_document(assignments=None, **fields):
         ),
         "history": HISTORY,
     }
-    return SubscriptionDocument(**values | fields)
+    return documents.SubscriptionDocument(**values | fields)
 
 
 EXTERNAL = ExternalSource(source=HOSTILE, positions="offsets", hash_bits=16)
