@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.cli.run import read_settings
+from controller.cli.run import config_option, read_settings
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError
@@ -20,14 +20,6 @@ from shard.access.rules import AccessRules, Act, Action
 
 if TYPE_CHECKING:
     from controller.settings.load import Settings
-
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Settings file of the daemon (TOML).",
-)
 
 
 @click.group()

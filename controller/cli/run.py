@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from controller.daemon import Daemon
 
 _MAX_NAME_CHARS = 100
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Settings file of the daemon (TOML).",
+)
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +118,7 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
         "headgate check-config --config headgate.toml && headgate run --config headgate.toml",
     ),
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings file (TOML).")
+@config_option
 @pass_daemon_context
 def run(context: DaemonContext, config: Path) -> None:
     """Run a daemon against an existing ZooKeeper, MQTT broker and object store.
@@ -140,7 +147,7 @@ def run(context: DaemonContext, config: Path) -> None:
     name="check-config",
     asks_cluster=False,
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings file (TOML).")
+@config_option
 def check_config(context: CommandContext, config: Path) -> None:
     """Check the settings of a daemon in FILE and print them with all defaults. Starts nothing and prints no secret."""
     settings = read_settings(config)

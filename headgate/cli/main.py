@@ -53,14 +53,11 @@ class HeadgateGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for one that does not exist, name the nearest of all."""
+        """Find the command; for one that does not exist, name near ones of all."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as unknown:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for a mistake
-
-            nearest = get_close_matches(unknown.command_name, self.list_commands(ctx), n=1)
-            raise click.NoSuchCommand(unknown.command_name, possibilities=nearest, ctx=ctx) from None
+            raise click.NoSuchCommand(unknown.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing any."""
