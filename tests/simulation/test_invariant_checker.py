@@ -5,6 +5,7 @@ ledger and the deliveries of a leader that breaks one promise.
 """
 
 from collections.abc import Callable
+from operator import methodcaller as do
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,8 @@ class CheckedLedger(WrittenLedger):
             rows.headers[index] = headers
         self.commit()
 
-    def grant(self, segment: int, consumer: str, generation: int) -> None:
-        """Grant a segment, in a chunk of its own."""
+    def grant(self, segment: int, consumer: str, generation: int, **buckets: int) -> None:
+        """Grant a segment, or some of its buckets, in a chunk of its own."""
         self.add(
             e.SegmentGranted(
                 topic_id=self.orders,
@@ -93,6 +94,7 @@ class CheckedLedger(WrittenLedger):
                 segment=segment,
                 consumer=consumer,
                 generation=generation,
+                **buckets,
             )
         )
         self.commit()
@@ -136,13 +138,35 @@ class CheckedLedger(WrittenLedger):
         )
         self.commit()
 
+    def divide(self, segment: int) -> None:
+        """Split a segment, in a chunk of its own."""
+        self.split(self.orders, segment)
+        self.commit()
+
+    def add_and_commit(self, entry: e.AnyEntry) -> None:
+        """Add an entry, in a chunk of its own."""
+        self.add(entry)
+        self.commit()
+
+    def write_empty(self, at_ms: int) -> None:
+        """Check a chunk of a time, which is not added."""
+        data = ChunkBuilder().encode(shard=0, number=self.state.chunk + 1, leader_epoch=1, at_ms=at_ms)
+        self.checker.check_write(chunk_path(0, self.state.chunk + 1), data, before=None)
+
+    def write_again(self, number: int, before: bytes | None = None) -> None:
+        """Check a chunk once more."""
+        self.checker.check_write(chunk_path(0, number), self.path(number).read_bytes(), before=before)
+
+    def forget_everything(self) -> None:
+        """Go on with a checker that has seen nothing."""
+        self.checker = InvariantChecker()
+
     def read_parent(self) -> None:
         """Store, deliver, acknowledge and split segment 0, so that its children may be granted."""
         self.records(0, 1)
         self.grant(0, "a", 1)
         self.deliver(0, 1)
-        self.split(self.orders, 0)
-        self.commit()
+        self.divide(0)
         self.acknowledged(2)
         self.release(0, 1)
         self.drained(0)
@@ -172,81 +196,142 @@ async def test_a_run_that_keeps_every_promise_passes(ledger: CheckedLedger) -> N
     assert ledger.checker.chunks == ledger.state.chunk
 
 
-# One holder per segment and bucket
+BROKEN = {
+    # One holder per segment and bucket
+    "two holders of a segment": ("0 granted to b while a holds 0", do("grant", 0, "a", 1), do("grant", 0, "b", 2)),
+    "two holders of a bucket": (
+        "granted to b while a holds",
+        do("grant", 0, "a", 1, first_bucket=0, end_bucket=128),
+        do("grant", 0, "b", 2),
+    ),
+    "a generation that does not rise": (
+        "is granted at generation 2, and 2 was",
+        do("grant", 0, "a", 2),
+        do("release", 0, 2),
+        do("grant", 0, "b", 2),
+    ),
+    "a delivery of an earlier generation": (
+        "of generation 1 was delivered after generation 2",
+        do("records", 0, 1),
+        do("deliver", 0, generation=2),
+        do("deliver", 1, generation=1),
+    ),
+    # No grant before ancestors
+    "a child before its parent": (
+        "segment 1 granted before its ancestor 0 was drained",
+        do("records", 0, 1),
+        do("divide", 0),
+        do("grant", 1, "a", 1),
+    ),
+    "a grandchild before its grandparent, whose parent is empty": (
+        "granted before its ancestor 0 was drained",
+        do("records", 0),
+        do("divide", 0),
+        do("divide", 1),
+        do("grant", 3, "a", 1),
+    ),
+    "a drained segment that is granted": (
+        "segment 0 was granted after it was drained",
+        do("read_parent"),
+        do("grant", 0, "a", 2),
+    ),
+    # First deliveries in produced order
+    "a later record first": (
+        "b'k' #0 first delivered after #1",
+        do("records", 0, 1),
+        do("deliver", 1),
+        do("deliver", 0),
+    ),
+    "a record with another value": (
+        "was delivered from 0:0, which holds another record",
+        do("records", 0),
+        do("deliver_as", KEY, b"7", 0, 0),
+    ),
+    "a record from another place": (
+        "was delivered from 0:1, which holds another record",
+        do("records", 0),
+        do("deliver_as", KEY, b"1", 0, 1),
+    ),
+    "lost headers": (
+        "b'0/1' #3 is stored with headers",
+        do("records", 0, key=b"0/1", headers=headers_of(b"0/1", 0)),
+        do("records", 3, key=b"0/1"),
+    ),
+    "headers of another record": (
+        "b'0/1' #3 is stored with headers",
+        do("records", 0, key=b"0/1", headers=headers_of(b"0/1", 0)),
+        do("records", 3, key=b"0/1", headers=headers_of(b"0/1", 6)),
+    ),
+    "records of a key out of order": ("b'k' #1 stored after #2", do("records", 0, 2), do("records", 1)),
+    "a record that is stored twice": ("b'k' #0 stored after #0", do("records", 0), do("records", 0)),
+    "an import that skips a record": (
+        "the import stored #2 after #0",
+        do("records", 0, key=IMPORT_KEY),
+        do("records", 2, key=IMPORT_KEY),
+    ),
+    "a device whose record is skipped, and another one repeated": (
+        "#2 stored after #0",
+        do("records", 0, 0, key=b"device/1"),
+        do("records", 2, key=b"device/1"),
+    ),
+    # Acknowledged means stored, exactly once
+    "a record that is acknowledged before it is delivered": (
+        r"\(0, 1\) is acknowledged, and was never handled",
+        do("records", 0, 1),
+        do("deliver", 0),
+        do("acknowledged", 2),
+    ),
+    # The ledger
+    "a chunk that is written twice": ("chunk 1 of shard 0 was written twice", do("write_again", 1, before=b"chunk")),
+    "a missing chunk": (
+        "shard 0: chunk 2 follows chunk 0",
+        do("barrier"),
+        do("forget_everything"),
+        do("write_again", 2),
+    ),
+    "a term of an epoch that is not the next one": (
+        "chunk 2 of epoch 1 after epoch 1",
+        do("add_and_commit", e.TermStarted(leader_epoch=1, instance="d2")),
+    ),
+    "an offset that is left out": ("offset 1 in segment 0, not 0", do("records", 0, gap=1)),
+    "a chunk of the future": ("is of the future: 1001001 ms", do("write_empty", 1_001_001)),
+    "ledger time that falls": (
+        "chunk 2 of shard 0 is of 999 ms, and the one before it of 1000 ms",
+        do("write_empty", 999),
+    ),
+    # Retention
+    "a segment that is pruned before it is read": (
+        "segment 0 was pruned at 0 of 1",
+        do("records", 0),
+        do("divide", 0),
+        do("prune", 1, 0),
+        do("commit"),
+    ),
+    "data of a segment that exists": (
+        r"data of segments \{0\} was deleted, and they still exist",
+        do("add_and_commit", e.DataDeleted(topic_id=1, segments=[0])),
+    ),
+    "a name that loses its source position": (
+        "producer 'import' has lost its source position b'1'",
+        do("add", e.ProducerOpened(producer_id=7, producer_epoch=0, token="open", name="import")),
+        do(
+            "add_and_commit",
+            e.RecordsStored(topic_id=1, count=0, placements=[], size_bytes=0, producer_id=7, source_position=b"1"),
+        ),
+        do("add_and_commit", e.ProducerDeleted(producer_id=7, token="delete")),
+    ),
+}
+"""What is broken → what the checker says, and the steps, of which the last one breaks it."""
 
 
-async def test_two_holders_of_a_segment(ledger: CheckedLedger) -> None:
-    ledger.grant(0, "a", 1)
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+async def test_a_broken_promise_is_noticed(case: tuple, ledger: CheckedLedger) -> None:
+    assert (ledger.orders, ledger.billing) == (1, 2)
+    says, *before, last = case
+    for step in before:
+        step(ledger)
 
-    refused("0 granted to b while a holds 0", lambda: ledger.grant(0, "b", 2))
-
-
-async def test_two_holders_of_a_bucket(ledger: CheckedLedger) -> None:
-    ledger.add(
-        e.SegmentGranted(
-            topic_id=ledger.orders,
-            subscription_id=ledger.billing,
-            segment=0,
-            consumer="a",
-            generation=1,
-            first_bucket=0,
-            end_bucket=128,
-        )
-    )
-    ledger.commit()
-
-    refused("granted to b while a holds", lambda: ledger.grant(0, "b", 2))
-
-
-async def test_a_generation_that_does_not_rise(ledger: CheckedLedger) -> None:
-    ledger.grant(0, "a", 2)
-    ledger.release(0, 2)
-
-    refused("is granted at generation 2, and 2 was", lambda: ledger.grant(0, "b", 2))
-
-
-async def test_a_delivery_of_an_earlier_generation(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0, generation=2)
-
-    refused("of generation 1 was delivered after generation 2", lambda: ledger.deliver(1, generation=1))
-
-
-# No grant before ancestors
-
-
-async def test_a_child_before_its_parent(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.split(ledger.orders, 0)
-    ledger.commit()
-
-    refused("segment 1 granted before its ancestor 0 was drained", lambda: ledger.grant(1, "a", 1))
-
-
-async def test_a_grandchild_before_its_grandparent(ledger: CheckedLedger) -> None:
-    """Its parent is empty."""
-    ledger.records(0)
-    ledger.split(ledger.orders, 0)
-    ledger.split(ledger.orders, 1)
-    ledger.commit()
-
-    refused("granted before its ancestor 0 was drained", lambda: ledger.grant(3, "a", 1))
-
-
-async def test_a_drained_segment_that_is_granted(ledger: CheckedLedger) -> None:
-    ledger.read_parent()
-
-    refused("segment 0 was granted after it was drained", lambda: ledger.grant(0, "a", 2))
-
-
-# First deliveries in produced order
-
-
-async def test_a_later_record_that_is_delivered_first(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(1)
-
-    refused("b'k' #0 first delivered after #1", lambda: ledger.deliver(0))
+    refused(says, lambda: last(ledger))
 
 
 async def test_the_judge_of_client_histories_sees_what_was_sent_and_delivered(ledger: CheckedLedger) -> None:
@@ -254,96 +339,28 @@ async def test_the_judge_of_client_histories_sees_what_was_sent_and_delivered(le
     for counter in (1, 0):
         ledger.checker.clients.sent(ledger.names[0], KEY, counter, "p")
     ledger.deliver(0, 1)
+    ledger.deliver(0, program="b-1")  # A repeated delivery is no violation.
     refused(
         "out of order: b'k' #1 of key b'k' came after b'k' #0, which p sent later",
         lambda: ledger.checker.clients.check([]),
     )
 
 
-async def test_a_repeated_delivery_is_no_violation(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0, 1)
-    ledger.deliver(0, program="b-1")
-
-
-@pytest.mark.parametrize("headers", [(), headers_of(b"0/1", 6)], ids=["lost", "of another record"])
-async def test_headers_that_are_not_those_of_the_producer(headers: Headers, ledger: CheckedLedger) -> None:
-    ledger.records(0, key=b"0/1", headers=headers_of(b"0/1", 0))
-
-    refused("b'0/1' #3 is stored with headers", lambda: ledger.records(3, key=b"0/1", headers=headers))
-
-
-async def test_a_record_that_is_not_what_the_ledger_contains(ledger: CheckedLedger) -> None:
-    ledger.records(0)
-
-    refused("was delivered from 0:0, which holds another record", lambda: ledger.deliver_as(KEY, b"7", 0, 0))
-    refused("was delivered from 0:1, which holds another record", lambda: ledger.deliver_as(KEY, b"1", 0, 1))
-
-
-async def test_records_of_a_key_that_are_stored_out_of_order(ledger: CheckedLedger) -> None:
+async def test_a_record_that_is_lost_or_never_delivered(ledger: CheckedLedger) -> None:
     ledger.records(0, 2)
-
-    refused("b'k' #1 stored after #2", lambda: ledger.records(1))
-
-
-async def test_a_record_that_is_stored_twice(ledger: CheckedLedger) -> None:
-    ledger.records(0)
-
-    refused("b'k' #0 stored after #0", lambda: ledger.records(0))
-
-
-async def test_an_import_that_skips_a_record(ledger: CheckedLedger) -> None:
-    ledger.records(0, key=IMPORT_KEY)
-
-    refused("the import stored #2 after #0", lambda: ledger.records(2, key=IMPORT_KEY))
-
-
-async def test_a_device_whose_record_is_skipped(ledger: CheckedLedger) -> None:
-    ledger.records(0, 0, key=b"device/1")  # it may repeat
-
-    refused("#2 stored after #0", lambda: ledger.records(2, key=b"device/1"))
-
-
-# Acknowledged means stored, exactly once
-
-
-async def test_a_committed_record_that_is_not_in_the_ledger(ledger: CheckedLedger) -> None:
-    ledger.records(0)
+    ledger.deliver(0)
 
     refused(
         r"\[1\] was committed and is lost", lambda: ledger.checker.check_nothing_lost(ledger.names[0], {KEY: [0, 1]})
     )
-
-
-async def test_a_record_that_is_never_delivered(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0)
-
     refused("1 records never delivered", lambda: ledger.checker.check_everything_delivered(*ledger.names))
 
 
-async def test_a_record_that_is_acknowledged_before_it_is_delivered(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0)
-
-    refused(r"\(0, 1\) is acknowledged, and was never handled", lambda: ledger.acknowledged(2))
-
-
-# Positions never fall
-
-
-async def test_a_position_that_falls(ledger: CheckedLedger) -> None:
+async def test_a_position_falls_only_by_a_seek(ledger: CheckedLedger) -> None:
     ledger.records(0, 1, 2)
     ledger.deliver(0, 1, 2)
     ledger.checker.positions[0, ledger.billing, 0] = 3  # as if a leader had acknowledged all three, and forgotten it
-
     refused("the position of segment 0 fell to 2", lambda: ledger.acknowledged(2))
-
-
-async def test_a_position_may_fall_by_a_seek(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.deliver(0, 1)
-    ledger.acknowledged(2)
     ledger.seek(ledger.orders, ledger.billing, {0: 0})
     ledger.commit()
 
@@ -351,15 +368,6 @@ async def test_a_position_may_fall_by_a_seek(ledger: CheckedLedger) -> None:
 
 
 # State equals refold
-
-
-async def test_a_state_that_is_not_the_fold_of_the_ledger(ledger: CheckedLedger) -> None:
-    ledger.records(0)
-    state = ledger.folded()
-    ledger.checker.check_state(state, "d1")
-    state.topics_by_id[ledger.orders].tails[0].next_offset += 1
-
-    refused("the state of d1 differs from the ledger in topics", lambda: ledger.checker.check_state(state, "d1"))
 
 
 async def test_only_a_leader_of_an_earlier_term_may_write_a_number_that_is_taken(ledger: CheckedLedger) -> None:
@@ -379,77 +387,3 @@ async def test_a_state_of_another_chunk_is_not_compared(ledger: CheckedLedger) -
     ledger.add(e.TermStarted(leader_epoch=2, instance="d2"))
 
     ledger.checker.check_state(ledger.state, "d2")
-
-
-# The ledger
-
-
-async def test_a_chunk_that_is_written_twice(ledger: CheckedLedger) -> None:
-    path, data = chunk_path(0, 1), ledger.path(1).read_bytes()
-
-    refused("chunk 1 of shard 0 was written twice", lambda: ledger.checker.check_write(path, data, before=data))
-
-
-async def test_a_missing_chunk(ledger: CheckedLedger) -> None:
-    ledger.barrier()
-    checker = InvariantChecker()
-
-    refused(
-        "shard 0: chunk 2 follows chunk 0",
-        lambda: checker.check_write(chunk_path(0, 2), ledger.path(2).read_bytes(), before=None),
-    )
-
-
-async def test_a_term_of_an_epoch_that_is_not_the_next_one(ledger: CheckedLedger) -> None:
-    ledger.add(e.TermStarted(leader_epoch=1, instance="d2"))
-
-    refused("chunk 2 of epoch 1 after epoch 1", ledger.commit)
-
-
-async def test_an_offset_that_is_left_out(ledger: CheckedLedger) -> None:
-    refused("offset 1 in segment 0, not 0", lambda: ledger.records(0, gap=1))
-
-
-async def test_a_chunk_of_the_future(ledger: CheckedLedger) -> None:
-    data = ChunkBuilder().encode(shard=0, number=2, leader_epoch=1, at_ms=1_001_001)
-
-    refused("is of the future: 1001001 ms", lambda: ledger.checker.check_write(chunk_path(0, 2), data, before=None))
-
-
-async def test_ledger_time_that_falls(ledger: CheckedLedger) -> None:
-    data = ChunkBuilder().encode(shard=0, number=2, leader_epoch=1, at_ms=999)
-
-    refused(
-        "chunk 2 of shard 0 is of 999 ms, and the one before it of 1000 ms",
-        lambda: ledger.checker.check_write(chunk_path(0, 2), data, before=None),
-    )
-
-
-# Retention
-
-
-async def test_a_segment_that_is_pruned_before_it_is_read(ledger: CheckedLedger) -> None:
-    ledger.records(0)
-    ledger.split(ledger.orders, 0)
-    ledger.commit()
-    ledger.prune(ledger.orders, 0)
-
-    refused("segment 0 was pruned at 0 of 1", ledger.commit)
-
-
-async def test_data_of_a_segment_that_exists(ledger: CheckedLedger) -> None:
-    ledger.add(e.DataDeleted(topic_id=ledger.orders, segments=[0]))
-
-    refused(r"data of segments \{0\} was deleted, and they still exist", ledger.commit)
-
-
-async def test_a_name_keeps_its_source_position(ledger: CheckedLedger) -> None:
-    ledger.add(e.ProducerOpened(producer_id=7, producer_epoch=0, token="open", name="import"))
-    empty = e.RecordsStored(
-        topic_id=ledger.orders, count=0, placements=[], size_bytes=0, producer_id=7, source_position=b"1"
-    )
-    ledger.add(empty)
-    ledger.commit()
-    ledger.add(e.ProducerDeleted(producer_id=7, token="delete"))
-
-    refused("producer 'import' has lost its source position b'1'", ledger.commit)
