@@ -3,9 +3,7 @@
 import pytest
 
 from headgate.model.bucket_ranges import BucketRange
-from headgate.model.layout import Layout, Segment
 from headgate.protocol import messages as m
-from shard.balancing.balance import preferred_owners_of
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -93,50 +91,3 @@ async def test_the_idle_reason_of_a_seventeenth_consumer(lead: Lead) -> None:
         harness.confirm_all()
 
     assert {"c16": "each segment is already shared by 16 consumers"} == idle(harness)
-
-
-# Affinity
-
-HOLDERS = {BucketRange(0, 0, 8): "ada", BucketRange(0, 8, 16): "bob", 1: "cyd"}
-SPLIT = Layout.initial(2, 0).split(0, 5, 0)
-
-
-def test_affinity_prefers_holders_of_the_same_buckets() -> None:
-    preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 8, 12), 0, BucketRange(1, 0, 8)])
-
-    assert {BucketRange(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"], BucketRange(1, 0, 8): ["cyd"]} == preferred_owners
-
-
-def test_affinity_of_overlapping_buckets_follows_their_order() -> None:
-    """Both are part of the free slice, so neither is nearer."""
-    holders = {BucketRange(0, 0, 1): "bob", BucketRange(0, 4, 6): "ada"}
-
-    assert {BucketRange(0, 0, 8): ["bob", "ada"]} == preferred_owners_of(holders, SPLIT, [BucketRange(0, 0, 8)])
-
-
-def test_affinity_prefers_the_nearer_of_two_neighbors() -> None:
-    holders = {BucketRange(0, 0, 3): "ada", BucketRange(0, 8, 10): "bob"}
-
-    assert {BucketRange(0, 4, 8): ["bob", "ada"]} == preferred_owners_of(holders, SPLIT, [BucketRange(0, 4, 8)])
-
-
-def test_a_parent_that_is_missing_from_the_layout_gives_no_affinity() -> None:
-    layout = Layout(1, 3, {1: Segment(1, 0, 99, 0, parents=(0,)), 2: Segment(2, 100, 0xFFFF, 0)})
-
-    assert {} == preferred_owners_of({2: "ada"}, layout, [1])
-
-
-def test_affinity_of_a_child_prefers_holders_of_the_parents_buckets() -> None:
-    preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(2, 8, 16), BucketRange(2, 0, 8), 3])
-
-    assert {
-        BucketRange(2, 8, 16): ["bob", "ada"],
-        BucketRange(2, 0, 8): ["ada", "bob"],
-        3: ["ada", "bob"],
-    } == preferred_owners
-
-
-def test_affinity_of_a_merge_prefers_the_holders_of_both_parents() -> None:
-    merged = Layout.initial(2, 0).merge(0, 1, {0: 5, 1: 5}, 0)
-
-    assert {2: ["ada", "bob"]} == preferred_owners_of({0: "ada", 1: "bob"}, merged, [2])

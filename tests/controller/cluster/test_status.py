@@ -11,7 +11,7 @@ from aiohttp import web
 
 from controller.cluster.peers import Peers
 from controller.cluster.status import ClusterStatus
-from controller.leadership.session_secret import TOKEN_STEP_MS, SessionSecret
+from controller.leadership.session_secret import SessionSecret
 from metrics.health import judge_health
 from tests.support.samples.status_documents import (
     NOW_MS,
@@ -200,28 +200,6 @@ async def test_before_it_joined_a_daemon_says_so(peers):
     with pytest.raises(NotAnsweredError, match="has not joined its cluster yet"):
         await status.topic("orders", own=False)
     assert (await status.part()).daemon.shards == ()
-
-
-@pytest.mark.parametrize(
-    ("receiver", "later_ms", "accepted"),
-    [
-        ("two", 0, True),
-        ("two", TOKEN_STEP_MS, True),
-        ("two", -TOKEN_STEP_MS, True),
-        ("two", 2 * TOKEN_STEP_MS, False),
-        ("three", 0, False),
-    ],
-)
-def test_a_token_of_a_daemon_is_for_one_receiver_and_some_minutes(receiver, later_ms, accepted):
-    token = SECRET.http_token("two", NOW_MS)
-
-    assert token.startswith("peer.")
-    assert SECRET.accepts_http_token(token, receiver, NOW_MS + later_ms) == accepted
-    assert not SessionSecret("1" * 64).accepts_http_token(token, "two", NOW_MS)
-
-
-def test_a_token_that_is_not_ascii_is_refused():
-    assert not SECRET.accepts_http_token("peer.ü", "two", NOW_MS)
 
 
 @pytest.mark.looptime

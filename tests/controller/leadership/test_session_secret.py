@@ -30,6 +30,7 @@ def test_other_text_is_no_secret(digits: str) -> None:
 def test_the_code_of_a_client_id_is_the_same_on_every_version() -> None:
     """A device session outlives the daemon that opened it: with another code, its messages would be lost."""
     assert ":b0ea4cf9e43c283430863ac99f9f2eb6" == SECRET.suffix("headgate/device-sessions/0")
+    assert DIGITS not in repr(SECRET) + str(vars(SECRET))
 
 
 def test_ids_have_codes_of_their_own() -> None:

@@ -1,26 +1,41 @@
-"""The preferred owners of free slices, rule by rule. Handovers by affinity are in test_coordinator_sharing.py."""
+"""The preferred owners of free slices, rule by rule."""
+
+import pytest
 
 from headgate.model.bucket_ranges import BucketRange
-from headgate.model.layout import Layout
+from headgate.model.layout import Layout, Segment
 from shard.balancing.balance import preferred_owners_of
 
-
-def test_rule_1_of_two_equally_near_holders_that_of_the_lower_buckets_comes_first() -> None:
-    holders = {BucketRange(0, 0, 4): "eve", BucketRange(0, 6, 8): "bob"}
-    free = BucketRange(0, 4, 6)
-
-    assert {free: ["eve", "bob"]} == preferred_owners_of(holders, Layout.initial(1, 0), [free])
+ONE = Layout.initial(1, 0)
+SPLIT = ONE.split(0, 5, 0)
+"""0 → 1, 2."""
+HALVES = {BucketRange(0, 0, 8): "ada", BucketRange(0, 8, 16): "bob"}
 
 
-def test_rule_2_an_ancestor_at_any_depth_counts() -> None:
-    """0 → 1, 2 and then 1 → 3, 4 and then 3 → 5, 6."""
-    layout = Layout.initial(1, 0).split(0, 5, 0).split(1, 5, 0).split(3, 5, 0)
-
-    assert {5: ["ada"]} == preferred_owners_of({0: "ada"}, layout, [5])
-
-
-def test_rule_2_a_held_parent_is_nearer_than_the_parent_of_the_other_one() -> None:
-    """0 → 1, 2, which are merged to 3."""
-    layout = Layout.initial(1, 0).split(0, 5, 0).merge(1, 2, {1: 5, 2: 5}, 0)
-
-    assert {3: ["ada"]} == preferred_owners_of({0: "cyd", 2: "ada"}, layout, [3])
+@pytest.mark.parametrize(
+    ("holders", "layout", "expected"),
+    [
+        (HALVES, ONE, {BucketRange(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"]}),
+        (HALVES | {3: "cyd"}, SPLIT, {BucketRange(2, 8, 16): ["bob", "ada"], BucketRange(2, 0, 8): ["ada", "bob"]}),
+        ({BucketRange(0, 0, 1): "bob", BucketRange(0, 4, 6): "ada"}, ONE, {BucketRange(0, 0, 8): ["bob", "ada"]}),
+        ({BucketRange(0, 0, 3): "ada", BucketRange(0, 8, 10): "bob"}, ONE, {BucketRange(0, 4, 8): ["bob", "ada"]}),
+        ({BucketRange(0, 0, 4): "eve", BucketRange(0, 6, 8): "bob"}, ONE, {BucketRange(0, 4, 6): ["eve", "bob"]}),
+        ({0: "ada"}, SPLIT.split(1, 5, 0).split(3, 5, 0), {5: ["ada"]}),
+        ({1: "ada", 2: "bob"}, SPLIT.merge(1, 2, {1: 5, 2: 5}, 0), {3: ["ada", "bob"]}),
+        ({0: "cyd", 2: "ada"}, SPLIT.merge(1, 2, {1: 5, 2: 5}, 0), {3: ["ada"]}),
+        ({2: "ada"}, Layout(1, 3, {1: Segment(1, 0, 99, 0, parents=(0,)), 2: Segment(2, 100, 0xFFFF, 0)}), {}),
+    ],
+    ids=[
+        "holders of the same buckets come first",
+        "holders of the same buckets of the parent come first",
+        "of overlapping buckets none is nearer",
+        "the nearer one of two neighbors comes first",
+        "rule 1: of two equally near holders, that of the lower buckets comes first",
+        "rule 2: an ancestor at any depth counts",
+        "rule 2: both parents of a merge count",
+        "rule 2: a held parent is nearer than the parent of the other one",
+        "a parent that is missing from the layout gives no affinity",
+    ],
+)
+def test_the_preferred_owners_of_free_slices(holders: dict, layout: Layout, expected: dict) -> None:
+    assert expected == preferred_owners_of(holders, layout, list(expected) or [1])

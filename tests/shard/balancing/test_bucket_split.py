@@ -18,11 +18,6 @@ def names(count: int, prefix: str = "c") -> list[str]:
     return [f"{prefix}{number:03d}" for number in range(count)]
 
 
-def divide(segments: int, consumers: int, holders: dict[SegmentSlice, str] | None = None) -> list[SegmentSlice]:
-    (pool,) = pools("STREAM", list(range(segments)), dict.fromkeys(names(consumers), True), holders or {})
-    return list(pool.slices)
-
-
 def halves(segment: int) -> list[BucketRange]:
     return [BucketRange(segment, 0, 8), BucketRange(segment, 8, 16)]
 
@@ -35,107 +30,81 @@ def assigned(slices: list[SegmentSlice], consumers: int) -> dict[SegmentSlice, s
     return dict(zip(slices, names(consumers), strict=False))
 
 
-@pytest.mark.parametrize("kind", ["CHECKPOINT", None])
-def test_rule_1_checkpoint_and_unknown_types_are_never_shared(kind) -> None:
-    assert [Pool([0], {"a": True, "b": True})] == pools(kind, [0], {"a": True, "b": True}, {})
+TWO = {"a": True, "b": True}
+OLD = {"new1": True, "new2": True, "old": False}
+POOLS = {
+    "rule 1: CHECKPOINT is never shared": ("CHECKPOINT", [0], TWO, {}, [Pool([0], TWO)]),
+    "rule 1: nor is an unknown type": (None, [0], TWO, {}, [Pool([0], TWO)]),
+    "rule 1: STREAM is shared": ("STREAM", [0], TWO, {}, [Pool(halves(0), ["a", "b"])]),
+    "rule 1: QUEUE is shared": ("QUEUE", [0], TWO, {}, [Pool(halves(0), ["a", "b"])]),
+    "rule 2: with a consumer for each segment, all get whole ones from one pool": (
+        *("STREAM", [0, 1, 2], OLD, {}),
+        [Pool([0, 1, 2], OLD)],
+    ),
+    "rule 2: without segments there is nothing to share": ("QUEUE", [], TWO, {}, [Pool([], TWO)]),
+    "rule 6: a consumer that cannot share gets a whole segment": (
+        *("STREAM", [0, 1], {"new1": True, "new2": True, "new3": True, "old": False}, {0: "new1", 1: "old"}),
+        [Pool([*quarters(0)[:2], BucketRange(0, 8, 16)], ["new1", "new2", "new3"]), Pool([1], ["old"])],
+    ),
+    "rule 6: consumers that can share come first": (
+        *("STREAM", [0], OLD, {0: "old"}),
+        [Pool(halves(0), ["new1", "new2"])],
+    ),
+    "rule 6: a consumer that cannot share gets a segment that is still whole": (
+        *("STREAM", [0, 1], OLD, {halves(0)[0]: "new1", halves(0)[1]: "new2"}),
+        [Pool(halves(0), ["new1", "new2"]), Pool([1], ["old"])],
+    ),
+    "rule 6: one consumer that can share is not enough": (
+        *("STREAM", [0], {"a": True, "b": False, "c": False}, {}),
+        [Pool([0], {"a": True, "b": False, "c": False})],
+    ),
+}
 
 
-@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-def test_rule_1_stream_and_queue_are_shared(kind) -> None:
-    assert [Pool(halves(0), ["a", "b"])] == pools(kind, [0], {"a": True, "b": True}, {})
+@pytest.mark.parametrize(("kind", "segments", "consumers", "holders", "expected"), POOLS.values(), ids=POOLS)
+def test_which_consumers_share_which_segments(kind, segments, consumers, holders, expected) -> None:
+    found = pools(kind, segments, consumers, holders)
+
+    assert expected == [Pool(sorted(each.slices, key=segment_of), each.consumers) for each in found]
 
 
-def test_rule_2_no_segment_is_shared_while_there_are_enough() -> None:
-    assert [0, 1, 2] == divide(3, 3)
-    assert [0, 1, 2] == divide(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
+DIVISIONS = {
+    "rule 2: no segment is shared while there are enough": (3, 3, {}, [0, 1, 2]),
+    "rule 2: nor if it was shared before": (3, 3, assigned([*halves(0), 1], 3), [0, 1, 2]),
+    "rule 3: as many slices as consumers": (3, 4, {}, [*halves(0), 1, 2]),
+    "rule 3: up to the number of buckets": (1, 40, {}, [BucketRange(0, n, n + 1) for n in range(16)]),
+    "rule 4: the largest slice is halved": (2, 4, dict.fromkeys([*halves(0), 1], "x"), [*halves(0), *halves(1)]),
+    "rule 4: the held one stays whole": (2, 3, {0: "c000"}, [0, *halves(1)]),
+    "rule 4: the halves of a free slice are free": (
+        *(1, 5, assigned(quarters(0)[:2], 2)),
+        [*quarters(0)[:2], BucketRange(0, 8, 10), BucketRange(0, 10, 12), quarters(0)[3]],
+    ),
+    "rule 4: the first half of a half is held": (1, 3, {quarters(0)[2]: "x"}, [halves(0)[0], *quarters(0)[2:]]),
+    "rule 4: the second half of a half is held": (1, 3, {quarters(0)[3]: "x"}, [halves(0)[0], *quarters(0)[2:]]),
+    "rule 4: a held eighth is joined for even sizes, and one of the halves is halved in return": (
+        *(2, 6, {0: "c000", BucketRange(1, 10, 12): "c001"}),
+        [*quarters(0)[:2], halves(0)[1], halves(1)[0], *quarters(1)[2:]],
+    ),
+    "rule 5: the smallest pair is joined first": (
+        *(2, 4, assigned([*quarters(0)[:2], BucketRange(0, 8, 16), *halves(1)], 5)),
+        [*halves(0), *halves(1)],
+    ),
+    "rule 5: even slices stay divided": (1, 4, assigned(quarters(0), 4), quarters(0)),
+    "rule 5: while there are fewer than two for each consumer": (1, 3, assigned(quarters(0), 4), quarters(0)),
+    "rule 5: two for each consumer are joined": (1, 2, assigned(quarters(0), 4), halves(0)),
+    "rule 5: a single consumer gets all": (1, 1, assigned(quarters(0), 4), [0]),
+    "rule 5: a free pair is joined before a held one": (
+        *(3, 4, assigned([*halves(0), BucketRange(1, 0, 8), 2], 4)),
+        [*halves(0), 1, 2],
+    ),
+}
 
 
-def test_rule_2_with_a_consumer_for_each_segment_all_get_whole_ones_from_one_pool() -> None:
-    consumers = {"old": False, "new1": True, "new2": True}
+@pytest.mark.parametrize(("segments", "consumers", "holders", "expected"), DIVISIONS.values(), ids=DIVISIONS)
+def test_how_segments_are_divided(segments: int, consumers: int, holders: dict, expected: list) -> None:
+    (pool,) = pools("STREAM", list(range(segments)), dict.fromkeys(names(consumers), True), holders)
 
-    assert [Pool([0, 1, 2], consumers)] == pools("STREAM", [0, 1, 2], consumers, {})
-
-
-def test_rule_2_without_segments_there_is_nothing_to_share() -> None:
-    assert [Pool([], {"a": True, "b": True})] == pools("QUEUE", [], {"a": True, "b": True}, {})
-
-
-def test_rule_3_there_are_as_many_slices_as_consumers_up_to_the_number_of_buckets() -> None:
-    assert [*halves(0), 1, 2] == divide(3, 4)
-    assert 32 == len(divide(2, 32)) == len(divide(2, 40))
-
-
-def test_rule_4_the_largest_slice_is_halved_a_free_one_first() -> None:
-    assert [*halves(0), *halves(1)] == divide(2, 4, {**dict.fromkeys(halves(0), "x"), 1: "y"})
-    assert [0, *halves(1)] == divide(2, 3, {0: "c000"}), "the held one stays whole"
-
-
-def test_rule_4_the_halves_of_a_free_slice_are_free() -> None:
-    holders = assigned(quarters(0)[:2], 2)
-
-    assert [*quarters(0)[:2], BucketRange(0, 8, 10), BucketRange(0, 10, 12), quarters(0)[3]] == divide(1, 5, holders)
-
-
-@pytest.mark.parametrize("held", quarters(0)[2:], ids=["first half of a half", "second half of a half"])
-def test_rule_4_a_held_range_stays_whole(held: BucketRange) -> None:
-    assert [halves(0)[0], *quarters(0)[2:]] == divide(1, 3, {held: "c000"})
-
-
-def test_rule_4_sizes_are_evened_out_by_as_few_joins_as_possible() -> None:
-    """The held range is an eighth, so it is joined, and one of the halves is halved in return."""
-    slices = divide(2, 6, {0: "c000", BucketRange(1, 10, 12): "c001"})
-
-    assert [*quarters(0)[:2], halves(0)[1], halves(1)[0], *quarters(1)[2:]] == slices
-
-
-def test_rule_5_the_smallest_pair_is_joined_first() -> None:
-    holders = assigned([*quarters(0)[:2], BucketRange(0, 8, 16), *halves(1)], 5)
-
-    assert [*halves(0), *halves(1)] == divide(2, 4, holders)
-
-
-def test_rule_5_even_slices_stay_divided_until_there_are_two_per_consumer() -> None:
-    holders = assigned(quarters(0), 4)
-
-    assert quarters(0) == divide(1, 4, holders) == divide(1, 3, holders)
-    assert halves(0) == divide(1, 2, holders)
-    assert [0] == divide(1, 1, holders)
-
-
-def test_rule_5_a_free_pair_is_joined_before_a_held_one() -> None:
-    holders = assigned([*halves(0), BucketRange(1, 0, 8), 2], 4)
-
-    assert [*halves(0), 1, 2] == divide(3, 4, holders)
-
-
-def test_rule_6_a_consumer_that_cannot_share_gets_a_whole_segment() -> None:
-    consumers = {"new1": True, "new2": True, "new3": True, "old": False}
-    found = pools("STREAM", [0, 1], consumers, {0: "new1", 1: "old"})
-
-    assert [
-        Pool([BucketRange(0, 0, 4), BucketRange(0, 4, 8), BucketRange(0, 8, 16)], ["new1", "new2", "new3"]),
-        Pool([1], ["old"]),
-    ] == [Pool(sorted(pool.slices), pool.consumers) for pool in found]
-
-
-def test_rule_6_consumers_that_can_share_come_first() -> None:
-    found = pools("STREAM", [0], {"new1": True, "new2": True, "old": False}, {0: "old"})
-
-    assert [Pool(halves(0), ["new1", "new2"])] == found
-
-
-def test_rule_6_a_consumer_that_cannot_share_gets_a_segment_that_is_still_whole() -> None:
-    consumers = {"new1": True, "new2": True, "old": False}
-    found = pools("STREAM", [0, 1], consumers, {halves(0)[0]: "new1", halves(0)[1]: "new2"})
-
-    assert [Pool(halves(0), ["new1", "new2"]), Pool([1], ["old"])] == found
-
-
-@pytest.mark.parametrize("capable", [0, 1])
-def test_rule_6_sharing_needs_two_consumers_that_can_share(capable: int) -> None:
-    consumers = {name: index < capable for index, name in enumerate(names(3))}
-
-    assert [Pool([0], consumers)] == pools("STREAM", [0], consumers, {})
+    assert expected == list(pool.slices)
 
 
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 20)), max_size=12)
