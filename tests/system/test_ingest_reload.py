@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from controller.settings.sections import ClusterSettings, LogSettings, ScalingSettings
+from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, wait_until
-from tests.support.worlds.ingest_environment import IngestCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 
 async def test_a_reload_applies_some_settings_names_those_that_need_a_restart_and_refuses_mistakes(tmp_path: Path):
-    async with IngestCluster(tmp_path, session_seconds=30) as ingest:
-        await ingest.start_servers()
-        daemon = await ingest.start_daemon("only")
+    async with Cluster(tmp_path, session_seconds=30) as cluster:
+        await cluster.start_servers()
+        daemon = await cluster.start_daemon("only")
         await daemon.until_leading()
         leads = await daemon.leads()
-        other = ClusterSettings(name=ingest.name, shards=3)
-        ingest.reload(
+        other = ClusterSettings(name=cluster.name, shards=3)
+        cluster.reload(
             daemon.settings.replace(
                 cluster=other, log=LogSettings(format="text"), scaling=ScalingSettings(max_segments=9)
             )

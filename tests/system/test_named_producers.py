@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from controller.settings.sections import IngestSettings
+from headgate import Client
 from headgate.protocol import messages as m
+from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, jsonl, metric, wait_until
-from tests.support.worlds.ingest_environment import IngestCluster, RequestSender
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -20,7 +21,7 @@ async def test_an_import_is_stored_once_until_its_producer_is_deleted(tmp_path: 
     file = tmp_path / "events.ndjson"
     file.write_bytes(jsonl({"id": "k", "n": n} for n in range(LINES)))
     ingest = IngestSettings(max_producers=10)
-    async with IngestCluster(tmp_path, session_seconds=30, shards=1, ingest=ingest) as cluster:
+    async with Cluster(tmp_path, session_seconds=30, shards=1, ingest=ingest) as cluster:
         await cluster.start_servers()
         first = await cluster.start_daemon("first")
         await first.until_leading()
@@ -33,10 +34,9 @@ async def test_an_import_is_stored_once_until_its_producer_is_deleted(tmp_path: 
             return produced.err
 
         assert "stored 5, failed 0" in await produce()
-        async with cluster.client() as client:
-            sender = RequestSender(client, 0)
+        async with Client.from_config(cluster.client_config(), "opener") as client:
             for _ in range(12):
-                await sender.ask(m.OpenProducer, token=client.new_token())
+                await client.request(0, m.OpenProducer(token=client.new_token()))
 
         async def forgotten() -> bool:
             return await metric(first.http_address, "headgate_producers") == 10 + 1

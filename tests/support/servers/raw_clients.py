@@ -24,10 +24,10 @@ def raw_transport(config: ClientConfig, client_id: str, *, announced: bool = Fal
     )
 
 
-def raw_client(config: ClientConfig, client_id: str, transport: Any = None, **options: Any) -> Client:
-    """Return a client over ``transport``, by default a connection of its own; not yet entered, without a store."""
+def raw_client(config: ClientConfig, client_id: str, **options: Any) -> Client:
+    """Return a client with a connection of its own; not yet entered, without a store."""
     return Client(
-        transport=transport or raw_transport(config, client_id, announced=True),
+        transport=raw_transport(config, client_id, announced=True),
         store=None,
         cluster=config.cluster,
         client_id=client_id,
