@@ -158,7 +158,7 @@ class CheckedLedger(WrittenLedger):
         self.checker.check_write(chunk_path(0, number), self.path(number).read_bytes(), before=before)
 
     def forget_everything(self) -> None:
-        """Go on with a checker that has seen nothing."""
+        """Continue with a checker that has seen nothing."""
         self.checker = InvariantChecker()
 
     def read_parent(self) -> None:
