@@ -85,6 +85,7 @@ class Given:
     protocol: int = m.PROTOCOL_VERSION
     term_id: int = 2**63 - 77
     policy: DeliveryPolicy = DeliveryPolicy()  # noqa: RUF009 - frozen
+    revoke_timeout_seconds: float = 30.0
     parts: bool = False
     """Whether messages are sent in parts."""
     surplus: bool = False
@@ -208,6 +209,7 @@ class Leader:
                     heartbeat_interval_seconds=0.5,
                     term_id=self.given.term_id,
                     policy=self.given.policy,
+                    revoke_timeout_seconds=self.given.revoke_timeout_seconds,
                 )
             case m.Heartbeat():
                 return m.HeartbeatReply(
