@@ -166,7 +166,8 @@ class KinesisConsumer:
                 GetShardIterator and GetRecords.
             topic: the external topic; default: the stream's name. It is created if it is missing, for which headgate's
                 user needs the right to administer it.
-            start: where a new subscription begins: the oldest record, its creation, or a time.
+            start: where a new subscription begins: the oldest record, its creation, or a time, which counts only if it
+                is earlier. After a seek that is the oldest record.
             client: boto3's client for Kinesis; default: one from the configuration and environment of AWS.
             max_records: for each request to Kinesis.
 
@@ -175,7 +176,7 @@ class KinesisConsumer:
         require_count("KinesisConsumer: max_records", max_records, MAX_RECORDS)
         self._topic = topic or stream
         self._subscription = subscription
-        self._start: Literal["earliest", "latest"] | datetime | None = start
+        self._start = start
         self._stream = KinesisStream(client, stream)
         self._admin = Admin(config, timeout_seconds=connect_timeout_seconds)
         self._external = ExternalConsumer(
@@ -203,9 +204,6 @@ class KinesisConsumer:
             await stack.enter_async_context(self._admin)
             await self._import()
             await stack.enter_async_context(self._external)
-            if self._start == "latest":
-                info = await self._admin.describe_subscription(self._topic, self._subscription)
-                self._start = datetime.fromtimestamp(info.started_at_ms / 1000, UTC)
             self._stack = stack.pop_all()
         return self
 
@@ -293,8 +291,7 @@ class KinesisConsumer:
         position = None if segment.checkpoint is None else Position.read(segment.checkpoint)
         hashes = await self._hashes_of(shard)
         reader = ShardReader(self._stream, shard, self._max_records, self._draw)
-        start = self._start if isinstance(self._start, datetime) else None
-        async for page in reader.pages(position, start):
+        async for page in reader.pages(position, await self._start_of_shards() if position is None else None):
             if held.handled == held.given and (page.records or page.behind_ms == 0):
                 segment.report_unhandled(page.records[0][3] if page.records else None)
             for sequence, partition_key, data, arrived_ms in page.records:
@@ -317,6 +314,22 @@ class KinesisConsumer:
                     )
                     held.given += 1
                     await self._shards.queue.put(record)
+
+    async def _start_of_shards(self) -> datetime | None:
+        """Return from when shards without a checkpoint are read; None: from the oldest record, as after each seek.
+
+        A program that starts again, or beside others, may name a later time than the one that began the subscription.
+        """
+        while self._start != "earliest":
+            try:
+                info = await self._admin.describe_subscription(self._topic, self._subscription)
+            except NoLeaderError as error:
+                log.warning("kinesis.start_unknown", reason=str(error))
+                continue
+            began = datetime.fromtimestamp(info.started_at_ms / 1000, UTC)
+            wanted = began if self._start == "latest" else self._start.astimezone(UTC)
+            return None if info.seek_generation else min(wanted, began)
+        return None
 
     async def _hashes_of(self, shard: str) -> tuple[int, int]:
         """Return the hashes of a shard, which another copy of the program may have imported."""

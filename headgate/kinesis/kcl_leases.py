@@ -17,15 +17,16 @@ _OLDEST: Final = "TRIM_HORIZON"
 _MULTI_STREAM_PARTS: Final = 4
 
 
-def read_leases(items: Iterable[Mapping[str, Any]], stream: str) -> dict[str, str | None]:
+def read_leases(items: Iterable[Mapping[str, Any]], stream: str, created: str) -> dict[str, str | None]:
     """Return shard → `FINISHED`, the checkpoint that continues there, or None: it was not begun.
 
-    ``items``: as Scan returns them. Raises HeadgateError: a lease has no exact position, or none is of ``stream``.
+    ``items``: as Scan returns them. ``created``: when the stream was, in seconds since 1970: an earlier one of its name
+    had shards of the same names. Raises HeadgateError: a lease has no exact position, or none is of ``stream``.
     """
     found: dict[str, str | None] = {}
     for item in items:
         parts = item.get("leaseKey", {}).get("S", "").split(":")
-        if len(parts) == _MULTI_STREAM_PARTS and parts[1] != stream:
+        if len(parts) == _MULTI_STREAM_PARTS and parts[1:3] != [stream, created]:
             continue
         checkpoint = item.get("checkpoint", {}).get("S")
         if checkpoint is None:

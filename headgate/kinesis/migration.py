@@ -68,7 +68,7 @@ async def migrate(
     """
     layout = await stream.shards()
     listed = [each.segment for each in layout.segments]
-    leases = positions(read_leases(items, stream.name), layout)
+    leases = positions(read_leases(items, stream.name, layout.source.split()[-1]), layout)
     if dry_run:
         return [MigratedShard(shard, leases.get(shard), None) for shard in listed]
     async with Admin(config) as admin:

@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from headgate.client.admin import Admin
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
@@ -210,6 +211,28 @@ async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, star
             stream.split(left)
             put(stream, 7, 9)
             await until(lambda: reader.by_key == whole(9, 5), SECONDS)
+
+
+async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_the_oldest_record_is_the_first(
+    stream: FakeKinesisStream,
+) -> None:
+    """A program that names the present time is started again: shards without a checkpoint, and new ones, lose nothing."""
+    reader = Reader()
+    async with world() as (cluster, _):
+        stream.now_ms = cluster.now_ms() - 1
+        put(stream, 0, 1)
+        for first in (1, 4):
+            async with reader.reading(cluster, start=stream.at()):
+                await asyncio.sleep(30)
+            stream.now_ms = cluster.now_ms()
+            put(stream, first, first + 2)
+            stream.split(next(name for name, shard in stream.known.items() if not shard.closed))
+            put(stream, first + 2, first + 3)
+        async with reader.reading(cluster, start="latest"), client(cluster, "admin") as shared, Admin(shared) as admin:
+            await until(lambda: reader.by_key == whole(7, 1), SECONDS)
+            reader.by_key.clear()
+            await admin.seek("s", "sub", to="earliest")
+            await until(lambda: reader.by_key == whole(7), SECONDS)
 
 
 async def test_a_stream_that_was_created_again_is_another_source(stream: FakeKinesisStream) -> None:

@@ -73,18 +73,20 @@ async def test_a_subscription_continues_where_the_application_stopped(stream: Fa
     [
         ([lease("shardId-1", "LATEST")], "the lease of shardId-1 is at LATEST, so KCL has handled no record of it"),
         ([lease("1:other:5:shardId-1", "7")], "no lease of a shard of stream s"),
+        ([lease("1:s:4:shardId-1", "7")], "no lease of a shard of stream s"),
         ([{"leaseKey": {"S": "migration"}}], "no lease of a shard of stream s"),
     ],
 )
 def test_leases_without_a_position_are_refused(items: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(HeadgateError, match=said):
-        read_leases(items, "s")
+        read_leases(items, "s", "5")
 
 
 def test_leases_of_several_streams_and_of_packed_records_are_read() -> None:
     items = [lease("1:s:5:shardId-1", "7", 3), lease("1:other:5:shardId-1", "8"), lease("1:s:5:shardId-2", FINISHED)]
+    items.append(lease("1:s:4:shardId-1", "9"))  # of a stream that was deleted and created again
 
-    assert {"shardId-1": "7:3", "shardId-2": FINISHED} == read_leases(items, "s")
+    assert {"shardId-1": "7:3", "shardId-2": FINISHED} == read_leases(items, "s", "5")
 
 
 @mock_aws
@@ -100,6 +102,6 @@ def test_a_table_of_dynamodb_is_read_completely() -> None:
         padded = lease(f"shardId-{number}", str(number)) | {"ownerSwitchesSinceCheckpoint": {"S": "x" * 20_000}}
         source.put_item(TableName="leases", Item=padded)
 
-    assert 120 == len(read_leases(asyncio.run(scan("leases", source)), "s"))
+    assert 120 == len(read_leases(asyncio.run(scan("leases", source)), "s", "5"))
     with pytest.raises(HeadgateError, match="table nothing cannot be read: "):
         asyncio.run(scan("nothing", source))
