@@ -83,6 +83,8 @@ class Given:
     segments: list[int] = field(default_factory=lambda: [0])
     window: int = 8
     protocol: int = m.PROTOCOL_VERSION
+    shards: int = 1
+    ledger_id: str = ""
     term_id: int = 2**63 - 77
     policy: DeliveryPolicy = DeliveryPolicy()  # noqa: RUF009 - frozen
     revoke_timeout_seconds: float = 30.0
@@ -120,7 +122,10 @@ class Leader:
 
     def _announce(self, epoch: int) -> None:
         described = m.ClusterDescription(
-            protocol=self.given.protocol, shards=1, ledger_url=self.folder.as_uri(), ledger_id=self.ledger_id
+            protocol=self.given.protocol,
+            shards=self.given.shards,
+            ledger_url=self.folder.as_uri(),
+            ledger_id=self.given.ledger_id or self.ledger_id,
         )
         announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.given.window)
         self._publish(m.cluster_topic(self.cluster), described, retain=True)
@@ -260,12 +265,12 @@ class Leader:
         """Set attributes of `Given`."""
         for name, value in step["to"].items():
             setattr(self.given, name, DeliveryPolicy(**value) if name == "policy" else value)
-        if {"window", "protocol"} & set(step["to"]):
+        if {"window", "protocol", "shards"} & set(step["to"]):
             self._announce(self.epoch)
 
     async def do_next(self, step: Step, _: float) -> None:
         """Say what happens to the next requests of a type."""
-        self.script[step["request"]].extend(step["are"])
+        self.script[step["request"]].extend(step["are"] * step.get("times", 1))
 
     async def do_wait(self, step: Step, seconds: float) -> Any:
         """Wait for ``count`` requests like ``where``; answer with the last of them."""

@@ -6,7 +6,7 @@
 3. The revocation of a segment is confirmed once every record delivered from it is durably acknowledged, or
    shortly before the leader would fence the segment (`finish_seconds`). What the program has acknowledged by
    then and is not stored is given up, which `Acknowledger.flush` reports. If that includes a negative acknowledgement,
-   nothing is confirmed: the leader fences the segment, and counts each delivery that was begun as failed.
+   it is kept and nothing is confirmed: the leader fences the segment, and counts each begun delivery as failed.
 """
 
 import asyncio
@@ -160,10 +160,9 @@ class Holdings:
             try:
                 await self._acknowledger.flush(max(1.0, deadline - loop.time()), [key])
             except AcknowledgementsNotStoredError:
-                is_failure_lost = self._acknowledger.unstored.has_negative([key])
-                self._acknowledger.give_up(key)
-                if is_failure_lost:
+                if self._acknowledger.unstored.has_negative([key]):
                     return
+                self._acknowledger.give_up(key)
         if self._feed.holds(holding):
             self.confirmations.add(revocation)
 

@@ -20,6 +20,7 @@ export class Acknowledger {
   #added = 0; // items since the last request
   #pauseMs = FIRST_PAUSE_MS;
   #problem = "no leader has replied";
+  #givenUp = []; // texts of what ended unstored, for the next flush
   /** `parts`: membership, holdings, connection and type of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
@@ -51,6 +52,7 @@ export class Acknowledger {
     if (this.#since) this.#hurry();
     while (this.#answered < wanted && !this.connection.failure) await this.#changed.wait(1000);
   }
+  giveUp = ({ segment, pending }) => pending.size && this.#givenUp.push(`${pending.size} of segment ${segment}`);
   /** Wait until everything is stored. */
   async flush(ms) {
     const until = Date.now() + ms;
@@ -59,7 +61,8 @@ export class Acknowledger {
       this.#hurry();
       await this.#changed.wait(Math.min(until - Date.now(), 1000));
     }
-    const texts = unstored().map(({ segment, pending }) => `${pending.size} of segment ${segment}`);
+    unstored().forEach(this.giveUp);
+    const texts = this.#givenUp.splice(0);
     if (texts.length) throw new AcknowledgementsNotStoredError(`not stored: ${texts.join(", ")}, because ${this.#problem}`);
   }
   /** Send until `isEnding` returns true. */

@@ -107,9 +107,11 @@ export class Connection {
     const shard = kind === "shards" ? this.#shards.get(BigInt(number)) : null;
     if (kind === "cluster" && message.protocol !== PROTOCOL)
       throw new HeadgateError(`the cluster runs protocol ${message.protocol}, this client ${PROTOCOL}`);
+    const before = this.cluster?.ledger_id;
+    if (kind === "cluster" && before && message.ledger_id && message.ledger_id !== before) this.#places.clear((this.#counts = [])); // set up again
     if (message.shards) this.#learn([...(message.earlier_shards ?? []), message.shards]);
     if (message.body?.shards) this.#learn(message.body.shards);
-    if (kind === "cluster") this.cluster = message;
+    if (kind === "cluster") this.cluster = { ...message, ledger_id: message.ledger_id || before };
     else if (shard && topic.endsWith("/leader")) shard.onAnnouncement(message);
     else if (shard) shard.onHead(message.head);
     else if (message.type === "part") this.#onPart(topic, message);
