@@ -10,7 +10,8 @@ from arro3.core import RecordBatch, RecordBatchReader, Schema
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.topic_source import open_topic_source
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, LedgerError
+from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
@@ -28,7 +29,7 @@ class Dataset:
 
     Each reader gets the same records: those of a segment by offset, parents before children. An object that compaction
     replaces meanwhile is read in its new place. A reader raises an error if a record is missing, for example because
-    its segment was pruned meanwhile.
+    its segment was pruned meanwhile, and if the ledger was replaced by another one.
     """
 
     def __init__(
@@ -75,8 +76,12 @@ class Dataset:
 
     def _batches(self) -> Iterator[RecordBatch]:
         wanted = {segment: bounds for segment, bounds in self.offsets.items() if bounds[0] < bounds[1]}
+        store, url = open_store(self._config.ledger_url), self._config.ledger_url
+        with EventLoopThread() as loop:
+            if (found := loop.run(read_ledger_id(store, url))) != self.ledger_id:
+                raise LedgerError(f"{url} is another ledger by now, with id {found}: call headgate.dataset again")
         reader = TopicReader(
-            Ledger(open_store(self._config.ledger_url), self.topic.shard),
+            Ledger(store, self.topic.shard),
             self.topic,
             starts={segment: first for segment, (first, _) in wanted.items()},
             ends={segment: end for segment, (_, end) in wanted.items()},

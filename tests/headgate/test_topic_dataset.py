@@ -8,6 +8,8 @@ import pytest
 
 import headgate
 from headgate.errors import ConfigError, PositionOutOfRangeError
+from headgate.ledger.identity import identity_object
+from headgate.ledger.paths import IDENTITY_PATH
 from headgate.storage.object_store import LocalStore
 from headgate.views.topics import TopicInfo
 from tests.support.samples.trimmed_ledger import TrimmedLedger, trimmed_ledger
@@ -126,4 +128,13 @@ def test_a_segment_that_is_pruned_before_it_is_read_is_named(
     for path in (ledger.chunks.parents[1] / "compacted").rglob("topic_id=1/segment=0/**/*.parquet"):
         path.unlink()
     with pytest.raises(pa.ArrowInvalid, match="segment 0 was pruned while it was read"):
+        pa.table(found)
+
+
+def test_a_dataset_of_a_ledger_that_was_replaced_is_refused(ledger: TrimmedLedger) -> None:
+    """A cluster that is set up again gives its topics the same ids."""
+    found = headgate.dataset("orders")
+    (ledger.chunks.parents[1] / IDENTITY_PATH).write_bytes(identity_object("2" * 32))
+
+    with pytest.raises(pa.ArrowInvalid, match="is another ledger by now, with id 2222"):
         pa.table(found)

@@ -4,8 +4,8 @@ Rules:
 
 1. A file belongs to one topic, known by its name and id: a topic that was created again has other records. It may be
    imported to any subscription of that topic.
-2. Each position is of a segment, with its range of key hashes, and lies within its records. Anything else is refused
-   with the segment, the position and the end, and nothing is moved.
+2. Each position is of a segment, known by its number and the time of its creation, because another cluster has the same
+   ids. It lies within its records. Anything else is refused with the segment and the reason, and nothing is moved.
 3. A segment that was pruned since must have been read to its end: its records are gone.
 4. A segment that the file does not name was created after the export, so nothing of it had been read: it starts at 0.
 """
@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
     from headgate.views.subscriptions import SubscriptionInfo
@@ -36,8 +37,7 @@ class PositionFileError(ValueError):
 
 class SavedPosition(msgspec.Struct, frozen=True, kw_only=True):
     segment: _Natural
-    first_hash: _Natural
-    last_hash: _Natural
+    created_at_ms: _Natural
     position: _Natural
     """Every record below it was acknowledged."""
     end_offset: _Natural
@@ -67,8 +67,7 @@ def saved_positions(topic: TopicInfo, subscription: SubscriptionInfo, now_ms: in
         segments=[
             SavedPosition(
                 segment=each.segment,
-                first_hash=described[each.segment].first_hash,
-                last_hash=described[each.segment].last_hash,
+                created_at_ms=described[each.segment].created_at_ms,
                 position=each.acknowledged_offset,
                 end_offset=each.next_offset,
                 sealed=described[each.segment].state == "sealed",
@@ -118,10 +117,11 @@ def positions_to_restore(
                     f"and topic {topic.topic!r} has pruned it with its records; remove it from the file to skip them"
                 )
             continue
-        if (each.first_hash, each.last_hash) != (segment.first_hash, segment.last_hash):
+        if each.created_at_ms != segment.created_at_ms:
+            at = (utc_minute(each.created_at_ms), utc_minute(segment.created_at_ms))
             raise PositionFileError(
-                f"segment {each.segment} has key hashes {each.first_hash:04x}-{each.last_hash:04x} in the file and "
-                f"{segment.first_hash:04x}-{segment.last_hash:04x} in topic {topic.topic!r}"
+                f"segment {each.segment} was created at {at[0]}, and that of topic {topic.topic!r} at {at[1]}: its "
+                "positions are of another cluster, or an older ledger was put back"
             )
         if each.position > segment.next_offset:
             raise PositionFileError(

@@ -11,7 +11,9 @@ import pytest
 
 from headgate import topic_dataset
 from headgate.client.topic_source import TopicSource
+from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import IDENTITY_PATH
 from headgate.storage.object_store import open_store
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
@@ -55,6 +57,7 @@ def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> Tr
 
     async def write() -> tuple[list[tuple[int, int, bytes]], TopicInfo]:
         known = LedgerWithPositions()
+        known.ledger.store.objects[IDENTITY_PATH] = identity_object("1" * 32)
         for at_ms, steps in enumerate([(0, 1), (0, 0), (1,), ("split",), (2, 3, 1), (3, 3), (1, 2)], 1):
             await known.write(start_ms + 10 * at_ms, *steps)
             if at_ms == 3:
