@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -48,9 +48,10 @@ class FieldReader:
             (self._names[name], TYPES[kind] | None, msgspec.field(name=name, default=None))
             for name, kind in types.items()
         ]
-        exact = msgspec.defstruct("Exact", fields, forbid_unknown_fields=True, gc=False)
+        checked = {"__post_init__": _require_utc} if "timestamp" in types.values() else {}
+        exact = msgspec.defstruct("Exact", fields, forbid_unknown_fields=True, gc=False, namespace=checked)
         self._exact = msgspec.json.Decoder(exact)
-        self._partial = msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False))
+        self._partial = msgspec.json.Decoder(msgspec.defstruct("Partial", fields, gc=False, namespace=checked))
         self._missing = exact()
 
     def read(self, values: Iterable[bytes]) -> Fields:
@@ -66,6 +67,17 @@ class FieldReader:
             left_over.append(rest)
         columns = {name: [getattr(row, field) for row in rows] for name, field in self._names.items()}
         return Fields(columns, left_over, unfit)
+
+
+def _require_utc(row: msgspec.Struct) -> None:
+    """Raise ValueError for an instant that is not in the years 1 to 9999 in UTC: it would make its file unreadable."""
+    for field in row.__struct_fields__:
+        value = getattr(row, field)
+        if isinstance(value, datetime) and value.year in (MINYEAR, MAXYEAR):
+            try:
+                value.astimezone(UTC)
+            except OverflowError as error:
+                raise ValueError(str(error)) from None
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], value: bytes) -> Any:
