@@ -321,14 +321,11 @@ class KinesisConsumer:
         A program that starts again, or beside others, may name a later time than the one that began the subscription.
         """
         while self._start != "earliest":
-            try:
+            with contextlib.suppress(NoLeaderError):
                 info = await self._admin.describe_subscription(self._topic, self._subscription)
-            except NoLeaderError as error:
-                log.warning("kinesis.start_unknown", reason=str(error))
-                continue
-            began = datetime.fromtimestamp(info.started_at_ms / 1000, UTC)
-            wanted = began if self._start == "latest" else self._start.astimezone(UTC)
-            return None if info.seek_generation else min(wanted, began)
+                began = datetime.fromtimestamp(info.started_at_ms / 1000, UTC)
+                wanted = began if self._start == "latest" else self._start.astimezone(UTC)
+                return None if info.seek_generation else min(wanted, began)
         return None
 
     async def _hashes_of(self, shard: str) -> tuple[int, int]:
