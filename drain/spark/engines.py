@@ -24,7 +24,6 @@ _LOST_STATUS: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"
 """gRPC status codes of a server that is gone."""
 ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
 """The exceptions that a call to an engine raises, except for bugs."""
-_FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
 _OBJECT_ERROR = re.compile(r"(?:Object|BadFile|UnknownType)Error: (.+)")
 """An error of drain.spark.object_reader, drain.backlog.aggregates or drain.external.file_reader among stack traces."""
 
@@ -107,12 +106,10 @@ def run_errors(prefix: str = "", doing: str = "count") -> Iterator[None]:
 
 
 def error_summary(error: Exception, doing: str = "count") -> str:
-    """Return one line with the cause and the object, from Spark's page of stack traces."""
+    """Return one line with the cause, from Spark's page of stack traces. Errors of objects name theirs."""
     text = str(error)
     if found := _OBJECT_ERROR.search(text):
         return f"Spark could not {doing}: {found.group(1)[:500]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
-    line = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]
-    file = _FILE.search(text)
-    return f"Spark could not {doing}: {line}" + (f" ({file.group(0)})" if file and file.group(0) not in line else "")
+    return f"Spark could not {doing}: {(causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]}"

@@ -31,12 +31,6 @@ SETTINGS: Final[dict[str, str]] = {
     # Counting and compaction share the cores. Otherwise counting waits for all tasks of a
     # compaction.
     "spark.scheduler.mode": "FAIR",
-    # With more than 32 paths Spark starts a job that lists them. The paths are files: there is
-    # nothing to list.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-    # Every file has to be counted: no file may be skipped.
-    "spark.sql.files.ignoreCorruptFiles": "false",
-    "spark.sql.files.ignoreMissingFiles": "false",
     # By default a batch for a Python task has up to 10 000 records, of up to a megabyte each.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
     # The UI of a process that runs for months is not used, and its retained data only grows.
