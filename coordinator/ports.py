@@ -34,6 +34,8 @@ PushMessage = Callable[[str, m.Push], None]
 """(client id, message): send it once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
 DoLater = Callable[[int, Callable[[], None]], None]
 """(cost, work): do it in a later turn of the event loop. The cost: the segments and consumers that it looks at."""
+FollowEnd = Callable[[str], int]
+"""Announces chunks to a client for a while: a consumer of it follows the end of the shard. Returns their key."""
 DrainCheck = Callable[[Subscription, frozenset[int]], Awaitable[Mapping[int, DrainClaim]]]
 """Returns a claim for each of the sealed segments that is drained at the current seek generation.
 
@@ -49,6 +51,7 @@ class SubscriptionContext:
     topic: TopicView
     ledger: LedgerPort
     push: PushMessage
+    follow: FollowEnd
     drain_check: DrainCheck | None
     """None: no segment is reported as drained, so the children of a STREAM stay blocked."""
     leader_epoch: int

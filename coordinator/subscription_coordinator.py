@@ -229,6 +229,7 @@ class SubscriptionCoordinator:
             stable=self.reconciler.handovers_complete,
             term_id=self._ledger.term_id,
             unread=unread,
+            chunk_key=self._context.follow(client_id) if request.follows else 0,
             **self.deliveries.duty(request),
         )
 

@@ -71,6 +71,11 @@ class ChunkCommitted(ShardEvent, frozen=True):
     records: int
 
 
+@counted("chunks_announced", "shard")
+class ChunkAnnounced(ShardEvent, frozen=True):
+    """Chunks that were sent to consumers at the end of the shard."""
+
+
 @counted("barriers_delayed", "shard")
 class BarrierDelayed(ShardEvent, frozen=True):
     """Refusals that waited, at most a second, to share an empty chunk."""

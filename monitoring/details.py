@@ -100,6 +100,7 @@ REFUSALS: Final = Row(
             rate("acknowledgements_over_limit_total", prefix="over the limit"),
         ),
         graph("Refusals that waited", units.CountsPerSecond, rate("barriers_delayed_total", "shard")),
+        graph("Chunks sent to consumers", units.CountsPerSecond, rate("chunks_announced_total", "shard")),
     ),
 )
 

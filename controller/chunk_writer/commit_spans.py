@@ -48,12 +48,12 @@ def tracing(tracer: Tracer) -> TraceCommits:
                 }
                 writing.append(tracer.start_span("commit", context=Context(), links=links, attributes=attributes))
 
-        def durable(chunk: int) -> None:
+        def durable(chunk: int, data: bytes) -> None:
             while writing:
                 span = writing.pop()
                 span.set_attribute("headgate.chunk", chunk)
                 span.end()
-            on_durable(chunk)
+            on_durable(chunk, data)
 
         return began, durable
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from controller.chunk_writer.builder import ChunkBuilder
-from controller.context.leader_context import LeaderContext
+from controller.context.leader_context import LeaderContext, OnDurable
 from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Event
 from headgate.errors import HeadgateError, StoreUnavailableError
@@ -80,13 +80,13 @@ class GroupCommit:
         state: ShardState,
         *,
         yields_to_contender: Callable[[], bool],
-        on_durable: Callable[[int], None],
+        on_durable: OnDurable,
         on_records: Callable[[RecordColumns], None],
     ) -> None:
         """Start after the newest chunk in ``state``, which must be the term chunk.
 
         ``on_records`` gets the records of each chunk before it is written. ``on_durable`` gets the
-        number of each chunk that became durable, after the callbacks of that chunk have run.
+        number and the object of each chunk that became durable, after the callbacks of that chunk have run.
         """
         self.durable = state.chunk
         self._context = context
@@ -215,14 +215,14 @@ class GroupCommit:
             writing = self._writing
             self._on_records(writing.builder.records)
             began = loop.time()
-            size_bytes = await self._commit(writing)
+            data = await self._commit(writing)
             durable_at = loop.time()
             self._writing = None
             for callback in writing.callbacks:
                 callback()
-            self._on_durable(self.durable)
+            self._on_durable(self.durable, data)
             # In the next turn of the loop, when the replies have been written to the socket: clients wait for those.
-            loop.call_soon(self._report_commit, writing, began, durable_at, size_bytes)
+            loop.call_soon(self._report_commit, writing, began, durable_at, len(data))
             if self._pending is None:
                 self._idle.set()
             if self._yields_to_contender():
@@ -266,7 +266,7 @@ class GroupCommit:
             self._barrier_timer.cancel()
             self._barrier_timer = None
 
-    async def _commit(self, pending: _PendingChunk) -> int:
+    async def _commit(self, pending: _PendingChunk) -> bytes:
         loop = asyncio.get_running_loop()
         began = loop.time()
         number = pending.number
@@ -294,7 +294,7 @@ class GroupCommit:
             else:
                 break
         self.durable = number
-        return len(data)
+        return data
 
     def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
         shard, records = self._state.shard, len(written.builder.records)

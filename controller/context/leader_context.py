@@ -53,7 +53,7 @@ OpenSession = Callable[[str, Callable[[ArrivedMessage], None], ReadingWindow], M
 """(name, handler of the messages of a device, the shard's window) → the session under this name, before entry. The
 newest client that opens it takes it over."""
 OnRecords: TypeAlias = Callable[[RecordColumns], None]
-OnDurable: TypeAlias = Callable[[int], None]
+OnDurable: TypeAlias = Callable[[int, bytes], None]
 TraceCommits: TypeAlias = Callable[[int, OnRecords, OnDurable], tuple[OnRecords, OnDurable]]
 """(shard, callbacks of `GroupCommit`): returns callbacks that make spans, too."""
 

@@ -69,7 +69,7 @@ class ShardLeader:
             context,
             state,
             yields_to_contender=yields_to_contender,
-            on_durable=lambda number: self._outbox.announce_head(number),  # noqa: PLW0108 - created later
+            on_durable=lambda number, data: self._outbox.announce(number, data),  # noqa: PLW0108 - created later
             on_records=autoscaler.sample,
         )
         self._outbox = Outbox(state, context, self.commit)
@@ -77,7 +77,12 @@ class ShardLeader:
             state, context, self.commit, publish=self._outbox.announce_leader, serving=lambda: self._serving.on
         )
         self.subscription_registry = SubscriptionRegistry(
-            state=state, context=context, commit=self.commit, driver=self.driver, push=self._outbox.push
+            state=state,
+            context=context,
+            commit=self.commit,
+            driver=self.driver,
+            push=self._outbox.push,
+            follow=self._outbox.chunks.follow,
         )
         self.devices = DeviceIntake(context, state, self.commit)
         self.pruner = Pruner(

@@ -15,6 +15,7 @@ import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
+from controller.leader.chunk_announcer import ChunkAnnouncer
 from controller.leader.request_decoding import Address
 from headgate.protocol import messages as m
 from metrics import events
@@ -99,6 +100,7 @@ class Outbox:
         self._context = context
         self._commit = commit
         self._messages_in_parts = 0
+        self.chunks = ChunkAnnouncer(state, context)
         self.delayed = DelayedReplies(state.shard, self._delay_seconds, context.observer)
 
     def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
@@ -153,8 +155,9 @@ class Outbox:
             m.leader_topic(self._context.cluster, self._shard), m.encode(announcement), retain=True
         )
 
-    def announce_head(self, number: int) -> None:
+    def announce(self, number: int, data: bytes) -> None:
         """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
+        self.chunks.announce(number, data)
         head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
         self._publish(m.head_topic(self._context.cluster, self._shard), m.encode(head))
 

@@ -14,7 +14,7 @@ from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import DrainedSource, LeaderContext
 from controller.context.step_driver import StepDriver
-from coordinator.ports import PushMessage, SubscriptionContext
+from coordinator.ports import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
@@ -88,13 +88,21 @@ async def drained_as_counted(
 
 class SubscriptionRegistry:
     def __init__(
-        self, *, state: ShardState, context: LeaderContext, commit: GroupCommit, driver: StepDriver, push: PushMessage
+        self,
+        *,
+        state: ShardState,
+        context: LeaderContext,
+        commit: GroupCommit,
+        driver: StepDriver,
+        push: PushMessage,
+        follow: FollowEnd,
     ) -> None:
         self._state = state
         self._context = context
         self._commit = commit
         self._driver = driver
         self._push = push
+        self._follow = follow
         source = context.drained_source
         self._drain_check = None if source is None else partial(drained_as_counted, state, commit, source)
         self.coordinators: dict[int, SubscriptionCoordinator] = {}
@@ -314,6 +322,7 @@ class SubscriptionRegistry:
             topic=self._state.topics_by_id[subscription.topic_id],
             ledger=self._commit,
             push=self._push,
+            follow=self._follow,
             drain_check=self._drain_check,
             leader_epoch=self._state.term.leader_epoch,
             settings=self._context.subscriptions,

@@ -14,10 +14,9 @@ import asyncio
 import itertools
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -49,6 +48,7 @@ ValueT = TypeVar("ValueT")
 _CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
 _LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
 _HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
+_CHUNK = msgspec.msgpack.Decoder(m.ChunkAnnouncement)
 
 log = get_logger(__name__)
 
@@ -90,7 +90,8 @@ class Client:
         self._entered_at_ms: int | None = None
         """None: it is not open."""
         self._leaders: dict[int, LeaderWatch] = {}
-        self._head_watchers: defaultdict[int, Handlers[Callable[[m.HeadAnnouncement], None]]] = defaultdict(Handlers)
+        self._watchers: dict[str, Handlers[Callable[[Any], None]]] = {}
+        """MQTT topic → who gets its announcements."""
         self.replies = ReplyDispatch(self._count_undecodable, self.cluster_watch.learn)
         self.places = TopicPlaces(self.cluster_watch, self.request, self.rng.random)
 
@@ -252,11 +253,20 @@ class Client:
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
-        subscribed = shard in self._head_watchers
-        remove = self._head_watchers[shard].add(handler)
-        if not subscribed:
-            await self._subscribe(m.head_topic(self.cluster, shard), "head", partial(m.decode, _HEAD), self._on_head)
-        return remove
+        return await self._watch(m.head_topic(self.cluster, shard), "head", _HEAD, handler)
+
+    async def watch_chunks(self, shard: int, handler: Callable[[m.ChunkAnnouncement], None]) -> Callable[[], None]:
+        """Likewise, with what is announced as a chunk of ``shard``. Raises TransportError: the broker refuses."""
+        return await self._watch(m.chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
+
+    async def _watch(
+        self, topic: str, kind: str, decoder: msgspec.msgpack.Decoder[ValueT], handler: Callable[[ValueT], None]
+    ) -> Callable[[], None]:
+        watchers = self._watchers.get(topic)
+        if watchers is None:
+            watchers = self._watchers[topic] = Handlers()
+            await self._subscribe(topic, kind, partial(m.decode, decoder), partial(_notify, watchers))
+        return watchers.add(handler)
 
     # Requests
 
@@ -396,10 +406,6 @@ class Client:
 
     # Messages
 
-    def _on_head(self, head: m.HeadAnnouncement) -> None:
-        for handler in self._head_watchers.get(head.shard, ()):  # a forged one may name any shard
-            handler(head)
-
     async def _subscribe(
         self,
         topic: str,
@@ -426,6 +432,11 @@ class Client:
         if self.undecodable_messages == 1:
             about = {"cluster": self.cluster, "client_id": self.client_id}
             log.warning("message.undecodable", kind=kind, reason=str(error), **about)
+
+
+def _notify(watchers: Handlers[Callable[[ValueT], None]], message: ValueT) -> None:
+    for handler in watchers:
+        handler(message)
 
 
 def _not_answered(text: str, limit: CommandDeadline) -> NoLeaderError:

@@ -79,6 +79,7 @@ class Membership:
         for remove in self._cleanup_callbacks:
             remove()
         self._cleanup_callbacks.clear()
+        self._deliveries.chunks.close()
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. The leader notices the absence of a consumer that cannot reach it."""
@@ -114,10 +115,12 @@ class Membership:
             asks_unread=asks_unread,
             problem=self._deliveries.sender.problem,
             ready=asked != self._asked_before if handling is None else handling.schedule.is_free,
+            follows=self._deliveries.chunks.follows,
         )
         self._asked_before = asked
         self._feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
+        await self._deliveries.chunks.heard(self._shard, alive)
         return alive
 
     async def _maintain_registration(self) -> None:

@@ -70,6 +70,11 @@ def head_topic(cluster: str, shard: int) -> str:
     return f"headgate/{cluster}/shards/{shard}/head"
 
 
+def chunk_topic(cluster: str, shard: int) -> str:
+    """`ChunkAnnouncement` of each small chunk, while a consumer follows the end of the shard."""
+    return f"headgate/{cluster}/shards/{shard}/chunk"
+
+
 def daemon_client_id(cluster: str, instance: str) -> str:
     """Public part of a daemon's client id. Names contain no colon, so no other client and cluster has the same one."""
     return f"headgate:{cluster}:daemon:{instance}"

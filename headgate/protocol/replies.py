@@ -265,6 +265,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     ``policy``: the present delivery policy. ``dead_letters``: the first ones that this consumer is to send to their
     topics, as the sender since ``sender_since_ms``, which rises with each change of the sender. ``sender_secret``: its
     producer's secret. ``resuming``: the first keys of this consumer's segments that are being resumed.
+    ``chunk_key``, if the consumer follows: the key of the announced chunks of this term.
     """
 
     head: int
@@ -277,6 +278,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     sender_since_ms: int = 0
     sender_secret: str = ""
     resuming: list[ResumingKey] = []
+    chunk_key: int = 0
 
 
 class Done(ReplyBody, frozen=True, tag="done"):

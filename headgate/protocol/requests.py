@@ -373,6 +373,7 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     ``ready``: the program has asked for a record since the last heartbeat, so it can be given segments again.
     ``unhandled``, external topics: (segment, generation, arrival) of held segments: when the oldest record arrived at
     the source that is not handled; None: there is none.
+    ``follows``: it has read to the end of the shard, and takes announced chunks.
     """
 
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HELD_SEGMENTS)] | None = None
@@ -380,6 +381,7 @@ class Heartbeat(ReaderRequest, frozen=True, tag="heartbeat"):
     dead_letter_problem: Annotated[str, Meta(max_length=MAX_PROBLEM_CHARACTERS)] = ""
     ready: bool = False
     unhandled: Annotated[list[tuple[Natural, Natural, Natural | None]], Meta(max_length=MAX_HELD_SEGMENTS)] = []
+    follows: bool = False
 
 
 class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):

@@ -15,6 +15,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from headgate.ledger import chunk
 from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
@@ -30,6 +31,8 @@ HEADER_OVERHEAD_BYTES: Final = 180
 MAX_DEPTH: Final = 16
 MAX_LOADS: Final = 32
 PAUSE_LOADS: Final = 64
+NEAR: Final = 16
+"""How many chunks behind the end a reader still follows it, and how many are kept that were announced."""
 _COLUMNS: Final = attrgetter("offset", "timestamp_ms", "key", "value", "headers")
 
 
@@ -51,6 +54,8 @@ class ChunkCache:
         self._budget_bytes = budget_bytes
         self._bytes = 0
         self._chunks: OrderedDict[int, tuple[int, ChunkRows]] = OrderedDict()
+        self._offered: dict[int, bytes] = {}
+        """Objects of chunks that were announced and not read yet."""
         self._loading: dict[int, asyncio.Task[ChunkRows]] = {}
         self._ahead: set[int] = set()
         """Chunks that were loaded ahead, and not requested yet."""
@@ -75,6 +80,14 @@ class ChunkCache:
         self._load_ahead(number, newest)
         # Shielded: cancelling one reader must not cancel the load for the others.
         return await asyncio.shield(loading)
+
+    def offer(self, number: int, data: bytes) -> None:
+        """Keep the object of chunk ``number`` until it is read, if that is soon: the store need not be asked then."""
+        first = self.tail.number
+        for passed in [each for each in self._offered if each < first]:
+            del self._offered[passed]
+        if first <= number < first + NEAR and number not in self._chunks and number not in self._loading:
+            self._offered[number] = data
 
     async def close(self) -> None:
         self.tail.close()
@@ -112,7 +125,10 @@ class ChunkCache:
 
     async def _load(self, number: int) -> ChunkRows:
         self.loads += 1
-        header, records = await self._ledger.read_records(number)
+        if (offered := self._offered.pop(number, None)) is not None:
+            header, records = chunk.decode_records(offered, shard=self._ledger.shard, number=number)
+        else:
+            header, records = await self._ledger.read_records(number)
         rows_by_segment = ChunkRows(_rows_by_segment(records, self._topic_id), header)
         size = CHUNK_OVERHEAD_BYTES
         for rows in rows_by_segment.values():

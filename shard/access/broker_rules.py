@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.errors import ConfigError
-from shard.access.rules import ANY, AccessRules, Right, Role
+from shard.access.rules import ACTIONS, ANY, AccessRules, Action, Right, Role
 
 
 class BrokerFormat(StrEnum):
@@ -52,6 +52,7 @@ def daemon_rights(cluster: str) -> list[TopicRight]:
         TopicRight(Access.READWRITE, f"{base}/cluster"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/leader"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/head"),
+        TopicRight(Access.WRITE, f"{base}/shards/+/chunk"),
         TopicRight(Access.READWRITE, f"{base}/shards/+/device-sentinels/+"),
         # The page sends the requests of its readers, in their names.
         TopicRight(Access.READWRITE, f"{base}/shards/+/requests/+/+"),
@@ -76,6 +77,8 @@ def user_rights(cluster: str, user: str, rights: tuple[Right, ...]) -> list[Topi
             TopicRight(Access.READ, f"{base}/clients/{user}/+/replies"),
             TopicRight(Access.WRITE, f"{base}/clients/{user}/+/presence"),
         ]
+    if any(Action.CONSUME in ACTIONS[right.role] for right in rights):
+        found.append(TopicRight(Access.READ, f"{base}/shards/+/chunk"))
     topics = sorted({topic for right in rights for topic in right.published_topics})
     if ANY in topics:
         topics = ["+"]

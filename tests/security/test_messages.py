@@ -19,6 +19,7 @@ REFUSED = "Not authorized"
 LEADER = m.leader_topic(CLUSTER, 0)
 PUBLICATION = f"headgate/{CLUSTER}/publish/{TOPIC}/key"
 FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", window=128)
+FALSE_CHUNK = m.ChunkAnnouncement.of(b"PAR1", shard=0, number=1, term_id=1, key=0)
 FALSE_HEAD = m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
 FALSE_CLUSTER = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///tmp/mine")
 FALSE_PUSH = m.ConsumerFenced(
@@ -72,6 +73,7 @@ def denied(topic: str) -> BrokerLog:
 REQUESTS = "headgate/test/shards/0/requests/.*"
 PRESENCE = "headgate/test/clients/billing/.*/presence"
 REPLIES = "headgate/test/clients/billing/.*/replies"
+CHUNKS = m.chunk_topic(CLUSTER, 0)
 SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
 ATTACKS = [
     Attack("rival", "announces itself as leader", publishes(LEADER, m.encode(FALSE_LEADER)), REFUSED, denied(LEADER)),
@@ -92,6 +94,10 @@ ATTACKS = [
         publishes(m.head_topic(CLUSTER, 0), m.encode(FALSE_HEAD)),
         REFUSED,
         denied(m.head_topic(CLUSTER, 0)),
+    ),
+    *(
+        Attack(user, "announces a chunk", publishes(CHUNKS, m.encode(FALSE_CHUNK)), REFUSED, denied(CHUNKS))
+        for user in ("rival", "colleague")
     ),
     Attack(
         "rival",
@@ -131,6 +137,7 @@ async def test_a_message_in_the_name_of_another_is_refused(scene: Scene, attack:
         ("grafana", "headgate/test/shards/+/requests/+/+"),
         ("snoop", "headgate/test/publish/#"),
         ("rival", "headgate/test/clients/+/+/presence"),
+        ("shop", "headgate/test/shards/+/chunk"),
     ],
 )
 async def test_a_subscription_delivers_nothing_of_other_users(scene: Scene, user: str, topic_filter: str) -> None:

@@ -1,4 +1,4 @@
-"""A program without any right that forges the retained announcements of the leader, and its heads.
+"""A program without any right that forges the retained announcements of the leader, its heads, and its chunks.
 
 It invents epochs, repeats announcements of earlier terms, changes the present one, deletes it, and publishes garbage.
 No other honest client may send a request for a term that has not begun: it would have believed an announcement.
@@ -35,8 +35,10 @@ class Forger:
         # A reader believes that announced chunks are durable: with a folder, it would deliver what a power failure removes.
         self._heads = [1] if "power_failure" in plan.kinds else [1, 2**62]
         self._topic, self._head_topic = m.leader_topic(cluster, shard), m.head_topic(cluster, shard)
+        self._chunk_topic = m.chunk_topic(cluster, shard)
         self._requests = m.requests_topic(cluster, shard, "")
         self._transport = broker.transport(self.CLIENT_ID)
+        self._chunk: m.ChunkAnnouncement | None = None
         self._genuine: list[m.LeaderAnnouncement] = []
         broker.spies.append(self._overhear)
 
@@ -51,6 +53,9 @@ class Forger:
                     shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice(self._heads)
                 )
                 self._transport.publish(self._head_topic, m.encode(head))
+                if self._chunk is not None:
+                    forged = msgspec.structs.replace(self._chunk, number=self._chunk.number + 1, object=b"PAR1")
+                    self._transport.publish(self._chunk_topic, m.encode(forged))
                 if self._genuine:
                     self.forged += self._transport.publish(self._topic, self._forgery(), retain=True)
 
@@ -70,6 +75,8 @@ class Forger:
     def _overhear(self, message: Message) -> None:
         if message.topic == self._topic and message.sender != self.CLIENT_ID:
             self._genuine.append(msgspec.msgpack.decode(message.payload, type=m.LeaderAnnouncement))
+        elif message.topic == self._chunk_topic and message.sender != self.CLIENT_ID:
+            self._chunk = msgspec.msgpack.decode(message.payload, type=m.ChunkAnnouncement)
         elif message.topic.startswith(self._requests) and message.sender not in LIARS:
             request = m.decode_request(message.payload)
             if request.leader_epoch is not None and request.leader_epoch > self._epoch(self._shard):

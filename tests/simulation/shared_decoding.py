@@ -32,21 +32,23 @@ Known = dict[tuple[Any, ...], tuple[bytes, Any]]
 def decoding_once(*, in_memory: bool = False) -> Iterator[None]:
     """Share the results of decoding until the block ends; ``in_memory``: without a file format."""
     known: dict[str, Known] = {name: {} for name in SHARED}
+    kept: dict[bytes, bytes] = {}
     with ExitStack() as stack:
         for name in SHARED:
-            stack.enter_context(patch.object(chunk, name, _once(getattr(chunk, name), known[name])))
+            stack.enter_context(patch.object(chunk, name, _once(getattr(chunk, name), known[name], kept)))
         if in_memory:
-            memory = _ChunkMemory(known)
+            memory = _ChunkMemory(known, kept)
             stack.enter_context(patch.object(ChunkBuilder, "encode", partialmethod(_keep, memory)))
             stack.enter_context(patch.object(chunk, "open_records", memory.open_records))
         yield
 
 
-def _once(decode: Callable[..., Any], known: Known) -> Callable[..., Any]:
-    """Return ``decode`` with the memory ``known``. Errors are not remembered."""
+def _once(decode: Callable[..., Any], known: Known, kept: dict[bytes, bytes]) -> Callable[..., Any]:
+    """Return ``decode`` with the memory ``known``. Errors are not remembered. ``kept``: see `_ChunkMemory`."""
 
     @wraps(decode)
     def shared(data: bytes, *args: Any, **options: Any) -> Any:
+        data = kept.get(data, data)
         key = (id(data), *args, *options.values())
         found = known.get(key)
         if found is None:
@@ -63,9 +65,10 @@ def _keep(builder: ChunkBuilder, memory: _ChunkMemory, **fields: int) -> bytes:
 class _ChunkMemory:
     """The chunks of one run, as their leaders would have encoded them."""
 
-    def __init__(self, known: dict[str, Known]) -> None:
-        """``known`` gets what decoding would return."""
+    def __init__(self, known: dict[str, Known], kept: dict[bytes, bytes]) -> None:
+        """``known`` gets what decoding would return, ``kept`` each object: one that was announced is an equal copy."""
         self._known = known
+        self._kept = kept
         self._encode = ChunkBuilder.encode
         self._open_records = chunk.open_records
         self._written: dict[int, Callable[[], bytes]] = {}
@@ -74,7 +77,8 @@ class _ChunkMemory:
     def keep(self, builder: ChunkBuilder, **fields: int) -> bytes:
         """Keep what is in ``builder``, and return a short object in its place."""
         shard, number = fields["shard"], fields["number"]
-        data = b"chunk %d/%d of epoch %d" % (shard, number, fields["leader_epoch"])
+        data = b"chunk %d/%d of term %d" % (shard, number, fields["term_id"])
+        self._kept[data] = data
         header = chunk.ChunkHeader(
             format=chunk.FORMAT,
             entries=len(builder.entries),

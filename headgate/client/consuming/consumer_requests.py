@@ -183,11 +183,12 @@ class ConsumerRequests:
         asks_unread: bool = False,
         problem: str = "",
         ready: bool = False,
+        follows: bool = False,
     ) -> m.HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds.
 
         ``unhandled``: see `Heartbeat`. ``problem``: why it could not send dead letters. ``ready``: whether the program
-        has asked for a record lately.
+        has asked for a record lately. ``follows``: whether it takes announced chunks.
         """
         history = self.history.points
         body = m.Heartbeat(
@@ -198,6 +199,7 @@ class ConsumerRequests:
             dead_letter_problem=problem,
             ready=ready,
             unhandled=unhandled,
+            follows=follows,
         )
         alive, _ = await self._ask(body, m.HeartbeatReply)
         self.history.confirmed(history, alive.head, alive.term_id)

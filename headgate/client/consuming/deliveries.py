@@ -20,6 +20,7 @@ from itertools import count
 from typing import Final
 
 from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.consuming.announced_chunks import AnnouncedChunks
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parking import Parking
@@ -45,6 +46,7 @@ class Deliveries:
         self.returned: deque[ConsumedRecord] = deque()
         """Records that were taken from the feed and are handed over next."""
         self.feed = context.feed
+        self.chunks = AnnouncedChunks(context.client, context.feed, context.log)
         self._acknowledger = context.acknowledger
         self._requests = context.requests
         self._tasks = context.tasks

@@ -21,7 +21,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant, Redelivery
-from headgate.reading.chunk_cache import ChunkCache
+from headgate.reading.chunk_cache import NEAR, ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
 from headgate.reading.segment_reader import SegmentReader
@@ -439,6 +439,17 @@ class RecordFeed:
                 holding.unacknowledged_offsets.pop(record.offset, None)
                 holding.deadlines.pop(record.offset, None)
                 holding.progress.set()
+
+    def is_near(self, head: int) -> bool:
+        """Return whether every reader is at the end, or near it, of a ledger that ends with chunk ``head``."""
+        reads = self._cache is not None and bool(self.holdings)
+        return reads and all(held.reader.has_read(head - NEAR) for held in self.holdings.values())
+
+    def offer(self, number: int, data: bytes) -> None:
+        """Take chunk ``number``, which is durable, as it is stored."""
+        if self._cache is not None:
+            self._cache.offer(number, data)
+            self.head.advance(number)
 
     def has_delivered(self, chunk: int) -> bool:
         """Return whether the records up to ``chunk`` of every holding were delivered, and no redelivery is due."""

@@ -57,7 +57,7 @@ class Shard:
             ),
             self.state,
             yields_to_contender=lambda: yields_to_contender,
-            on_durable=self.heads.append,
+            on_durable=lambda number, _: self.heads.append(number),
             on_records=lambda _: None,
         )
         self.sent: list[str] = []

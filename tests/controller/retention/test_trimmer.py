@@ -40,7 +40,7 @@ class TrimmingLeader:
             self.context,
             state,
             yields_to_contender=lambda: False,
-            on_durable=lambda _: None,
+            on_durable=lambda *_: None,
             on_records=lambda *_: None,
         )
         self.state = state

@@ -39,7 +39,7 @@ from tests.support.worlds.one_shard import OneShard
 REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (m.AnyRequestBody, m.AnyReplyBody, m.AnyPush))
 STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
-    *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence),
+    *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.ChunkAnnouncement, m.Presence),
     *(m.ProduceBatch, m.OpenProducer, m.AcknowledgeBatch, m.RegisterConsumer, m.Heartbeat, m.ConfirmRevoked),
     *(m.SeekSubscription, m.SeekReply, m.DescribeBacklog, m.BacklogReply),
     *(
@@ -92,7 +92,8 @@ def test_the_topic_table_matches_the_topic_functions() -> None:
 
     assert {ticked(row[0])[0] for row in table} == made
     announcements = {row[-1] for row in table if not row[-1].startswith("any ")}
-    assert announcements == {"ClusterDescription", "LeaderAnnouncement", "HeadAnnouncement", "Presence"}
+    kinds = (m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.ChunkAnnouncement, m.Presence)
+    assert announcements == {kind.__name__ for kind in kinds}
 
 
 def test_the_limits_match_the_code() -> None:

@@ -37,6 +37,8 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
         "write headgate/plant/clients/{0}/+/presence",
     ]
 
+    chunks = "read headgate/plant/shards/+/chunk"
+
     def device(user: str, *topics: str) -> list[str]:
         writes = ("write headgate/plant/publish/{}/#", f"write headgate/plant/devices/{user}/publish/{{}}/#")
         return [
@@ -52,8 +54,8 @@ def test_the_acl_file_lets_users_speak_below_their_own_name_only() -> None:
         "gateway": device("gateway", "alarms", "telemetry"),
         "wide": device("wide", "+"),
         "shop": [*client, *(line.format("shop") for line in own)],
-        "alice": [*client, *(line.format("alice") for line in own), *device("alice", "+")],
-        "team": [*client, *(line.format("team") for line in own), *device("team", "alarms")],
+        "alice": [*client, *(line.format("alice") for line in own), chunks, *device("alice", "+")],
+        "team": [*client, *(line.format("team") for line in own), chunks, *device("team", "alarms")],
     }
     assert "readwrite headgate/plant/shards/+/requests/+/+" in made["headgate"]
 

@@ -139,6 +139,7 @@ class CoordinatorHarness:
             topic=self.topic,
             ledger=self,
             push=self.push,
+            follow=lambda _: 0,
             drain_check=self.checker if with_drain_check else None,
             leader_epoch=self.leader_epoch,
             settings=SETTINGS,
