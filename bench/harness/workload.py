@@ -16,19 +16,21 @@ KEYS = 5_000
 AT_MS = 1_700_000_000_000
 
 
-def records(count: int, value_bytes: int, seed: int = 1) -> list[m.Record]:
-    """Return ``count`` records with values of ``value_bytes``, of `KEYS` keys."""
+def records(count: int, value_bytes: int, seed: int = 1, *, keys: int = KEYS) -> list[m.Record]:
+    """Return ``count`` records with values of ``value_bytes``, of ``keys`` keys."""
     rng = random.Random(seed)
     half = value_bytes // 2
     return [
-        m.Record(f"sensor-{rng.randrange(KEYS):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
+        m.Record(f"sensor-{rng.randrange(keys):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
         for _ in range(count)
     ]
 
 
-def batches(count: int, records_each: int, value_bytes: int, producer_id: int) -> list[m.ProduceBatch]:
+def batches(
+    count: int, records_each: int, value_bytes: int, producer_id: int, *, keys: int = KEYS
+) -> list[m.ProduceBatch]:
     """Return consecutive batches of one producer."""
-    rows = records(count * records_each, value_bytes)
+    rows = records(count * records_each, value_bytes, keys=keys)
     return [
         m.ProduceBatch(
             topic="bench",

@@ -7,9 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from bench.ingest import ingest_cpu, ingest_latency, ingest_object_store
+from bench.ingest import ingest_cpu, ingest_idempotence, ingest_latency, ingest_object_store
 
 ROOT = Path(__file__).parents[3]
+
+
+def test_idempotence_reports_the_worse_depth_and_each_percentile() -> None:
+    seconds = {
+        (1, True): [0.011] * 98 + [0.05] * 2,
+        (1, False): [0.010] * 98 + [0.02] * 2,
+        (16, True): [0.10] * 100,
+        (16, False): [0.10] * 100,
+    }
+
+    measured = ingest_idempotence.compared(seconds)
+
+    assert measured.value == pytest.approx(1.1)
+    assert measured.parts["p99_ratio_depth_1"] == 2.5
+    assert ["p99_ratio_depth_1"] == ingest_idempotence.BENCHMARK.missed_parts(measured)
 
 
 def test_latency_adds_network_and_disk_of_the_same_turn() -> None:
