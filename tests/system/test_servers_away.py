@@ -65,36 +65,6 @@ async def test_ingestion_continues_during_a_zookeeper_outage(how: str, tmp_path:
         assert len(await cluster.stored()) == count + 1
 
 
-async def test_daemon_and_consumer_recover_from_a_broker_outage(tmp_path: Path):
-    async with Cluster(tmp_path) as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("only")
-        await daemon.until_leading()
-        await cluster.commands.succeed("topic", "create", "orders")
-        consumer = await cluster.commands.start("consumer", "consume", "orders", "billing", "--from", "earliest")
-        await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
-        await consumer.until_printed(10)
-
-        # The supervisor would restart a killed broker at once.
-        await cluster.broker.stop()
-
-        async def not_ready() -> bool:
-            return await daemon.reports(503, "broker", "failed")
-
-        await wait_until(not_ready, "/readyz reports that the broker is unreachable")
-        producing = asyncio.create_task(
-            cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
-        )
-        await cluster.broker.start()
-
-        await producing
-        await wait_until(lambda: ready(daemon), "the daemon is ready again")
-        await consumer.until_printed(20)
-        assert await consumer.terminate() == 143
-        assert len(consumer.lines()) == 20
-        assert len(await cluster.stored()) == 20
-
-
 @pytest.mark.parametrize("missing", ["zookeeper", "broker"])
 async def test_a_daemon_started_before_its_servers_waits_and_reports_the_reason(missing: str, tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
