@@ -51,19 +51,6 @@ async def test_a_segment_that_was_skipped_by_a_seek_opens_its_children_without_a
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lead) -> None:
-    """Segment 2 was never held. By name only, 4 would go to ada and 5 to bob."""
-    harness = lead("bob", "ada", segments=2)
-    harness.confirm("bob", 1)
-    harness.store(0, 5)
-    harness.split(0)
-    harness.split(2)
-    harness.acknowledge("bob", 0, 5)
-    await harness.run(0.1)
-
-    assert {1: "ada", 3: "bob", 4: "bob", 5: "ada"} == harness.holders()
-
-
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     harness = lead("ada", type="CHECKPOINT", records=5)
     harness.split(0)
@@ -95,17 +82,6 @@ async def test_without_a_drain_check_children_stay_blocked_until_one_is_installe
     await harness.run(0.1)
     assert {1: "ada", 2: "ada"} == harness.holders()
     assert [] == checks
-
-
-async def test_a_drain_checker_that_becomes_ready_is_polled_at_once(harness: CoordinatorHarness) -> None:
-    harness.checker.reports_nothing_drained = True
-    harness.acknowledge("ada", 0, 5)
-    await harness.run_with_heartbeats(300)
-    harness.checker.reports_nothing_drained = False
-    harness.coordinator.drain.wake()
-    await harness.run(0.1)
-
-    assert {1: "ada", 2: "ada"} == harness.holders()
 
 
 # Polling
@@ -166,6 +142,9 @@ async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
+# Seeks
+
+
 async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", 0, 5)
     await asyncio.sleep(0.01)
@@ -176,9 +155,6 @@ async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHar
 
     assert 1 == len(harness.checker.checks)
     assert before == len(harness.entries)
-
-
-# Seeks
 
 
 async def test_a_seek_blocks_the_children_again_and_reissues_all_grants(harness: CoordinatorHarness) -> None:

@@ -33,16 +33,6 @@ def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
-async def test_an_acknowledgement_of_a_bucket_range_counts_in_its_buckets_only(harness: CoordinatorHarness) -> None:
-    assert harness.acknowledge("ada", LOW, 10) is None
-    assert harness.acknowledge("bob", HIGH, 4) is None
-
-    assert 4 == harness.subscription.position(0)
-    assert [10, 4] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
-    reason = harness.acknowledge("bob", LOW, 5)
-    assert "held by 'ada' at generation 2 and 'bob' at generation 3, not by 'bob' at generation 2" in (reason or "")
-
-
 async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 10)
     harness.acknowledge("bob", HIGH, 4)
@@ -55,30 +45,6 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     assert [10, 7] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     assert harness.acknowledge("ada", 0, 10) is None
     assert {} == harness.subscription.progress_by_bucket
-
-
-async def test_a_shared_segment_is_drained_once_all_ranges_are_acknowledged(harness: CoordinatorHarness) -> None:
-    harness.split(0)
-    harness.acknowledge("ada", LOW, 10)
-    await harness.run_with_heartbeats(10)
-    assert set() == harness.subscription.drained
-    assert {LOW: "ada", HIGH: "bob"} == harness.holders(), "its ranges are still held"
-    harness.acknowledge("bob", HIGH, 10)
-    await harness.run_with_heartbeats(10)
-
-    assert {0} == harness.subscription.drained
-    assert {1: "ada", 2: "bob"} == harness.holders()
-
-
-async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:
-    harness = lead(segments=2)
-    for name in ("old", "ada", "bob"):
-        harness.register(name, supports_bucket_ranges=name != "old")
-    harness.confirm_all()
-
-    assert {"old": [0], "ada": [BucketRange(1, 0, 8)], "bob": [BucketRange(1, 8, 16)]} == {
-        name: harness.subscription.held_by(name) for name in ("old", "ada", "bob")
-    }
 
 
 # Descriptions and idle reasons

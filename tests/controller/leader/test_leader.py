@@ -48,18 +48,6 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
     assert ("out_of_order", 1) == (rejected.verdict, client.replies[request][0].leader_epoch)
 
 
-async def test_a_deposed_leader_never_says_out_of_order() -> None:
-    """Its barrier fails: the number is taken, the term ends, and no reply is sent."""
-    shard = OneShard()
-    async with shard.leader() as leader, producing(shard) as (client, identity):
-        number = leader.commit.durable + 1
-        shard.store.objects[f"chunks/shard=0000/{number:012d}.parquet"] = b"another term's"
-        request = client.send(m.ProduceBatch, **batch(identity, 5))
-        await asyncio.sleep(5)
-
-    assert request not in client.replies
-
-
 async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_how_old_the_term_is() -> None:
     """A frozen daemon finds such commands in its socket; their clients have reported a failure."""
     shard = OneShard()

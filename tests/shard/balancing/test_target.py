@@ -86,12 +86,6 @@ def test_rule_4_children_go_to_the_parents_holder_and_no_other_segment_moves() -
     assert {1: "bob", 2: "ada", 3: "bob", 4: "ada", 5: "ada"} == target
 
 
-def test_rule_4_balance_precedes_preference() -> None:
-    target = assign(AssignmentInput([4, 5], ["ada", "bob"], {}, {4: ["ada"], 5: ["ada"]}))
-
-    assert {4: "ada", 5: "bob"} == target
-
-
 @given(assignment_inputs())
 def test_rule_4_a_preferred_owner_is_skipped_only_for_balance(assignment_input: AssignmentInput) -> None:
     """Assigning the segment to its preferred owner would break the balance."""

@@ -266,13 +266,6 @@ async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None
     assert [False] == [each.connected for each in explained.consumers]
 
 
-async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:
-    harness = lead("ada", "bob", records=1)
-    harness.split(0)
-
-    assert consumer_sentences(explain_all(harness))["bob"][0].startswith("bob has no segment: ")
-
-
 async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
     explained = explain_all(lead())
 

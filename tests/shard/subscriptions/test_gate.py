@@ -31,14 +31,6 @@ def test_rule_1_a_drained_sealed_segment_is_retired_and_neither_granted_nor_bloc
     assert Gate(grantable=(1, 2), blocked={3: (1,), 4: (1,)}, retired=frozenset({0})) == gate
 
 
-def test_rule_1_retiring_precedes_blocking() -> None:
-    """An empty segment is drained before its parent and needs no consumer."""
-    gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
-
-    assert frozenset({1}) == gate.retired
-    assert 1 not in gate.blocked
-
-
 @pytest.mark.parametrize("subscription_type", ["STREAM", "QUEUE"])
 def test_rule_1_types_that_acknowledge_retire_segments(subscription_type: str) -> None:
     assert frozenset({0, 1}) == compute_gate(split_twice(), {0, 1}, subscription_type, "none").retired
@@ -54,14 +46,6 @@ def test_rule_1_types_that_acknowledge_nothing_retire_nothing(subscription_type:
 
 def test_rule_1_an_active_segment_is_never_retired() -> None:
     assert (0,) == compute_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
-
-
-def test_rule_2_an_empty_segment_does_not_hide_its_undrained_parent() -> None:
-    """Segment 1 is drained, but its parent is not: the children of 1 still wait."""
-    gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
-
-    assert (0,) == gate.grantable
-    assert {2: (0,), 3: (0,), 4: (0,)} == gate.blocked
 
 
 def test_rule_3_a_pruned_ancestor_counts_as_drained() -> None:
@@ -88,12 +72,6 @@ def test_rule_4_without_a_gate_no_segment_waits(subscription_type: str | None, o
 def test_rule_4_only_a_stream_in_strict_order_is_gated() -> None:
     assert is_gated("STREAM", "strict")
     assert not any(is_gated(*kind) for kind in [*UNGATED, ("QUEUE", "strict"), ("CHECKPOINT", "strict")])
-
-
-def test_rule_5_blockers_are_named_nearest_first_and_then_by_id() -> None:
-    layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0)
-
-    assert (1, 3, 0) == compute_gate(layout, set(), "STREAM", "strict").blocked[4]
 
 
 def test_rule_5_a_long_chain_names_only_the_nearest_blockers() -> None:

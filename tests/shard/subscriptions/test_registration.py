@@ -16,7 +16,6 @@ from shard.subscriptions.registration import (
     subscriptions_error,
 )
 from shard.subscriptions.sessions import Claim
-from tests.coordinator.conftest import Lead
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 
@@ -165,22 +164,6 @@ def test_rule_5_a_joining_consumer_changes_the_order_and_a_returning_one_does_no
     assert "none" == joining.configured.order
     assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none")
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known, consumer="bob")
-
-
-@pytest.mark.looptime
-async def test_a_duplicated_registration_after_a_leave_gets_no_segment(lead: Lead) -> None:
-    """Otherwise a consumer that does not run would hold segments until its eviction after 75 s."""
-    harness = lead("ada", "bob", segments=4)
-    harness.leave("ada")
-    before = harness.holders()
-    rejected = harness.register("ada")
-    await harness.change_leader()
-
-    assert isinstance(rejected, Refusal)
-    assert isinstance(harness.register("ada"), Refusal)
-    assert ["bob"] == list(harness.subscription.consumers)
-    assert dict.fromkeys(range(4), "bob") == before == harness.holders()
-    assert isinstance(harness.register("ada", incarnation=2), m.Registered)
 
 
 def judge_after_deletion(
