@@ -248,7 +248,8 @@ class SubscriptionRegistry:
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
             return refuse("invalid", reason)
-        reason = own_positions_error(topic, topic.pruned_ends, request)
+        alone = known is None or not known.consumers.keys() - {request.consumer}
+        reason = own_positions_error(topic, topic.pruned_ends, request, alone=alone)
         if reason is not None:
             return refuse("out_of_range", reason)
         if known is None:

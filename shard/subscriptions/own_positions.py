@@ -6,7 +6,9 @@
 3. A pruned segment was read to its end. If the position is before it, the records in between are gone, and a
    consumer that continues would skip them in silence. The ends of the latest pruned segments are known; an older
    position counts as one before the end. A consumer may ask to pass over such segments.
-4. Only its source knows where a segment of an external topic ends.
+4. So is a segment that was created after those of the positions and pruned since, unless it was empty, or the
+   subscription has another consumer, which may have read it.
+5. Only its source knows where a segment of an external topic ends.
 
 A refusal needs a barrier, because a deposed leader does not know the newest ends. Kafka answers
 OFFSET_OUT_OF_RANGE, and finds other histories by a leader epoch in each position (KIP-320).
@@ -23,8 +25,10 @@ SHOWN_SEGMENTS: Final = 5
 _CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"
 
 
-def own_positions_error(topic: TopicView, pruned_ends: Mapping[int, int], request: m.RegisterConsumer) -> str | None:
-    """Return why a consumer cannot start at the positions in ``request``; None if it can."""
+def own_positions_error(
+    topic: TopicView, pruned_ends: Mapping[int, int], request: m.RegisterConsumer, *, alone: bool = True
+) -> str | None:
+    """Return why a consumer cannot start at the positions in ``request``; None if it can. ``alone``: by rule 4."""
     if request.positions and request.positions_topic_id not in (None, topic.topic_id):
         return (
             f"these positions are of topic {topic.name!r} with id {request.positions_topic_id}, which was deleted: the "
@@ -36,7 +40,13 @@ def own_positions_error(topic: TopicView, pruned_ends: Mapping[int, int], reques
         reason = _position_error(topic, pruned_ends, segment, position, request.behind)
         if reason is not None:
             return reason
-    return None
+    if not request.positions or not alone or request.behind == "continue":
+        return None
+    newer = range(max(request.positions)[0] + 1, topic.layout.next_segment_id)
+    unread = next((each for each in newer if each not in topic.tails and pruned_ends.get(each) != 0), None)
+    if unread is None:
+        return None
+    return f"segment {unread} of topic {topic.name!r} was created and pruned since: its records {_gone(topic.layout)}"
 
 
 def _position_error(
@@ -54,14 +64,14 @@ def _position_error(
         return None
     if behind == "continue" and (end is None or position < end):
         return None
-    gone = f"{position} to {end - 1}" if end is not None and position < end else f"from {position} on"
-    return (
-        f"{where} was pruned before it was read: its records {gone} are gone, and {_first_kept(topic.layout)}; "
-        'continue there with behind="continue", and raise retention.checkpoint_retention_seconds'
-    )
+    lost = f"{position} to {end - 1}" if end is not None and position < end else f"from {position} on"
+    return f"{where} was pruned before it was read: its records {lost} {_gone(topic.layout)}"
 
 
-def _first_kept(layout: Layout) -> str:
+def _gone(layout: Layout) -> str:
     first = [str(segment) for segment, known in sorted(layout.segments.items()) if not known.parents]
     more = ", …" if len(first) > SHOWN_SEGMENTS else ""
-    return f"the first kept ones begin at offset 0 of segment {', '.join(first[:SHOWN_SEGMENTS])}{more}"
+    return (
+        f"are gone, and the first kept ones begin at offset 0 of segment {', '.join(first[:SHOWN_SEGMENTS])}{more}; "
+        'continue there with behind="continue", and raise retention.checkpoint_retention_seconds'
+    )

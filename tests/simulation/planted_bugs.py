@@ -308,7 +308,7 @@ BUGS = (
     # What is remembered of a topic, and what is said about a subscription
     Bug("A source position is stored in any topic with the name.", VERDICT, accepting("deleted and created again"), "rebirth"),
     Bug("A reader's own positions are those of any topic with the name.", "shard.subscriptions.own_positions:own_positions_error",
-        lambda right, topic, ends, request: right(topic, ends, with_fields(request, positions_topic_id=None)), "rebirth"),
+        lambda right, topic, ends, request, **alone: right(topic, ends, with_fields(request, positions_topic_id=None), **alone), "rebirth"),
     Bug("A segment is blocked since the newest one was created.", "shard.subscriptions.gate:blocked_since_ms",
         lambda _, layout, blocked, since: max([since, *(layout.segments[each].created_at_ms for each in blocked)]) if blocked else None,
         "inquirer"),

@@ -202,7 +202,9 @@ class Runner:
         self._start()
         while batch is not None and not self._ended:
             try:
-                if begun := await self._deliveries.begin(batch.records):
+                begun = await self._deliveries.begin(batch.records)
+                batch.begin(begun)
+                if begun:
                     began_at = clock()
                     totals.handler_calls += 1
                     try:
@@ -216,7 +218,7 @@ class Runner:
                     raise
                 await self._failed(batch, error)
             else:
-                self.report.handled += len(batch.works)
+                self.report.handled += len(begun)
                 await self._store(schedule.finished(batch))
             if self._workers.should_pause(now := clock()):
                 await asyncio.sleep(0)

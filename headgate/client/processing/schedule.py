@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
@@ -67,11 +68,19 @@ class Work:
 class Batch:
     works: list[Work]
     failures: int = 0
+    left_out: Collection[Work] = ()
+    """Those that the handler does not get: they are delivered again, or another consumer has them."""
 
     @property
     def records(self) -> list[ConsumedRecord]:
         """The records, those of one key in order, without those of holdings that have ended."""
-        return [work.record for work in self.works if not work.holding.ended]
+        return [work.record for work in self.works if not work.holding.ended and work not in self.left_out]
+
+    def begin(self, records: list[ConsumedRecord]) -> None:
+        """Leave out what is not in ``records``."""
+        if len(records) < len(self.works):
+            begun = set(map(id, records))
+            self.left_out = {work for work in self.works if id(work.record) not in begun}
 
 
 class Schedule:
@@ -196,7 +205,7 @@ class Schedule:
         """Count a batch that failed as handled; return what `finished` returns."""
         acknowledged: list[ConsumedRecord] = []
         for work in batch.works:
-            if (passed := self._finish(work)) is not None:
+            if (passed := self._finish(work)) is not None and work not in batch.left_out:
                 acknowledged.append(passed)
             self._release(work)
         return acknowledged

@@ -143,6 +143,30 @@ async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_ov
         stack.pop_all()
 
 
+async def test_segments_that_came_and_went_while_nothing_read_are_an_error_or_passed_over():
+    """The positions name none of them, and are at the end of the only segment that they name."""
+    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
+    point = {"subscription": "point", "type": "CHECKPOINT"}
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await produce(world, 60)
+        async with reader(world, "p", **point) as old:
+            assert list(range(60)) == [(await anext(old)).offset for _ in range(60)]
+            positions = old.positions
+        for segments in ((0,), (1, 2)):
+            for segment in segments:
+                await admin.split("orders", segment)
+            await produce(world, 20, "again")
+        assert (0, 1, 2) == (await admin.prune_topic("orders")).segments
+        with pytest.raises(PositionOutOfRangeError, match="segment 1 of topic 'orders' was created and pruned since"):
+            async with reader(world, "p", **point, positions=positions):
+                pass
+        async with reader(world, "p", **point, positions=positions, behind="continue") as new:
+            assert 20 == len([await anext(new) for _ in range(20)])
+            async with reader(world, "p2", **point, positions=positions):
+                pass  # Another consumer of the subscription may have read them.
+
+
 async def test_a_checkpoint_consumer_that_ran_through_a_restore_ends_with_an_error():
     world = OneShard()
     async with AsyncExitStack() as stack:

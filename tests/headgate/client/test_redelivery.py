@@ -18,12 +18,13 @@ from controller.leadership.policy.transitions import Role
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
-from headgate.client.processing.policies import RetryPolicy
+from headgate.client.processing.policies import BatchPolicy, RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from headgate.protocol import messages as m
+from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
 
@@ -316,6 +317,27 @@ async def test_a_segment_that_keeps_too_many_records_pauses_and_continues_when_o
                 await consumer.acknowledge(settled)
             rest = await take(consumer, 40)
             assert [str(n).encode() for n in range(limit, limit + 40)] == [each.value for each in rest]
+
+
+async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_got():
+    """The leader lets some begin later. They are queued again before the handler of the batch has returned."""
+    handled: list[int] = []
+
+    async def handle(records: list[ConsumedRecord]) -> None:
+        handled.extend(int(each.value) for each in records)
+        await asyncio.sleep(5)
+
+    async with jobs(0, 200, max_deliveries=9, dead_letter_topic="dead") as (world, admin):
+        async with Producer(client(world, "producer")) as producer:
+            for n in range(300):
+                await producer.send("orders", b"busy", str(n).encode())
+        async with reader(world, **QUEUE) as consumer:
+            for each in await take(consumer, 190):
+                await consumer.negative_acknowledge(each, delay_seconds=300)
+            run = asyncio.create_task(consumer.run(handle, batch=BatchPolicy(max_records=50, max_wait_seconds=0.5)))
+            await until(lambda: set(handled) == set(range(300)), 3600)
+            consumer.stop()
+            assert len(handled) == (await run).handled
 
 
 async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_it_is_explained():
