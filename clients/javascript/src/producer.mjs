@@ -2,11 +2,12 @@
 //
 // It has one identity on each shard that it writes to. It has no deadlines, and no name that survives a restart.
 import { Connection } from "./connection.mjs";
-import { HeadgateError } from "./errors.mjs";
+import { DeliveryFailedError, HeadgateError } from "./errors.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { Signal } from "./waiting.mjs";
 
 const CHECK_MS = 1000;
+const MESSAGE_BYTES = 4_194_304; // a broker disconnects who sends more
 
 export class Producer {
   #connection;
@@ -28,11 +29,14 @@ export class Producer {
       await this.#until(() => session.isOpen);
     }
   }
-  /** Queue a batch for one topic, once there is space. `stored` resolves when the batch is durable. */
+  /** Queue a batch for one topic, 4 MiB at most, once there is space. `stored` resolves when the batch is durable. */
   async send(topic, records) {
     const now = Date.now();
     const rows = records.map(({ key, value, timestampMs = now }) => [key, value, BigInt(timestampMs)]);
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, value]));
+    const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
+    const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
+    if (bytes > MESSAGE_BYTES) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${MESSAGE_BYTES}: send it in parts`);
     const session = await this.#session(topic);
     await this.#until(() => session.hasSpace);
     const stored = session.offer({ type: "produce", topic, records: rows, headers });
