@@ -153,7 +153,7 @@ async def _print_all(
 async def _acknowledge(consumer: Consumer, kind: SubscriptionType, batch: Sequence[ConsumedRecord]) -> None:
     if kind is SubscriptionType.CHECKPOINT:
         return
-    # A STREAM acknowledges cumulatively: the last record of each segment covers the earlier ones.
-    last = {record.segment: record for record in batch}.values()
+    # A STREAM acknowledges cumulatively: the last record of each segment, and of each resumed key, covers earlier ones.
+    last = {(record.segment, record.parked_number and record.key): record for record in batch}.values()
     for record in batch if kind is SubscriptionType.QUEUE else last:
         await consumer.acknowledge(record)

@@ -327,7 +327,7 @@ async def test_a_batch_acknowledges_only_those_of_its_records_that_its_handler_g
         handled.extend(int(each.value) for each in records)
         await asyncio.sleep(5)
 
-    async with jobs(0, 200, max_deliveries=9, dead_letter_topic="dead") as (world, admin):
+    async with jobs(0, 200, max_deliveries=9, dead_letter_topic="dead") as (world, _):
         async with Producer(client(world, "producer")) as producer:
             for n in range(300):
                 await producer.send("orders", b"busy", str(n).encode())

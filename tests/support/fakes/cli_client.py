@@ -104,6 +104,7 @@ class Record:
     topic: str = "orders"
     generation: int = 1
     headers: Headers = ()
+    parked_number: int = 0
 
 
 @dataclass

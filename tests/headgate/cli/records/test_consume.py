@@ -143,3 +143,14 @@ def test_a_closed_output_pipe_ends_the_command_without_a_message(pytestconfig: p
     assert closed == 1
     # Acknowledged records are in the pipe; the pipe and one batch may hold more than was read.
     assert 0 < last < 5000 - 1
+
+
+def test_resumed_records_of_a_batch_are_acknowledged_beside_others_of_their_segment(
+    invoke: Invoke, cluster: FakeCluster
+) -> None:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
+    cluster.records = [Record(b"bad", b"1", 0, 8, parked_number=2), Record(b"good", b"2", 0, 5)]
+
+    consumed(invoke, "--max", "2")
+
+    assert cluster.acknowledged == [(0, 8), (0, 5)]
