@@ -1,4 +1,4 @@
-"""Connections without credentials, without TLS, to impostors, and under the names of others."""
+"""Connections without credentials, without TLS, and under the names of others; tests/contract has impostors."""
 
 import asyncio
 import ssl
@@ -6,29 +6,22 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any
 
-import msgspec
 import pytest
 
 from bench.harness.raw_client import RawClient
-from controller.local.certificates import CertificateFiles, LocalCertificateAuthority
+from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import client_context
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
 from tests.support.servers.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
-from tests.support.waiting import until
-from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene, Unseen
+from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene
 
 pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
 CLUSTER = "test"
-LONG_AGO = datetime(2001, 2, 3, tzinfo=UTC)
 NOT_AUTHORIZED = BrokerLog("Client <unknown> disconnected, not authorised")
-IN_THE_CLIENT = Unseen("an honest client refuses the impostor, and its error says why")
 Attempt = Callable[[Scene, str], Awaitable[str]]
 
 
@@ -100,49 +93,6 @@ def disturbs(client_id: Callable[[Scene], str]) -> Attempt:
     return attempt
 
 
-# Impostors: an honest client must refuse a server that cannot prove its name
-
-
-def meets(certificate: Callable[[Scene], CertificateFiles]) -> Attempt:
-    """Let an honest client connect to a server with that certificate; return why it refuses it."""
-
-    async def attempt(scene: Scene, user: str) -> str:
-        files = certificate(scene)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.certificate_file, files.key_file)
-        heard = asyncio.Event()
-        impostor = await asyncio.start_server(lambda *_: heard.set(), "127.0.0.1", 0, ssl=context)
-        port = impostor.sockets[0].getsockname()[1]
-        config = msgspec.structs.replace(scene.cluster.config_of(user), broker_port=port)
-        async with (
-            impostor,
-            MqttTransport(
-                config.broker_host,
-                config.broker_port,
-                "honest",
-                username=config.username,
-                password=config.password(),
-                tls=config.broker_tls(),
-            ) as transport,
-        ):
-            await until(lambda: transport.unreachable_reason is not None)
-        assert not heard.is_set(), "the impostor received the password"
-        # "REASON: REMEDY", with the path of the authority.
-        return (transport.unreachable_reason or "").partition(": ")[0].replace(f"{scene.cluster.folder}/tls/", "")
-
-    return attempt
-
-
-def issued(name: str, *, own: bool = True, **options: Any) -> Callable[[Scene], CertificateFiles]:
-    """Return a certificate of the cluster's own authority, or of another one."""
-
-    def issue(scene: Scene) -> CertificateFiles:
-        folder = scene.cluster.folder / ("tls" if own else "other-authority")
-        return LocalCertificateAuthority(folder).issue(name, **{"hosts": ("127.0.0.1",), **options})
-
-    return issue
-
-
 # HTTP
 
 
@@ -204,27 +154,6 @@ ATTACKS = [
         shakes_hands(broker_port, trusting_others),
         CLIENT_REFUSES,
         BrokerLog("unknown ca"),
-    ),
-    Attack(
-        "shop",
-        "meets an impostor of another authority",
-        meets(issued("impostor", own=False)),
-        "the broker's certificate is not signed by an authority in ca.pem",
-        IN_THE_CLIENT,
-    ),
-    Attack(
-        "shop",
-        "meets an impostor with an expired certificate",
-        meets(issued("expired", not_before=LONG_AGO, not_after=LONG_AGO.replace(year=2002))),
-        "the certificate of the broker, or of its authority, has expired",
-        IN_THE_CLIENT,
-    ),
-    Attack(
-        "shop",
-        "meets an impostor with another server's certificate",
-        meets(issued("elsewhere", hosts=("elsewhere.example",))),
-        "the broker's certificate is not for 127.0.0.1",
-        IN_THE_CLIENT,
     ),
     Attack("rival", "reads the status without a token", reads("/api/v1/cluster"), "401", http_denied("no_token")),
     Attack("rival", "reads the metrics without a token", reads("/metrics"), "401", http_denied("no_token")),

@@ -46,20 +46,6 @@ def test_server_and_client_verify_each_other(tmp_path: Path, host: str):
     shake_hands(authority.ca_file, authority.issue("broker", hosts=HOSTS), host, client)
 
 
-def test_another_host_is_refused(tmp_path: Path):
-    authority = LocalCertificateAuthority(tmp_path)
-
-    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(authority.ca_file, authority.issue("broker", hosts=["localhost"]), "broker.example")
-
-
-def test_another_authority_is_refused(tmp_path: Path):
-    authority, other = LocalCertificateAuthority(tmp_path / "a"), LocalCertificateAuthority(tmp_path / "b")
-
-    with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(other.ca_file, authority.issue("broker", hosts=HOSTS), "localhost")
-
-
 @pytest.mark.parametrize("usage", ["server", "client"])
 def test_a_certificate_serves_one_purpose(tmp_path: Path, usage: str):
     """A client must not be able to pose as a server, nor the other way around."""

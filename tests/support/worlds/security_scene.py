@@ -78,13 +78,6 @@ class BrokerLog:
 
 
 @dataclass(frozen=True)
-class ZooKeeperLog:
-    """A line of ZooKeeper's log."""
-
-    pattern: str
-
-
-@dataclass(frozen=True)
 class DaemonLog:
     """An event in the daemon's log."""
 
@@ -98,7 +91,7 @@ class Unseen:
     why: str
 
 
-Evidence = Metric | BrokerLog | ZooKeeperLog | DaemonLog | Unseen
+Evidence = Metric | BrokerLog | DaemonLog | Unseen
 
 
 @dataclass(frozen=True)
@@ -323,7 +316,6 @@ class Scene:
         pattern = evidence.pattern.replace("{id}", re.escape(attacker.client_id))
         logs = {
             BrokerLog: self.cluster.broker.log_path,
-            ZooKeeperLog: self.cluster.zookeeper.folder / "zookeeper.log",
             DaemonLog: self.cluster.log_path("only"),
         }
         return len(re.findall(pattern, logs[type(evidence)].read_text()))
