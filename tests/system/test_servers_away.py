@@ -7,62 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.cluster import SESSION_SECONDS, Cluster, Daemon
-from tests.support.servers.programs import TEST_SECONDS, get, jsonl, wait_until
+from tests.support.servers.programs import TEST_SECONDS, get, wait_until
 from tests.support.waiting import never
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
-
-AWAY_SECONDS = 3 * SESSION_SECONDS
-"""Longer than the session timeout that ZooKeeper would enforce."""
 
 
 async def ready(daemon: Daemon) -> bool:
     """Whether /readyz reports the daemon ready."""
     return (await daemon.health())[0] == 200
-
-
-async def produce_for(cluster: Cluster, seconds: float) -> int:
-    """Produce records one after the other for ``seconds``; return their number. Each is stored before the next one."""
-    loop = asyncio.get_running_loop()
-    until, count = loop.time() + seconds, 0
-    while loop.time() < until:
-        produced = await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl([{"n": count}]))
-        assert "stored 1, failed 0" in produced.err
-        count += 1
-    return count
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("how", ["frozen", "killed"])
-async def test_ingestion_continues_during_a_zookeeper_outage(how: str, tmp_path: Path):
-    async with Cluster(tmp_path) as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("only")
-        await daemon.until_leading()
-        await cluster.commands.succeed("topic", "create", "orders")
-
-        async def degraded() -> bool:
-            return await daemon.reports(200, "zookeeper", "degraded")
-
-        async def connected() -> bool:
-            return await daemon.reports(200, "zookeeper", "ok")
-
-        if how == "frozen":
-            cluster.zookeeper.freeze()
-            count = await produce_for(cluster, AWAY_SECONDS)
-            await wait_until(degraded, "/readyz is 200, and reports that ZooKeeper is unreachable")
-            cluster.zookeeper.thaw()
-        else:
-            await cluster.zookeeper.stop()
-            count = await produce_for(cluster, AWAY_SECONDS)
-            await wait_until(degraded, "/readyz is 200, and reports that ZooKeeper is unreachable")
-            await cluster.zookeeper.start()
-
-        await wait_until(connected, "the daemon is connected to ZooKeeper again")
-        # If its session expired meanwhile, the daemon is elected again.
-        await daemon.until_leading()
-        await produce_for(cluster, 0.1)
-        assert len(await cluster.stored()) == count + 1
 
 
 @pytest.mark.parametrize("missing", ["zookeeper", "broker"])
