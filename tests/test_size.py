@@ -34,7 +34,7 @@ LINES = {
     # Data included; those of Spark, tables and Kinesis 2 470, of the page 370, of feature levels and recorded ledgers 530, of
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 100, reading in runs 9, faults 204;
     # events and actions 246, faults of Kinesis readers 9, worlds that ask and re-create 457, sent chunks 135; the aim is 66 000.
-    "tests": (("tests",), "*.*", 82_501),
+    "tests": (("tests",), "*.*", 82_017),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")
