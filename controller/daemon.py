@@ -179,6 +179,7 @@ class Daemon:
         peers.registry = elections.registry
         growth = ShardGrowth(config.shards, elections.registry, self._broker.publish_description)
         self._broker.describe = lambda: config.describe(settings.ledger.url, growth.shards)
+        config.ledger.on_claimed = self._broker.publish_description
         transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
@@ -310,6 +311,7 @@ class Daemon:
                 cluster=settings.cluster.name,
                 instance=self.instance,
                 ledger=ledger,
+                ledger_id=bytes.fromhex(config.ledger.ledger_id or ""),
                 transport=transport,
                 access=self._access,
                 ingest=settings.ingest,
@@ -321,7 +323,6 @@ class Daemon:
                 drained_source=drain_checker.drained,
                 drain_problem=self.drain.problem,
                 now_ms=self._now_ms,
-                rng=random.Random(),  # noqa: S311 - jitter
                 new_producer_id=partial(secrets.randbits, ID_BITS),
                 open_session=self._broker.device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,

@@ -97,7 +97,7 @@ class IngestQueueLimitSet(Event, frozen=True):
 
 @counted("messages_malformed", "reason")
 class MalformedMessageReceived(Event, frozen=True):
-    """Messages that do not follow the protocol, by reason."""
+    """Messages that do not follow the protocol, or are for another ledger, by reason."""
 
     reason: labels.MalformedReason
 

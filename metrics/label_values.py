@@ -6,7 +6,7 @@ from headgate.protocol.replies import Verdict
 
 BatchVerdict = Literal["accept", "duplicate", Verdict]
 BrokerConnectionKind = Literal["daemon", "devices"]
-MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "presence"]
+MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "other_ledger", "presence"]
 DeviceRejectionReason = Literal[
     "unknown_topic", "external_topic", "empty_key", "too_large", "invalid_headers", "retained"
 ]

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -67,7 +67,7 @@ class Hostile:
         self._cluster = config.cluster
         self._rng = rng
         self._client: RawClient | None = None
-        self._leader_epoch = 0
+        self._leader = m.LeaderAnnouncement(shard=0, leader_epoch=0, instance="", window=0)
         self._names = 0
         heavy = {**self._large_requests(), **self._large_messages(), **self._floods()}
         self._heavy = _Deck(heavy, rng)
@@ -112,7 +112,7 @@ class Hostile:
 
     def _on_message(self, topic: str, payload: bytes) -> None:
         if topic == m.leader_topic(self._cluster, 0):
-            self._leader_epoch = msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement).leader_epoch
+            self._leader = msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
 
     def _publish(self, topic: str, payload: bytes) -> None:
         assert self._client is not None, "connected before each act"
@@ -133,9 +133,8 @@ class Hostile:
         return found
 
     async def _request(self, body: m.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
-        request = m.Request(
-            request_id=1, protocol=m.PROTOCOL_VERSION, client_id=named, leader_epoch=self._leader_epoch, body=body
-        )
+        term: dict[str, Any] = {"leader_epoch": self._leader.leader_epoch, "ledger_id": self._leader.ledger_id}
+        request = m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id=named, body=body, **term)
         topic = m.requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
         self._publish(topic, m.encode(request))
 

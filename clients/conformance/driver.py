@@ -23,11 +23,8 @@ class Driver:
 
     @classmethod
     async def start(cls, command: list[str]) -> Self:
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *with_parent_death_signal(*command), stdin=PIPE, stdout=PIPE, limit=LINE_BYTES
-            )
-        )
+        command = with_parent_death_signal(*command)
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES))
 
     def send(self, command: Answer) -> asyncio.Future[Answer]:
         """Send a command; the future has its answer, or an `error` if the driver ends before it."""

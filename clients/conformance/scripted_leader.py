@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from clients.conformance.case_runner import CaseFailedError, Step, as_bytes, difference
 from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
@@ -38,7 +39,6 @@ from trials.compaction import compact
 
 TOPIC_ID, SUBSCRIPTION_ID, PRODUCER_ID = 2**62 + 1, 2**61 + 3, 2**63 - 1000
 PART_BYTES = 40
-BOTH_WORDS = 2
 
 
 class ScriptedServer:
@@ -112,7 +112,7 @@ class Leader:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        self.ledger_id = await claim_ledger_id(self.store, str(self.folder))
+        self.ledger_id = self.given.ledger_id = await claim_ledger_id(self.store, str(self.folder))
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
         await self.transport.subscribe(m.requests_filter(self.cluster, 0), self._on_request)
@@ -121,11 +121,9 @@ class Leader:
         self._announce(self.epoch)
 
     def _announce(self, epoch: int) -> None:
+        given, url = self.given, self.folder.as_uri()
         described = m.ClusterDescription(
-            protocol=self.given.protocol,
-            shards=self.given.shards,
-            ledger_url=self.folder.as_uri(),
-            ledger_id=self.given.ledger_id or self.ledger_id,
+            protocol=given.protocol, shards=given.shards, ledger_url=url, ledger_id=self.given.ledger_id
         )
         announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.given.window)
         self._publish(m.cluster_topic(self.cluster), described, retain=True)
@@ -134,18 +132,17 @@ class Leader:
     # Messages
 
     def _publish(self, topic: str, message: msgspec.Struct, *, retain: bool = False) -> None:
-        payload = m.encode(message)
+        names: dict[str, Any] = {"ledger_id": bytes.fromhex(self.given.ledger_id)}
+        payload = m.encode(message if isinstance(message, m.ClusterDescription) else replace(message, **names))
         if self.given.surplus:
             payload = msgspec.msgpack.encode(msgspec.msgpack.decode(payload) | {"of-a-later-version": [1]})
         if not self.given.parts or retain or len(payload) <= PART_BYTES or topic.endswith("/head"):
             self.transport.publish(topic, payload, retain=retain)
             return
         pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
-        number, count = next(self._part_numbers), len(pieces)
+        number, count, term = next(self._part_numbers), len(pieces), {"leader_epoch": self.epoch, **names}
         for index in (0, *range(count - 1, -1, -1)):  # in another order, and one of them twice
-            part = m.MessagePart(
-                shard=0, leader_epoch=self.epoch, number=number, index=index, count=count, content=pieces[index]
-            )
+            part = m.MessagePart(shard=0, number=number, index=index, count=count, content=pieces[index], **term)
             self.transport.publish(topic, m.encode(part))
 
     def reply(self, address: str, request: m.Request, body: m.AnyReplyBody, epoch: int | None = None) -> None:
@@ -159,6 +156,12 @@ class Leader:
         fields = msgspec.msgpack.decode(m.encode(body))
         self.seen.append({"leader_epoch": request.leader_epoch, **fields, "request": kind})
         self._changed.set()
+        if request.ledger_id.hex() != self.given.ledger_id:
+            if self.given.ledger_id == self.ledger_id:
+                self.producers.broken.append(
+                    f"{kind} names the ledger {request.ledger_id.hex()}, not {self.given.ledger_id}"
+                )
+            return
         words = self.script[kind]
         word = words.popleft() if words else "answer"
         if word == "hold":
@@ -182,7 +185,7 @@ class Leader:
         if isinstance(request.body, m.ProduceBatch) and word != "silent":
             body = request.body
             self._answered.add((body.producer_id or 0, body.producer_epoch, body.sequence or 0))
-        for _ in range({"silent": 0, "twice": BOTH_WORDS}.get(word, 1)):
+        for _ in range({"silent": 0, "twice": 2}.get(word, 1)):
             self.reply(address, request, answer)
 
     def _check_batch(self, request: m.Request) -> None:
@@ -321,6 +324,17 @@ class Leader:
             self.epoch += 1
         self._announce(self.epoch + 5 * bool(step.get("forged")))
 
+    async def do_other_cluster(self, step: Step, _: float) -> None:
+        """Refuse what is held, and fence the consumer, as another cluster of this name."""
+        own, self.given.ledger_id = self.given.ledger_id, "0123456789abcdef" * 2
+        self._announce(self.epoch)
+        for address, request in self.held:
+            self.reply(address, request, m.Rejected(verdict="fenced", reason="scripted"))
+        if self._registration is not None:
+            await self.do_fence(step, 0)
+        self.given.ledger_id = own
+        self._announce(self.epoch)
+
     async def do_forget_producers(self, _: Step, __: float) -> None:
         self.producers.known.clear()
 
@@ -346,7 +360,7 @@ class Leader:
         address, body = self._registration
         incarnation = body.incarnation + step.get("incarnations", 0)
         epoch = self.epoch + step.get("epochs", 0)
-        names = {"topic": body.topic, "subscription": body.subscription, "consumer": body.consumer}
+        names: dict[str, Any] = {"topic": body.topic, "subscription": body.subscription, "consumer": body.consumer}
         push = kind(**names, incarnation=incarnation, leader_epoch=epoch, **fields)
         self._publish(m.replies_topic(self.cluster, address), push)
 

@@ -46,6 +46,8 @@ class LedgerIdentity:
         self.ledger_id = known
         """The cluster's id; None before `require` has returned once."""
         self._claim = claim
+        self.on_claimed: Callable[[], None] = lambda: None
+        """Called when `require` has stored the id."""
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -63,6 +65,7 @@ class LedgerIdentity:
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
             await self._store.make_durable("")
             self.ledger_id = await self._claim(found)
+            self.on_claimed()
         if found is None:
             raise LedgerError(
                 f"{self._url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "

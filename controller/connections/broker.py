@@ -4,6 +4,7 @@ All of them present the same user and certificate. A reload reads password and c
 the newest ones when it connects the next time; it is not interrupted.
 """
 
+import asyncio
 import random
 import secrets
 import ssl
@@ -68,6 +69,8 @@ ADMIN_SECONDS: Final = 10.0
 """For a command that the page sends."""
 DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
 MAX_OTHER_CLUSTERS: Final = 10
+DESCRIBE_AGAIN_SECONDS: Final = 2.0
+"""Far below `headgate.client.cluster_watch.SILENT_SECONDS`."""
 _DESCRIPTION: Final = msgspec.msgpack.Decoder(m.ClusterDescription)
 
 
@@ -102,16 +105,18 @@ class BrokerDrops:
 
 
 class OtherClusters:
-    """Notices another cluster that has this one's name on the same broker: leaders of both store what is sent to one.
+    """Notices another cluster that has this one's name on the same broker, and describes this one again.
 
-    A retained description may be of a cluster that was here earlier, so only those count that are published now.
+    A client stays with the ledger that it knows while that is described, so both clusters describe theirs as long as
+    they hear each other. A retained description may be of a cluster that was here earlier: only those count that are
+    published now.
     """
 
     def __init__(self, own: Callable[[], m.ClusterDescription | None], publish_own: Callable[[], None]) -> None:
-        """``publish_own``: so that the others hear of this one, and clients get its description again."""
         self._own = own
         self._publish_own = publish_own
         self._reported: set[str] = set()
+        self._due: asyncio.TimerHandle | None = None
 
     def on_message(self, _topic: str, payload: bytes) -> None:
         """Report each other ledger once, at most `MAX_OTHER_CLUSTERS`: on an open broker any program may name some."""
@@ -120,16 +125,18 @@ class OtherClusters:
             other = m.decode(_DESCRIPTION, payload)
         except msgspec.DecodeError:
             return
-        if own is None or other.ledger_id in (own.ledger_id, "", *self._reported):
+        if own is None or other.ledger_id in (own.ledger_id, ""):
             return
-        if len(self._reported) < MAX_OTHER_CLUSTERS:
+        loop = asyncio.get_running_loop()
+        if self._due is None or self._due.when() <= loop.time():
+            self._due = loop.call_later(DESCRIBE_AGAIN_SECONDS, self._publish_own)
+        if other.ledger_id not in self._reported and len(self._reported) < MAX_OTHER_CLUSTERS:
             self._reported.add(other.ledger_id)
-            self._publish_own()
             log.error(
                 "cluster.name_used_twice",
                 ledger_url=own.ledger_url,
                 other_ledger_url=other.ledger_url,
-                consequence="what clients send is stored by the leaders of both",
+                consequence="new clients find either, and both store what MQTT devices publish",
                 remedy="stop one of them, and give it another cluster.name",
             )
 
@@ -174,9 +181,9 @@ class BrokerConnection:
         return transport
 
     def publish_description(self) -> None:
-        if self.main is not None and self.describe is not None:
-            topic = m.cluster_topic(self._settings.cluster.name)
-            self.main.publish(topic, m.encode(self.describe()), retain=True)
+        """Describe the cluster to clients, once its ledger is known: they name it in each request."""
+        if self.main is not None and self.describe is not None and (described := self.describe()).ledger_id:
+            self.main.publish(m.cluster_topic(self._settings.cluster.name), m.encode(described), retain=True)
 
     def admin(self, user: str) -> Admin:
         """Return an Admin, not yet entered, whose requests are in the name of ``user``: leaders judge its rights."""
@@ -185,6 +192,8 @@ class BrokerConnection:
         transport = MqttTransport(**self._options(client_id, "daemon"), will=will)
         store = open_store(self._settings.ledger.url)
         client = Client(transport=transport, store=store, cluster=cluster, client_id=client_id, user=user)
+        if self.describe is not None:
+            client.cluster_watch.described(self.describe())  # And not by the daemons of another cluster.
         return Admin(client, timeout_seconds=ADMIN_SECONDS)
 
     def device_session(

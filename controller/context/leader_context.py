@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from controller.access.control import AccessControl
@@ -66,6 +66,8 @@ class LeaderContext:
     instance: str
     """The daemon's name; refusals and announcements carry it."""
     ledger: Ledger
+    ledger_id: bytes
+    """Of that ledger. What this leader sends names it, and what it is sent has to."""
     transport: Transport
     access: AccessControl
     ingest: IngestSettings
@@ -75,7 +77,7 @@ class LeaderContext:
     delete_data: DeleteData
     observer: events.Observer
     now_ms: Callable[[], int]
-    rng: random.Random
+    rng: random.Random = field(default_factory=random.Random)
     new_producer_id: Callable[[], int]
     """Draws 63 unpredictable bits."""
     drained_source: DrainedSource | None = None

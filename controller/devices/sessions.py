@@ -114,7 +114,7 @@ class DeviceSessions:
         self._sessions[topic_id] = session = TopicSession(
             filters=frozenset() if topic is None else m.publish_filters(self._context.cluster, topic.name),
             sentinel_topic=m.device_sentinel_topic(self._context.cluster, self._state.shard, topic_id),
-            new_sentinel=lambda: b"%d.%d" % (self._state.term.leader_epoch, next(self._sentinels)),
+            new_sentinel=lambda: b"%x.%d" % (self._state.terms.newest_id, next(self._sentinels)),
             goal=partial(self._goal, topic_id),
             commit=self._commit,
         )

@@ -45,6 +45,7 @@ class Announcer:
             leader_epoch=state.term.leader_epoch,
             instance=context.instance,
             window=WINDOW,
+            ledger_id=context.ledger_id,
         )
         self._publish = publish
         self._serving = serving
@@ -71,8 +72,9 @@ class Announcer:
         return AfterBarrier(body)
 
     def seen(self, payload: bytes) -> None:
-        """Consider what was published as the announcement of this shard."""
-        if payload in self._own or self._correcting or not self._serving():
+        """Consider what was published as the announcement of this shard, unless it is of another ledger's leader."""
+        of_other = b"ledger_id" in payload and self._announcement.ledger_id not in payload
+        if of_other or payload in self._own or self._correcting or not self._serving():
             return
         self._correcting = True
         loop = asyncio.get_running_loop()

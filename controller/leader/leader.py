@@ -210,7 +210,7 @@ class ShardLeader:
             return
         self.arrived_cost += message_cost(len(payload))
         self.driver.charge(len(payload) // BYTES_PER_COST)
-        request = read_request(payload, sender)
+        request = read_request(payload, sender, self.context.ledger_id)
         if isinstance(request, Malformed):
             self.context.observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self.state.shard, reason=request.reason, size_bytes=len(payload))

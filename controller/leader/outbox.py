@@ -9,9 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
@@ -96,7 +97,8 @@ class Outbox:
     def __init__(self, state: ShardState, context: LeaderContext, commit: GroupCommit) -> None:
         self._state = state
         self._shard = state.shard
-        self._leader_epoch = state.term.leader_epoch
+        self._term: dict[str, Any] = {"leader_epoch": state.term.leader_epoch, "ledger_id": context.ledger_id}
+        """What all messages name."""
         self._context = context
         self._commit = commit
         self._messages_in_parts = 0
@@ -143,7 +145,8 @@ class Outbox:
 
     def push(self, client_id: str, message: m.Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
-        topic, payload = m.replies_topic(self._context.cluster, client_id), m.encode(message)
+        payload = m.encode(replace(message, ledger_id=self._context.ledger_id))
+        topic = m.replies_topic(self._context.cluster, client_id)
         if len(payload) > m.MAX_REPLY_BYTES:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
@@ -158,11 +161,11 @@ class Outbox:
     def announce(self, number: int, data: bytes) -> None:
         """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
         self.chunks.announce(number, data)
-        head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
+        head = m.HeadAnnouncement(shard=self._shard, head=number, **self._term)
         self._publish(m.head_topic(self._context.cluster, self._shard), m.encode(head))
 
     def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
-        reply = m.Reply(request_id=request.request_id, leader_epoch=self._leader_epoch, body=body)
+        reply = m.Reply(request_id=request.request_id, body=body, **self._term)
         topic, payload = m.replies_topic(self._context.cluster, request.client_id), m.encode(reply)
         if len(payload) <= m.MAX_REPLY_BYTES:
             return topic, payload
@@ -195,7 +198,5 @@ class Outbox:
             self._context.transport.publish(topic, payload)
             return
         self._messages_in_parts += 1
-        for part in m.split_message(
-            payload, shard=self._shard, leader_epoch=self._leader_epoch, number=self._messages_in_parts
-        ):
+        for part in m.split_message(payload, shard=self._shard, number=self._messages_in_parts, **self._term):
             self._context.transport.publish(topic, m.encode(part))

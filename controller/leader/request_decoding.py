@@ -14,7 +14,7 @@ from headgate.protocol import messages as m
 
 MAX_SEARCHED_BYTES: Final = 64
 """How much of a request is searched for its id if it is not decoded."""
-MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol", "sender"]
+MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol", "sender", "other_ledger"]
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Address(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A message that is not a valid request. ``address`` None: its request id is unknown."""
+    """A message that is no valid request here. ``address`` None: its id is unknown, or another cluster replies."""
 
     kind: MalformedKind
     reason: str
@@ -62,12 +62,13 @@ def read_request_id(payload: bytes, sender: str) -> Address | None:
         return None
 
 
-def read_request(payload: bytes, sender: str) -> m.Request | Malformed:
+def read_request(payload: bytes, sender: str, ledger_id: bytes) -> m.Request | Malformed:
     """Return the request in ``payload``, or what is wrong with it.
 
-    ``sender``: the address that the message's topic names. It is the ``client_id`` of the result.
+    ``sender``: the address that the message's topic names. It is the ``client_id`` of the result. A request for another
+    ledger than ``ledger_id``, this cluster's, gets no reply: this cluster knows nothing of its outcome.
     """
-    found = _read(payload)
+    found = _read(payload, ledger_id)
     named = found.address if isinstance(found, Malformed) else found
     if named is None:
         return found
@@ -81,7 +82,7 @@ def read_request(payload: bytes, sender: str) -> m.Request | Malformed:
     return msgspec.structs.replace(found, client_id=sender)
 
 
-def _read(payload: bytes) -> m.Request | Malformed:
+def _read(payload: bytes, ledger_id: bytes) -> m.Request | Malformed:
     if len(payload) > m.MAX_MESSAGE_BYTES:
         reason = f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"
         return _malformed(payload, "too_large", reason)
@@ -93,7 +94,11 @@ def _read(payload: bytes) -> m.Request | Malformed:
         return _malformed(payload, "not_msgpack", f"not msgpack: {error}")
     if request.protocol != m.PROTOCOL_VERSION:
         return _malformed(payload, "protocol", "")
-    return request
+    if request.ledger_id == ledger_id:
+        return request
+    if request.ledger_id:
+        return Malformed("other_ledger", f"a request for the ledger {request.ledger_id.hex()}", None)
+    return Malformed("invalid", "the request names no ledger", Address(request.request_id, request.client_id))
 
 
 def _malformed(payload: bytes, kind: MalformedKind, reason: str) -> Malformed:

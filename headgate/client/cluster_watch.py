@@ -20,6 +20,8 @@ from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
 
 STORE_RETRY_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 10.0
+"""Daemons that hear the description of another ledger repeat theirs, a few seconds later."""
 _REMEDY: Final = "Correct ledger_url of this client, or mount the cluster's ledger there"
 
 log = get_logger(__name__)
@@ -40,8 +42,12 @@ class ClusterWatch:
         self._described = asyncio.Event()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
-        self._ledger_id = ""
-        """Whose shards they are; empty before a daemon has said so."""
+        self.ledger = b""
+        """Each request and reply names it; empty before a daemon has described the cluster."""
+        self._other: m.ClusterDescription | None = None
+        """The newest one of another ledger, since the own ledger was described."""
+        self._silent_at = 0.0
+        """When daemons of the own ledger would have answered the first such description."""
         self.shards = ShardMap(())
         """The shards of the cluster; none before it is described."""
         self.connection_handlers: Handlers[Callable[[bool], None]] = Handlers()
@@ -62,6 +68,10 @@ class ClusterWatch:
             self._broker_answered.set()
 
     def described(self, description: m.ClusterDescription) -> None:
+        if self.ledger and bytes.fromhex(description.ledger_id) != self.ledger:
+            self._heard_of_other(description)
+            return
+        self._other = None
         if description.protocol != m.PROTOCOL_VERSION:
             # Requests that are in progress are refused: each one carries this client's version.
             log.error(
@@ -72,12 +82,29 @@ class ClusterWatch:
             )
             self._incompatible_protocol = description.protocol
         else:
-            if self._ledger_id and description.ledger_id not in ("", self._ledger_id):
-                self.shards = ShardMap(())  # Those of another cluster, which had this name.
-            self._ledger_id = description.ledger_id or self._ledger_id
             self._description, self._incompatible_protocol = description, None
+            self.ledger = bytes.fromhex(description.ledger_id)
             self.learn([*description.earlier_shards, description.shards])
         self._described.set()
+
+    def _heard_of_other(self, description: m.ClusterDescription) -> None:
+        """Keep the description of another ledger under the cluster's name."""
+        if not description.ledger_id:
+            return  # Of a daemon that does not know its ledger.
+        if self._other is None:
+            self._silent_at = asyncio.get_running_loop().time() + SILENT_SECONDS
+            about = {"ledger_id": self.ledger.hex(), "other_ledger_id": description.ledger_id}
+            log.error("cluster.other_ledger", cluster=self._cluster, **about, other_ledger_url=description.ledger_url)
+        self._other = description
+
+    def doubt(self) -> None:
+        """No leader has replied so far: use the other ledger that is described, if no daemon describes this one again.
+
+        The cluster was moved, or set up again under its name. Or it is down, and another one has that name.
+        """
+        if self._other is not None and asyncio.get_running_loop().time() >= self._silent_at:
+            self.shards, self.ledger = ShardMap(()), b""
+            self.described(self._other)
 
     def learn(self, counts: list[int]) -> None:
         """Keep the longest list of the numbers of shards. A daemon or leader may be late, and know a shorter one."""

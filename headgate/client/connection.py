@@ -246,6 +246,7 @@ class Client:
         return self._leaders[shard]
 
     def _send_question(self, shard: int, body: m.DescribeLeader, handler: ReplyHandler) -> int:
+        self.cluster_watch.doubt()
         request_id = next(self.request_ids)
         self.replies.expect(request_id, handler)
         self.send(shard, request_id, None, body)
@@ -292,6 +293,7 @@ class Client:
             client_id=self.client_id,
             leader_epoch=leader_epoch,
             max_term_age_ms=max_term_age_ms,
+            ledger_id=self.cluster_watch.ledger,
             body=body,
         )
         payload = m.encode(request)
@@ -323,13 +325,17 @@ class Client:
         deadline = loop.time() + timeout_seconds
         limit = CommandDeadline(deadline) if m.is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
-        reason = ""
+        reason, ledger_id = "", b""
         await self.watch_leader(shard)
         with RequestAttempts(self.replies, self.request_ids) as attempts:
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
                         leader_epoch = await self._leader_epoch(shard)
+                        ledger_id = ledger_id or self.cluster_watch.ledger
+                        if ledger_id != self.cluster_watch.ledger:
+                            reason = "the cluster has another ledger by now"
+                            break
                         reply = await self._try_request(shard, attempts, body, leader_epoch, limit)
                 except TimeoutError:
                     break
@@ -352,9 +358,9 @@ class Client:
                 if pause <= 0:
                     break
                 await asyncio.sleep(pause)
-        if not self.transport.connected or not reason:
-            reason = self.unanswered(shard)
-        text = f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)"
+        reason = (self.transport.connected and reason) or self.unanswered(shard)
+        waited_seconds = timeout_seconds - round(max(0.0, deadline - loop.time()), 1)
+        text = f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {waited_seconds:g} s)"
         raise NoLeaderError(text) if limit is None else _not_answered(text, limit)
 
     async def _leader_epoch(self, shard: int) -> int:
@@ -423,7 +429,9 @@ class Client:
             except msgspec.DecodeError as error:
                 self._count_undecodable(kind, error)
                 return
-            handle(message)
+            named = getattr(message, "ledger_id", None)  # A chunk names its term.
+            if kind in ("cluster", "chunk") or named == self.cluster_watch.ledger:
+                handle(message)
 
         await self.transport.subscribe(topic, on_message, retained=retained)
 

@@ -81,8 +81,10 @@ class LeaderWatch:
     def _on_reply(self, question: Question, reply: m.Reply) -> None:
         match reply.body:
             case m.LeaderReply(instance=instance, window=window):
-                epoch = reply.leader_epoch
-                leader = m.LeaderAnnouncement(shard=self._shard, leader_epoch=epoch, instance=instance, window=window)
+                epoch, ledger_id = reply.leader_epoch, reply.ledger_id
+                leader = m.LeaderAnnouncement(
+                    shard=self._shard, leader_epoch=epoch, instance=instance, window=window, ledger_id=ledger_id
+                )
                 if self._belief.answered(question, leader):
                     self._notify(leader)
                 self._set_timer()

@@ -30,12 +30,13 @@ class TopicPlaces:
         self._watch = watch
         self._request = request
         self._draw = draw
-        self._found: dict[str, int] = {}
+        self._found: dict[tuple[bytes, str], int] = {}
+        """(ledger, topic) → its shard."""
 
     async def shard_of(self, topic: str, timeout_seconds: float) -> int:
         """Return the shard that has ``topic``, or the one to create it on. Raises like `Client.request`."""
         await self._watch.description(timeout_seconds)
-        if (found := self._found.get(topic)) is not None and found < self._watch.shards.shards:
+        if (found := self._found.get((self._watch.ledger, topic))) is not None:
             return found
         return (await self.find(topic, timeout_seconds, proof=False))[0]
 
@@ -65,18 +66,18 @@ class TopicPlaces:
 
     def forget(self, topic: str) -> bool:
         """Forget where ``topic`` is, because the leader there does not have it. False: it can be nowhere else."""
-        self._found.pop(topic, None)
+        self._found.pop((self._watch.ledger, topic), None)
         return len(self._watch.shards.candidates(topic)) > 1
 
     async def _look(self, topic: str, deadline: float, *, proof: bool) -> int | None:
         """Ask until a place says that it has ``topic``, or all say that they do not; with ``proof``: and never will."""
         loop, pauses = asyncio.get_running_loop(), BackoffSchedule(RETRY_BACKOFF, self._draw)
-        self._found.pop(topic, None)
+        self.forget(topic)
         while True:
-            shards = self._watch.shards
+            ledger_id, shards = self._watch.ledger, self._watch.shards
             answers = await self._ask(topic, shards.candidates(topic), deadline - loop.time())
             if isinstance(answers, int):
-                self._found[topic] = answers
+                self._found[ledger_id, topic] = answers
                 return answers
             if self._watch.shards != shards:
                 continue  # A leader knew more shards.

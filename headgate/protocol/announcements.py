@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import msgspec
 
-from headgate.protocol.request_fields import Epoch
+from headgate.protocol.request_fields import Epoch, LedgerId, LedgerIdText
 
 _KEY_BYTES: Final = 8
 _CODE_BYTES: Final = 16
@@ -22,11 +22,11 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, omit_default
     protocol: int
     shards: int
     ledger_url: str
-    ledger_id: str = ""
+    ledger_id: LedgerIdText = ""
     earlier_shards: list[int] = []
 
 
-class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Retained per shard: the current leader, and what it supports. Clients do not believe it; they ask.
 
     ``window``: finished batches that the leader remembers per producer, hence the most that a
@@ -37,14 +37,16 @@ class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: Epoch
     instance: str
     window: int
+    ledger_id: LedgerId = b""
 
 
-class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest durable chunk of a shard."""
 
     shard: int
     leader_epoch: int
     head: int
+    ledger_id: LedgerId = b""
 
 
 class ChunkAnnouncement(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ leader. If a part is lost, the whole message is: the client repeats its request.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from headgate.protocol.replies import MessagePart
 
@@ -17,19 +17,13 @@ MAX_REPLY_BYTES: Final = PART_BYTES * MAX_PARTS
 """Limit for one reply or push in all its parts; half of what a transport lets wait."""
 
 
-def split_message(payload: bytes, *, shard: int, leader_epoch: int, number: int) -> Iterator[MessagePart]:
-    """Yield the parts of an encoded message; ``number`` is different for each message of the term."""
+def split_message(payload: bytes, *, shard: int, number: int, **term: Any) -> Iterator[MessagePart]:
+    """Yield the parts of an encoded message; ``number`` is different for each message of the ``term``."""
     assert len(payload) <= MAX_REPLY_BYTES, f"a message of {len(payload)} bytes"
     starts = range(0, len(payload), PART_BYTES)
     for index, start in enumerate(starts):
-        yield MessagePart(
-            shard=shard,
-            leader_epoch=leader_epoch,
-            number=number,
-            index=index,
-            count=len(starts),
-            content=payload[start : start + PART_BYTES],
-        )
+        content = payload[start : start + PART_BYTES]
+        yield MessagePart(shard=shard, number=number, index=index, count=len(starts), content=content, **term)
 
 
 class PartCollector:

@@ -6,7 +6,7 @@ import msgspec
 
 from headgate.model.entries import NO_POLICY, DeliveryPolicy, Placement, Positions, TopicPolicy, union_of
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol.request_fields import PolicyField
+from headgate.protocol.request_fields import LedgerId, PolicyField
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation, Plan
@@ -378,13 +378,14 @@ class ClusterReply(PageReply, frozen=True, kw_only=True, tag="cluster"):
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Fields of every push. ``leader_epoch`` is the term that sends it."""
+    """Fields of every push. ``leader_epoch`` is the term that sends it, ``ledger_id`` its ledger."""
 
     topic: str
     subscription: str
     consumer: str
     incarnation: int
     leader_epoch: int
+    ledger_id: LedgerId = b""
 
 
 class AssignmentChanged(Push, frozen=True, tag="assignment"):
@@ -409,15 +410,16 @@ else:
     AnyReplyBody = union_of(ReplyBody)
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
-    """The envelope of every reply. ``leader_epoch`` is the term of the leader that replies."""
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply", omit_defaults=True):
+    """The envelope of every reply. ``leader_epoch`` is the term of the leader that replies; see `Request`."""
 
     request_id: int
     leader_epoch: int
+    ledger_id: LedgerId = b""
     body: AnyReplyBody
 
 
-class MessagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part"):
+class MessagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="part", omit_defaults=True):
     """A part of a reply or push that is too large for one message.
 
     ``content`` of all ``count`` parts of message ``number`` of this term, by ``index``, is the
@@ -426,6 +428,7 @@ class MessagePart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
     shard: int
     leader_epoch: int
+    ledger_id: LedgerId = b""
     number: int
     index: int
     count: int

@@ -75,6 +75,9 @@ DeliveryCount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 DelayMs = Annotated[int, Meta(ge=0, le=MAX_DELAY_MS)]
 ParkedKeyBytes = Annotated[bytes, Meta(min_length=1, max_length=MAX_PARKED_KEY_BYTES)]
 Checkpoint = Annotated[str, Meta(max_length=1024)]
+LedgerId = Annotated[bytes, Meta(max_length=16)]
+"""The id of the ledger that a message is about; empty in a world without one."""
+LedgerIdText = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 Cursor = Annotated[str, Meta(max_length=256)]
 """A position in a list. Clients return it unchanged and do not read it."""
 

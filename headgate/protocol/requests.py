@@ -29,6 +29,7 @@ from headgate.protocol.request_fields import (
     Epoch,
     HashText,
     Label,
+    LedgerId,
     ListRequest,
     Name,
     Natural,
@@ -660,6 +661,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its
     own, with one line that names both.
+
+    ``ledger_id``: the ledger that it is for. The leaders of another cluster of the same name leave it alone.
     """
 
     request_id: Natural
@@ -667,4 +670,5 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leader_epoch: Epoch | None = None
     max_term_age_ms: Natural | None = None
     protocol: Epoch
+    ledger_id: LedgerId = b""
     body: AnyRequestBody

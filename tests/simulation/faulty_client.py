@@ -27,7 +27,7 @@ class FaultyClient:
         self._requests = m.requests_topic(cluster, shard, m.client_address(None, self.CLIENT_ID))
         self._sent: dict[tuple[str, int], m.ProduceBatch] = {}
         self._committed: m.ProduceBatch | None = None
-        self._leader_epoch = 0
+        self._leader_epoch, self._ledger_id = 0, b""
         broker.spies.append(self._overhear)
 
     async def run(self, checker: InvariantChecker, fail: Callable[[BaseException], None]) -> None:
@@ -46,6 +46,7 @@ class FaultyClient:
                         protocol=m.PROTOCOL_VERSION,
                         client_id=self.CLIENT_ID,
                         leader_epoch=self._leader_epoch,
+                        ledger_id=self._ledger_id,
                         body=msgspec.structs.replace(self._committed, records=changed),
                     )
                     self._transport.publish(self._requests, m.encode(request))
@@ -68,3 +69,4 @@ class FaultyClient:
             if isinstance(reply, m.Reply) and isinstance(reply.body, m.Committed):
                 batch = self._sent.pop((message.topic.split("/")[-2], reply.request_id), None)
                 self._committed, self._leader_epoch = batch or self._committed, reply.leader_epoch
+                self._ledger_id = reply.ledger_id

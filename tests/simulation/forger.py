@@ -49,9 +49,9 @@ class Forger:
                 await asyncio.sleep(self._rng.choice([0.01, self._rng.uniform(0.2, 8)]))
                 if self._deceived is not None:
                     raise InvariantViolationError(self._deceived)
-                head = m.HeadAnnouncement(
-                    shard=self._shard, leader_epoch=LATEST_EPOCH, head=self._rng.choice(self._heads)
-                )
+                names = {"ledger_id": self._genuine[-1].ledger_id if self._genuine else b""}
+                number = self._rng.choice(self._heads)
+                head = m.HeadAnnouncement(shard=self._shard, leader_epoch=LATEST_EPOCH, head=number, **names)
                 self._transport.publish(self._head_topic, m.encode(head))
                 if self._chunk is not None:
                     forged = msgspec.structs.replace(self._chunk, number=self._chunk.number + 1, object=b"PAR1")

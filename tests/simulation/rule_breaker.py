@@ -62,7 +62,7 @@ class RuleBreaker:
         self._transport = broker.transport(self.CLIENT_ID)
         self._request_ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[m.Reply]] = {}
-        self._epoch = 0
+        self._epoch, self._ledger_id = 0, b""
         """Of the newest term that has answered."""
         self._counter = itertools.count()
         self._repeated = False
@@ -376,6 +376,7 @@ class RuleBreaker:
             protocol=protocol,
             client_id=self.CLIENT_ID,
             leader_epoch=self._epoch if leader_epoch == -1 else leader_epoch,
+            ledger_id=self._ledger_id,
             body=body,
         )
         address = m.client_address(user, self.CLIENT_ID)
@@ -395,4 +396,4 @@ class RuleBreaker:
             waiting = self._replies.get(reply.request_id)
             if waiting is not None and not waiting.done():
                 waiting.set_result(reply)
-                self._epoch = max(self._epoch, reply.leader_epoch)
+                self._epoch, self._ledger_id = max(self._epoch, reply.leader_epoch), reply.ledger_id

@@ -79,8 +79,7 @@ class SimulatedDaemon:
         self.zookeeper_client = simulation.zookeeper.elections(name, self.machine.handler(self._election_events.handle))
         self.elections = self.machine.around(self.zookeeper_client)
         self.access = AccessControl(simulation.access_rules, self)
-        self.frozen = False
-        self.thawed_at = -1.0
+        self.frozen, self.thawed_at = False, -1.0
         """When it, or its store, last continued after a freeze."""
         self.clock_ahead_ms = 0
         """How far this machine's wall clock is set ahead."""
@@ -90,6 +89,7 @@ class SimulatedDaemon:
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
         node, claim = "/headgate/sim/config", self.elections.registry.claim_ledger
         self._identity = LedgerIdentity(self._ledger_store, url="sim:", node=node, known=None, claim=claim)
+        self._identity.on_claimed = self._publish_description
         self.growth = ShardGrowth(simulation.shards, self.elections.registry, self._publish_description)
         self.controllers = self.growth.create(self._new_controller)
         self.spreader = ShardSpreader(
@@ -315,6 +315,7 @@ class SimulatedDaemon:
             cluster=CLUSTER,
             instance=self.name,
             ledger=Ledger(self._ledger_store, state.shard),
+            ledger_id=bytes.fromhex(self._identity.ledger_id or ""),
             transport=self.transport,
             access=self.access,
             ingest=msgspec.structs.replace(
@@ -368,9 +369,15 @@ class SimulatedDaemon:
                 controller.leader.connection_changed(connected)
 
     def _publish_description(self) -> None:
+        if self._identity.ledger_id is None:
+            return
         *earlier, shards = self.growth.shards.counts
         description = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION, shards=shards, earlier_shards=earlier, ledger_url="memory:"
+            protocol=m.PROTOCOL_VERSION,
+            shards=shards,
+            earlier_shards=earlier,
+            ledger_url="memory:",
+            ledger_id=self._identity.ledger_id or "",
         )
         self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
 

@@ -20,16 +20,14 @@ from headgate import (
 from headgate.model.hashing import key_bucket, key_hash, shard_of
 
 Answer = dict[str, Any]
-LINE_BYTES = 16 * 1024 * 1024
 
 
 def error_word(error: Exception) -> str:
     """Return the word of an error: a verdict, or what is known of a record."""
     if isinstance(error, RequestRejectedError):
         return error.verdict
-    if isinstance(error, DeliveryFailedError):
-        return "not_stored"
-    return "unknown" if isinstance(error, DeliveryUnknownError) else "other"
+    words: dict[type[Exception], str] = {DeliveryFailedError: "not_stored", DeliveryUnknownError: "unknown"}
+    return words.get(type(error), "other")
 
 
 class Driver:
@@ -124,7 +122,7 @@ def shown(record: ConsumedRecord) -> Answer:
 
 
 async def main() -> None:
-    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     driver, waiting = Driver(), set[asyncio.Task[None]]()
 

@@ -2,12 +2,12 @@
 import { randomBytes, randomInt } from "node:crypto";
 import mqtt from "mqtt";
 import { decode, encode } from "./encoding.mjs";
-import { HeadgateError } from "./errors.mjs";
+import { HeadgateError, OtherHistoryError } from "./errors.mjs";
 import { shardOf } from "./hashing.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
-const PROTOCOL = 2n;
+const [PROTOCOL, SILENT_MS] = [2n, 10_000]; // daemons that hear of another ledger describe theirs again
 
 export class Connection {
   cluster = null; // its description, once it is known
@@ -21,6 +21,7 @@ export class Connection {
   #shards = new Map(); // number → Shard
   #counts = []; // the longest list of numbers of shards that was received: a daemon may be late
   #places = new Map(); // topic that more than one shard can have → promise of the number of its shard
+  #ledger = null; #other = null; // id of the ledger that all messages name; timer since another one was described
   #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
   /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
   constructor({ host, port, cluster, clientId, mqtt: options = {} }, { incarnation, onFailure }) {
@@ -68,7 +69,7 @@ export class Connection {
   send(shard, body, leader_epoch, onReply) {
     const request_id = ++this.#requestId;
     this.replies.set(request_id, onReply);
-    const request = { request_id, client_id: this.clientId, leader_epoch, protocol: PROTOCOL, body };
+    const request = { request_id, client_id: this.clientId, leader_epoch, protocol: PROTOCOL, ledger_id: Buffer.from(this.#ledger ?? "", "hex"), body };
     if (this.session) this.#mqtt.publish(`${this.#prefix}/shards/${shard}/requests/${this.#address}`, encode(request));
     return request_id;
   }
@@ -105,19 +106,26 @@ export class Connection {
   #onMessage(topic, message) {
     const [kind, number] = topic.slice(this.#prefix.length + 1).split("/");
     const shard = kind === "shards" ? this.#shards.get(BigInt(number)) : null;
+    if (kind === "cluster") this.#ledger ??= message.ledger_id;
+    const named = kind === "cluster" ? message.ledger_id : Buffer.from(message.ledger_id ?? []).toString("hex");
+    if (named !== this.#ledger) return kind === "cluster" && (this.#other ??= setTimeout(() => this.#use(topic, message), SILENT_MS).unref());
+    if (kind === "cluster") this.#other = clearTimeout(this.#other);
     if (kind === "cluster" && message.protocol !== PROTOCOL)
       throw new HeadgateError(`the cluster runs protocol ${message.protocol}, this client ${PROTOCOL}`);
-    const before = this.cluster?.ledger_id;
-    if (kind === "cluster" && before && message.ledger_id && message.ledger_id !== before) this.#places.clear((this.#counts = [])); // set up again
     if (message.shards) this.#learn([...(message.earlier_shards ?? []), message.shards]);
     if (message.body?.shards) this.#learn(message.body.shards);
-    if (kind === "cluster") this.cluster = { ...message, ledger_id: message.ledger_id || before };
+    if (kind === "cluster") this.cluster = message;
     else if (shard && topic.endsWith("/leader")) shard.onAnnouncement(message);
     else if (shard) shard.onHead(message.head);
     else if (message.type === "part") this.#onPart(topic, message);
     else if (message.type === "reply") this.replies.get(message.request_id)?.(message);
     else if (kind === "clients") this.onPush(message);
     this.changed.notify();
+  }
+  #use(topic, described) { // another ledger: only a producer, whose sequences its leaders judge
+    if (this.#incarnation) return this.fail(new OtherHistoryError("the cluster has another ledger by now", "other_history"));
+    this.#ledger = this.#places.clear((this.#counts = [])) ?? null;
+    this.guard(() => this.#onMessage(topic, described));
   }
   #learn = (counts) => counts.length > this.#counts.length && (this.#counts = counts);
   #onPart(topic, { shard, leader_epoch: epoch, number, index, count, content }) {

@@ -17,7 +17,7 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.session_batches import NamedProgram
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.reply_dispatch import BodyT, body_of
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, rejection
 from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
@@ -285,5 +285,8 @@ class ConsumerRequests:
         self, request: m.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> tuple[BodyT, int]:
         """Return the reply, which has to be of type ``kind``, and the epoch of the leader that sent it."""
+        if self.ledger_id != (now := self._client.cluster_watch.ledger.hex()):
+            reason = f"it began with the ledger {self.ledger_id}, and the cluster has the ledger {now}: start it again"
+            raise rejection("other_history", f"consumer {self._member['consumer']!r}: {reason}")
         reply = await self._client.request(self._shard, request, timeout_seconds)
         return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch

@@ -1,33 +1,35 @@
-"""Another cluster of the same name on the broker is reported."""
+"""Another cluster of the same name on the broker is reported, and this one is described again."""
 
-import random
+import asyncio
 
 import pytest
 from structlog.testing import capture_logs
 
-from controller.connections.broker import MAX_OTHER_CLUSTERS, BrokerConnection
-from controller.leadership.session_secret import SessionSecret
-from controller.settings.load import Settings
-from controller.settings.sections import LedgerSettings
+from controller.connections.broker import DESCRIBE_AGAIN_SECONDS, MAX_OTHER_CLUSTERS, OtherClusters
 from headgate.protocol import messages as m
-from tests.support.fakes.recording_observer import RecordingObserver
+
+OWN, COPY = "a" * 32, "c" * 32
 
 
-def described(ledger_id: str) -> m.ClusterDescription:
-    return m.ClusterDescription(protocol=2, shards=4, ledger_url=f"file:///{ledger_id}", ledger_id=ledger_id)
+@pytest.mark.looptime
+async def test_each_other_ledger_is_reported_once_and_contradicted_at_a_steady_pace() -> None:
+    def described(ledger_id: str) -> m.ClusterDescription:
+        return m.ClusterDescription(protocol=2, shards=4, ledger_url=f"file:///{ledger_id}", ledger_id=ledger_id)
 
-
-def test_each_other_ledger_is_reported_once_and_gets_this_description(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, published = Settings(ledger=LedgerSettings(url="file:///own")), list[bytes]()
-    connection = BrokerConnection(settings, RecordingObserver(), random.Random(1))
-    connection.describe = lambda: described("own")
-    transport = connection.transport("a", SessionSecret(SessionSecret.new_digits()))
-    monkeypatch.setattr(transport, "publish", lambda _, payload, **__: published.append(payload))
-    [on_message] = transport.router.handlers_of(topic := m.cluster_topic(settings.cluster.name), retained=False)
+    published: list[float] = []
+    loop = asyncio.get_running_loop()
+    others = OtherClusters(lambda: described(OWN), lambda: published.append(loop.time()))
     with capture_logs() as logs:
-        for payload in [*map(m.encode, map(described, ("own", "", "copy", "own", "copy"))), b"\xc1"]:
-            on_message(topic, payload)
-        assert [("file:///own", "file:///copy")] == [(each["ledger_url"], each["other_ledger_url"]) for each in logs]
+        for payload in [*map(m.encode, map(described, (OWN, "", "forged", COPY, OWN, COPY))), b"\xc1"]:
+            others.on_message("headgate/a/cluster", payload)
+        assert [(f"file:///{OWN}", f"file:///{COPY}")] == [
+            (each["ledger_url"], each["other_ledger_url"]) for each in logs
+        ]
         for number in range(2 * MAX_OTHER_CLUSTERS):
-            on_message(topic, m.encode(described(f"forged-{number}")))
-    assert (MAX_OTHER_CLUSTERS, [m.encode(described("own"))] * MAX_OTHER_CLUSTERS) == (len(logs), published)
+            others.on_message("headgate/a/cluster", m.encode(described(f"{number:032x}")))
+            await asyncio.sleep(1)
+
+    assert len(logs) == MAX_OTHER_CLUSTERS
+    assert [each - published[0] for each in published] == [
+        DESCRIBE_AGAIN_SECONDS * n for n in range(MAX_OTHER_CLUSTERS)
+    ]

@@ -17,7 +17,7 @@ def packed(body: object = BODY, **changes: object) -> bytes:
 
 
 def test_a_valid_request_carries_the_address_of_its_sender():
-    assert read_request(packed(), SENDER) == m.Request(
+    assert read_request(packed(), SENDER, b"") == m.Request(
         request_id=7, protocol=m.PROTOCOL_VERSION, client_id=SENDER, body=m.DescribeTopic(topic="orders")
     )
 
@@ -72,17 +72,29 @@ def test_a_valid_request_carries_the_address_of_its_sender():
     ],
 )
 def test_a_malformed_message_yields_the_reason_and_the_address(payload, kind, reason, address):
-    found = read_request(payload, SENDER)
+    found = read_request(payload, SENDER, b"")
 
     assert isinstance(found, Malformed)
     assert (found.kind, found.address) == (kind, address)
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(
+    ("named", "kind", "address"),
+    [({}, "invalid", Address(7, SENDER)), ({"ledger_id": b"b" * 16}, "other_ledger", None)],
+)
+def test_a_request_for_another_ledger_is_left_to_the_cluster_that_has_it(named, kind, address):
+    assert isinstance(read_request(packed(ledger_id=b"a" * 16), SENDER, b"a" * 16), m.Request)
+    found = read_request(packed(**named), SENDER, b"a" * 16)
+
+    assert isinstance(found, Malformed)
+    assert (found.kind, found.address) == (kind, address)
+
+
 @pytest.mark.parametrize("sender", ["shop/till-4", "shop/", "/till-3", "till-3", "s hop/till-3", "shop/till-3/more"])
 @pytest.mark.parametrize("body", [BODY, {"type": "unheard_of"}], ids=["valid", "invalid"])
 def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body: dict[str, object]):
-    found = read_request(packed(body), sender)
+    found = read_request(packed(body), sender, b"")
 
     assert isinstance(found, Malformed)
     assert found.kind == "sender"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.client.cluster_watch import ClusterWatch
+from headgate.client.cluster_watch import SILENT_SECONDS, ClusterWatch
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.topic_places import TopicPlaces
@@ -35,7 +35,7 @@ class Leaders:
         self.asked: list[int] = []
         self.watch = watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
         watch.connection_changed(connected=True)
-        watch.described(described("a", shards=16, earlier_shards=[4]))
+        watch.described(described("aa", shards=16, earlier_shards=[4]))
         self.places = TopicPlaces(watch, self.request, random.Random(1).random)
 
     async def request(self, shard: int, _: object, timeout_seconds: float) -> m.Reply:
@@ -117,7 +117,9 @@ async def test_a_cluster_that_was_set_up_again_under_its_name_may_have_fewer_sha
     leaders.watch.described(described("", shards=2))
     assert leaders.watch.shards.counts == (4, 16)  # A daemon that does not know its ledger yet.
 
-    leaders.watch.described(described("b", shards=2))
+    leaders.watch.described(described("bb", shards=2))
+    await asyncio.sleep(SILENT_SECONDS)
+    leaders.watch.doubt()
 
     assert leaders.watch.shards.counts == (2,)
     assert await leaders.places.shard_of(NAME, 5) < 2

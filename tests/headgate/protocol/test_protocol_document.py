@@ -347,7 +347,7 @@ def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_
         max_term_age_ms=limit_ms,
         body=body,
     )
-    decoded = read_request(m.encode(request), f"{ANONYMOUS}/c")
+    decoded = read_request(m.encode(request), f"{ANONYMOUS}/c", b"")
     if isinstance(decoded, Malformed):
         return Refusal("invalid", decoded.reason)
     judged = judge_term(request, EPOCH) or judge_deadline(request, 1000)

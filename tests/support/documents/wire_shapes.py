@@ -16,6 +16,7 @@ PATTERNS = {
     typing.get_args(m.Label)[1].pattern: "a label",
     typing.get_args(m.HashText)[1].pattern: "a hash",
     typing.get_args(m.ProgramText)[1].pattern: "a program text",
+    typing.get_args(m.LedgerIdText)[1].pattern: "32 hexadecimal digits",
 }
 UNDOCUMENTED = (
     msgspec.Struct,

@@ -15,7 +15,9 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from controller.settings.sections import ZooKeeperSettings
+from headgate.ledger.identity import read_ledger_id
 from headgate.settings.config import ClientConfig
+from headgate.storage.object_store import open_store
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.programs import (
     TIMEOUT_FACTOR,
@@ -149,6 +151,9 @@ class Cluster(LocalCluster):
         name = await wait_until(find, "one daemon leads every shard", 30)
         assert name is not None
         return name
+
+    async def ledger_id(self) -> bytes:
+        return bytes.fromhex(await read_ledger_id(open_store(self.ledger_url), "") or "")
 
     async def record_rows(self, shard: int = 0) -> list[dict[str, Any]]:
         """Return every record of a shard as a row, in the order of its ledger."""

@@ -135,6 +135,7 @@ class Contender:
             cluster=CLUSTER,
             instance=self.name,
             ledger=Ledger(self.store, state.shard),
+            ledger_id=b"",
             transport=self.transport,
             access=AccessControl(OPEN, self.instruments),
             ingest=IngestSettings(unreachable_seconds=self.unreachable_seconds, write_timeout_seconds=5),

@@ -151,6 +151,7 @@ class OneShard:
         self.broker = FakeBroker()
         self.store = FakeStore(latency_seconds=(0.001, 0.002))
         self.ledger = Ledger(self.store, 0)
+        self.ledger_id = b""
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
         self.producer_ids = itertools.count(1000)
@@ -195,6 +196,7 @@ class OneShard:
             cluster=CLUSTER,
             instance=instance,
             ledger=self.ledger,
+            ledger_id=self.ledger_id,
             transport=transport or self.broker.transport(f"daemon-{instance}"),
             access=self.access,
             ingest=self.ingest,

@@ -16,9 +16,13 @@ KEYS = [f"key-{n}".encode() for n in range(10)]
 SMALL = ProducerSettings(batch_bytes=200)
 
 
+def described(world: OneShard) -> bytes:
+    named = world.ledger_id.hex()
+    return m.encode(m.ClusterDescription(protocol=2, shards=1, ledger_url="file:///x", ledger_id=named))
+
+
 def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
-    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")
-    world.broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
+    world.broker.retained[m.cluster_topic(CLUSTER)] = described(world)
     # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
     return Client(

@@ -217,6 +217,7 @@ class Scene:
             protocol=m.PROTOCOL_VERSION,
             client_id=client_id,
             leader_epoch=self.leader_epoch,
+            ledger_id=self.producer._client.cluster_watch.ledger,
             body=body,
         )
         return request_id, m.encode(request)
