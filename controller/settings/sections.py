@@ -254,10 +254,10 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     """Shortest time between the beginnings of two commits of a shard, in milliseconds. On a bucket each
     commit is a request that is billed: 100 allows ten a second, and lets a record wait for up to
     100 ms. What waits counts against ``queue_bytes``. Default: 0, no pause."""
-    announce_bytes: Annotated[int, Meta(ge=0, le=512 * 1024)] = 64 * 1024
+    announce_bytes: Annotated[int, Meta(ge=0, le=512 * 1024)] = 128 * 1024
     """A chunk is sent to the consumers at the end of its shard, which need not read it from the store then, if the
     broker sends at most so many bytes for it to all clients together. Every user who may consume can receive such
-    chunks. Default: 64 KiB; 0: none."""
+    chunks. Default: 128 KiB, a chunk of 1 MB/s on a bucket; 0: none."""
     write_timeout_seconds: Seconds = 10.0
     """Longest wait for the store to write a chunk, in seconds. After it the outcome is unknown and
     the leader term ends. Default: 10."""
