@@ -9,6 +9,7 @@ A daemon reads what it needs and trusts the rest until a consumer asks for it. T
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,12 +62,19 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     ranges = ranges_to_read(await manifest_ranges(store, shard))
     found.ranges = len(ranges)
     found.problems += missing_numbers(shard, numbers, ranges)
+    gone: dict[int, str] = {}
     for done, number in enumerate(numbers, 1):
         try:
             await ledger.read(number)
-        except (LedgerError, ObjectMissingError) as error:
+        except ObjectMissingError as error:
+            gone[number] = str(error)
+        except LedgerError as error:
             found.problems.append(str(error))
         on_progress(done, len(numbers))
+    if state.chunk:  # A cluster that runs has trimmed chunks and pruned segments meanwhile.
+        with suppress(LedgerError):
+            state, _ = await catch_up(ledger, state, lambda _: None, complete_now)
+    found.problems += [error for number, error in gone.items() if number >= state.trimmed_below]
     for chunks in ranges:
         found.problems += await _range_problems(store, shard, chunks, state)
     del found.problems[MAX_PROBLEMS:]

@@ -102,10 +102,13 @@ class CommandContext:
         client = Client.from_config(self.client_config(), "reader", with_store=True)
         return open_topic_source(client, topic, self.wait_seconds())
 
-    def open_store(self) -> Store:
-        from headgate.storage.object_store import open_store  # noqa: PLC0415
+    async def open_store(self) -> Store:
+        """Return the store of the configured ledger. Raises LedgerError if that is not the cluster's."""
+        from headgate.client.connection import Client  # noqa: PLC0415
 
-        return open_store(self.client_config().ledger_url)
+        async with Client.from_config(self.client_config(), "reader", with_store=True) as client:
+            await client.ledger_id(self.wait_seconds())
+            return client.store
 
     async def answer(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
         async with self.open_admin() as admin:

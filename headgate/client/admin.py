@@ -527,14 +527,14 @@ class Admin:
             raise ConfigError(
                 f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"
             )
+        store = self._client.store if self._ledger_url is None else open_store(self._ledger_url)
+        await self._client.cluster_watch.ledger_id(store, self._timeout_seconds)
         described = await self.describe_topic(topic)
         if described.external is not None:
             raise ConfigError(
                 f"{method}: topic {topic!r} is external, so only its source knows when its records were stored; "
                 "give no timestamp"
             )
-        await self._client.ledger_id()
-        store = self._client.store if self._ledger_url is None else open_store(self._ledger_url)
         return await positions_at(Ledger(store, described.shard), described, timestamp_ms)
 
     async def _list(self, topic: str | None, request: ListRequestT, kind: type[PageT]) -> list[PageT]:

@@ -171,6 +171,14 @@ def test_every_metric_in_an_expression_exists(where, expression):
     assert names - exported().keys() - PROMETHEUS_METRICS == set()
 
 
+def test_the_samples_of_rule_tests_have_the_labels_of_their_metrics():
+    """An operator between two metrics with other labels finds no pair, and its alert never fires."""
+    series = {each["series"] for test in RULE_TESTS for each in test["input_series"]}
+    given = {each: set(re.findall(r"(\w+)=", each)) - {"job", "instance"} for each in series}
+
+    assert {each: exported().get(each.partition("{")[0], set()) for each in series} == given
+
+
 def test_every_metric_is_in_a_panel_or_in_a_rule():
     """One that is in neither costs every scrape, and helps no operator."""
     used = set().union(*(metric_names(expression) for _, expression in expressions()))

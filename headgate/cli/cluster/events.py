@@ -52,7 +52,7 @@ def events(
 
     async def print_events(admin: Admin) -> None:
         topics = await admin.list_topics() if topic is None else [await admin.describe_topic(topic)]
-        store = context.open_store()
+        store = await context.open_store()
         looked = LedgerEvents(
             ledgers=[
                 Ledger(store, each) for each in (await shard_folders(store) if topic is None else [topics[0].shard])

@@ -41,6 +41,17 @@ async def test_an_intact_shard_is_counted() -> None:
     assert (11, 8, 1, 1, 10) == (found.last_chunk, found.chunks, found.topics, found.ranges, found.newest_snapshot)
 
 
+async def test_chunks_that_a_running_cluster_trims_meanwhile_are_not_missed() -> None:
+    ledger = await compacted_ledger()
+
+    def trim(done: int, _: int) -> None:
+        if done == 1:
+            ledger.grow(e.LedgerTrimmed(below=8))
+            ledger.lose(7)
+
+    assert [] == (await check_shard(ledger.store, 0, 1, trim)).problems
+
+
 @pytest.mark.parametrize(
     ("lost", "named"),
     [

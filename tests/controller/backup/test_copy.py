@@ -180,6 +180,19 @@ async def test_another_ledger_at_the_destination_is_refused_and_kept(chunks: int
     assert before == other.store.objects
 
 
+async def test_a_backup_that_a_daemon_has_written_to_is_refused_after_its_end_was_trimmed_from_the_source() -> None:
+    source, destination = LedgerInMemory(8), LedgerInMemory(8)
+    destination.grow(e.TermStarted(leader_epoch=7, instance="b", term_id=99))
+    for _ in range(20):
+        source.grow()
+    await compact(source.ledger, 1, 24)
+    await source.snapshot()
+    source.trim(20)
+
+    with pytest.raises(LedgerError, match=r"0000009\.parquet is of another term: the destination is not a copy"):
+        await copied(source, destination.store)
+
+
 async def test_an_interrupted_copy_is_an_older_prefix_and_the_next_run_completes_it() -> None:
     source = LedgerInMemory(20)
     await source.snapshot()

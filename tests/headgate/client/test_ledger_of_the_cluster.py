@@ -1,9 +1,12 @@
 """A client compares the ledger that it reads with that of the daemons."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+from headgate.cli.context import CommandContext
+from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -70,3 +73,21 @@ async def test_an_unreachable_store_is_an_error_when_the_time_to_connect_is_over
     reads = Consumer(client(store), topic="orders", subscription="billing", connect_timeout_seconds=5)
     with pytest.raises(StoreUnavailableError, match=r"ledger\.json of file:///mine cannot be read.*s3://lake/plant"):
         await reads.__aenter__()
+
+
+async def test_an_administrator_looks_for_no_time_in_another_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no record is that late, every record would be passed over."""
+    monkeypatch.setattr(Client, "from_config", lambda *_, **__: client(None))
+    monkeypatch.setattr("headgate.client.admin.open_store", lambda _: ledger(OTHER))
+    async with Admin(ClientConfig(CLUSTER, "mq", 1883, "file:///mine")) as admin:
+        with pytest.raises(LedgerError, match="file:///mine is another ledger"):
+            await admin.seek("orders", "billing", timestamp_ms=1_700_000_000_000)
+
+
+async def test_a_command_looks_for_no_events_in_another_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "client.toml"
+    file.write_text(f'cluster = "{CLUSTER}"\nbroker_host = "mq"\nbroker_port = 1\nledger_url = "file:///mine"\n')
+    monkeypatch.setattr(Client, "from_config", lambda *_, **__: client(FakeStore()))
+
+    with pytest.raises(LedgerError, match="so it is no ledger"):
+        await CommandContext(file).open_store()

@@ -416,7 +416,7 @@ class FakeContext(DaemonContext):
             raise HeadgateError(f"topic {topic!r} does not exist; these do: headgate topic list")
         yield self.cluster.source
 
-    def open_store(self) -> Store:
+    async def open_store(self) -> Store:
         return FakeStore() if self.cluster.source is None else self.cluster.source.ledger.store
 
     def open_producer(self, *, name: str | None, copies: bool = False) -> Any:
