@@ -2,12 +2,20 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from faststream import AckPolicy
 from faststream.exceptions import RejectMessage
 from faststream.specification import AsyncAPI
-from headgate_faststream import HeadgateBroker, HeadgateMessage, HeadgateResponse, HeadgateRouter, TestHeadgateBroker
+from headgate_faststream import (
+    HeadgateBroker,
+    HeadgateMessage,
+    HeadgateResponse,
+    HeadgateRouter,
+    TestHeadgateBroker,
+    subscriber,
+)
 from pydantic import BaseModel, ValidationError
 
 from headgate import Admin, RetryPolicy, load_client_config
@@ -70,6 +78,20 @@ def test_the_asyncapi_document_has_every_channel_with_its_payload() -> None:
 def test_a_checkpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"use headgate\.Consumer"):
         HeadgateBroker().subscriber("orders", subscription="export", type="CHECKPOINT")
+
+
+async def test_a_subscriber_that_has_stopped_begins_and_refuses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a key would be parked, or a record of a QUEUE be dead, because the program ends."""
+    consumer = MagicMock()
+    monkeypatch.setattr(subscriber, "Consumer", consumer)
+    stopped = HeadgateBroker().subscriber("orders", subscription="billing")
+    await stopped.stop()
+
+    await asyncio.wait_for(stopped._run(), 5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stopped._handle(MagicMock()), 0.1)
+
+    assert not consumer.return_value.__aenter__.return_value.run.called
 
 
 @pytest.mark.system

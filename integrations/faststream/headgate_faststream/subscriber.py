@@ -133,7 +133,8 @@ class HeadgateSubscriber(TasksMixin, SubscriberUsecase[Delivery]):
                 async with Consumer(
                     client, topic=self.topic, subscription=own.subscription, type=own.kind, **own.consumer
                 ) as self._consumer:
-                    await self._consumer.run(self._handle, concurrency=own.concurrency, retry=own.retry)
+                    if not self._stopping.is_set():
+                        await self._consumer.run(self._handle, concurrency=own.concurrency, retry=own.retry)
             except Exception as error:
                 text = f"the consumer of {self.topic}/{own.subscription} has ended: {error!r}"
                 self._outer_config.logger.log(text, logging.ERROR, self.get_log_context(None), exc_info=error)
@@ -144,6 +145,8 @@ class HeadgateSubscriber(TasksMixin, SubscriberUsecase[Delivery]):
 
     async def _handle(self, record: ConsumedRecord) -> None:
         """Let FastStream call the handler; raise what `Consumer.run` treats as its retry policy says."""
+        if not self.running:  # FastStream calls no handler any more: the record is neither acknowledged nor refused
+            await asyncio.Event().wait()
         delivery, task = Delivery(record), asyncio.current_task()
         self._handling.add(task)
         try:
