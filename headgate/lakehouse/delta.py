@@ -18,12 +18,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 
+from headgate.errors import HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
 from headgate.lakehouse.tables import decoded, encoded, foreign_rows, table_errors
 from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"
-"""The property of a table that names its topic, as the position before all records."""
+"""The property of a table that names its topic, as the position before all records. It marks commits, too."""
+RECENT_COMMITS: Final = 100
+"""Those among which the last export is looked for."""
 
 
 class DeltaExport:
@@ -42,6 +45,7 @@ class DeltaExport:
             self._table = DeltaTable(url)
             self._evolves = rows.lacks_columns(pa.schema(self._table.schema().to_arrow()), self.name)
             self.position = self._position(begin)
+            self._require_its_rows()
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         numbers = {"chunk": position.chunk, "term": position.term_id, "newest": position.newest}
@@ -55,7 +59,7 @@ class DeltaExport:
                 rows,
                 mode="append",
                 schema_mode="merge" if self._evolves else None,
-                commit_properties=CommitProperties(app_transactions=marks),
+                commit_properties=CommitProperties(custom_metadata={ORIGIN: ""}, app_transactions=marks),
             )
         self.position, self._evolves = position, False
 
@@ -74,6 +78,19 @@ class DeltaExport:
             if (offset := self._version(str(segment))) is not None and self._version(f"{segment}/complete") is None
         }
         return replace(begin, chunk=chunk, term_id=term_id, newest=newest, offsets=offsets)
+
+    def _require_its_rows(self) -> None:
+        """Raise HeadgateError if the table was restored to a version before the last export: its transactions stay."""
+        commits = self._table.history(RECENT_COMMITS)
+        ours = next((each["version"] for each in commits if ORIGIN in each), commits[-1]["version"])
+        for commit in commits:
+            if commit.get("operation") == "RESTORE" and commit["version"] > ours:
+                to = commit["operationParameters"].get("version")
+                if to is None or int(to) < ours:
+                    raise HeadgateError(
+                        f"{self.name} was restored, and lacks rows of an export: export to another table"
+                    )
+                return
 
     def _version(self, name: str) -> int | None:
         return self._table.transaction_version(f"{self._app}/{name}")

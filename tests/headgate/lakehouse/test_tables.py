@@ -240,6 +240,20 @@ def test_positions_survive_the_maintenance_of_a_delta_table(tmp_path: Path) -> N
     assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
 
 
+def test_a_delta_table_that_was_restored_to_before_the_last_export_is_refused(tmp_path: Path) -> None:
+    """Its transaction identifiers stay, so the next export would leave out what was taken back."""
+    url = str(tmp_path / "orders")
+    for chunk in range(1, 4):
+        DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).append(rows(b"a"), position(chunk, s0=chunk))
+    DeltaTable(url).delete()
+    DeltaTable(url).restore(3)  # What another program did is taken back, and nothing of an export.
+    assert DeltaExport(url, ORIGIN, TableRows(None, by_day=False)).position == position(3, s0=3)
+    DeltaTable(url).restore(2)
+
+    with pytest.raises(HeadgateError, match="was restored, and lacks rows of an export"):
+        DeltaExport(url, ORIGIN, TableRows(None, by_day=False))
+
+
 def test_an_iceberg_table_that_is_rolled_back_continues_there(iceberg: Kind) -> None:
     """And one without its old snapshots continues behind its rows."""
     for chunk in range(1, 4):
