@@ -77,11 +77,7 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
     else:
         shuffle = random.Random(options.seed).shuffle
         planned = plan(
-            possible,
-            seconds=seconds,
-            rest_seconds=options.rest_seconds,
-            shuffle=shuffle,
-            at_once=options.at_once,
+            possible, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle, at_once=options.at_once
         )
         reasons |= dict.fromkeys(left_out(possible, planned), "the run is too short")
     made = RunPlan(

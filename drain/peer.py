@@ -32,7 +32,7 @@ def check_peer(connection: socket.socket, users: AbstractSet[int], pid: int | No
     if not hasattr(socket, "SO_PEERCRED"):
         return
     found, user, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size),
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     if user not in users:
         raise PeerRefusedError(f"it belongs to user {user}")

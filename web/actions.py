@@ -5,22 +5,28 @@
 2. Without confirmation, an action says what it would change, and changes nothing.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
 from headgate.client.admin import Admin
-from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.client.open_letters import OpenLetters, act, find_open
+from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError, StoreError
 from headgate.model.time_text import time_ms
+from headgate.reading.topic_reader import ObjectTooLargeError
 from shard.access import rules
-from web.access import ForbiddenError, HttpAccess
-from web.api.documents import ActionDocument
+from web.access import ForbiddenError, HttpAccess, RefusedError
+from web.api.documents import ActionDocument, DeadLetter, DeadLettersDocument
 from web.api.overview import NotAnsweredError, UnknownNameError
-from web.api.query import InvalidQueryError
-from web.own_loop import OwnLoop
+from web.api.query import InvalidQueryError, Query
+from web.own_loop import OwnLoop, ValueT
+from web.stored_records import MAX_SECONDS, limited, shown
 
 Connect = Callable[[str], AbstractAsyncContextManager[Admin]]
 """User → an Admin that acts in its name."""
@@ -35,6 +41,8 @@ class Action(NamedTuple):
     """Called with an Admin and the fields; returns what would change, or raises HeadgateError."""
     execute: Callable[..., Awaitable[Any]]
     needs: rules.Action = rules.Action.ADMINISTER
+    reads: bool = False
+    """Whether its preview reads records. No leader judges that, so the user must have the right."""
 
     @property
     def struct(self) -> type[msgspec.Struct]:
@@ -93,6 +101,35 @@ async def _leaders(admin: Admin, moved: int | str, _: object) -> list[str]:
     return [f"{each.daemon} leads shard {each.shard}" for each in shards if moved in (each.shard, each.daemon)]
 
 
+async def _letters(
+    admin: Admin, topic: str, name: str, last: int, **given: Any
+) -> tuple[OpenLetters, DeadLettersDocument]:
+    """Return the open dead letters, and the newest ``last`` of them with their number."""
+    found = await find_open(admin, topic, name, **given, store=limited(admin.store()))
+    newest, total, complete = deque[DeadLetter](maxlen=last), 0, False
+    with suppress(TimeoutError, ObjectTooLargeError):
+        async with asyncio.timeout(MAX_SECONDS), aclosing(found.letters()) as letters:
+            async for record, origin in letters:
+                newest.appendleft(DeadLetter(record.segment, record.offset, shown(record.key), origin))
+                total += 1
+        complete = True
+    store = found.opened.description.topic
+    return found, DeadLettersDocument(topic, name, store, tuple(newest), total, complete, found.through)
+
+
+async def _count(admin: Admin, topic: str, name: str, through: str, *, replay: bool) -> list[str]:
+    letters, found = await _letters(admin, topic, name, 0, through=through)
+    letters.require_order_kept(replay=replay)
+    if not found.complete:
+        raise InvalidQueryError("these are too many: use headgate subscription dead-letters")
+    return [f"{found.total} dead letters are " + (f"sent back to {topic}" if replay else "dropped")]
+
+
+def _on_letters(summary: str, *, replay: bool) -> Action:
+    fields = SUBSCRIPTION | {"through": str}
+    return Action(summary, fields, partial(_count, replay=replay), partial(act, replay=replay), reads=True)
+
+
 SUBSCRIPTION: Final[dict[str, type]] = {"topic": str, "subscription": str}
 ACTIONS: Final = {
     "split": Action("Split an active segment.", {"topic": str, "segment": int}, _segments, Admin.split),
@@ -120,6 +157,8 @@ ACTIONS: Final = {
         _key,
         lambda admin, topic, name, key, drop: admin.resume_key(topic, name, key.encode(), drop=drop),
     ),
+    "replay-dead-letters": _on_letters("Send dead letters back, each once.", replay=True),
+    "drop-dead-letters": _on_letters("Drop dead letters: they are not listed or sent back any more.", replay=False),
     "evict": Action("Remove a consumer.", SUBSCRIPTION | {"consumer": str}, _consumer, Admin.evict_consumer),
     "transfer": Action("Transfer a shard.", {"shard": int, "daemon": str}, _leaders, Admin.transfer_shard),
     "maintenance": Action(
@@ -157,25 +196,49 @@ class Actions:
             values = msgspec.structs.astuple(msgspec.convert(given, action.struct, strict=False))
         except msgspec.ValidationError as error:
             raise InvalidQueryError(f"{error}; fields: {', '.join(action.fields)}") from None
-        if (connect := self._connect()) is None:
-            raise NotAnsweredError("the daemon has not joined its cluster yet; try again soon")
+        if action.reads:
+            self._access().require(authorization, rules.Act(action.needs, *values[:2]))
 
-        async def perform() -> list[str]:
-            async with connect(user) as admin:
-                found = await action.preview(admin, *values)
-                if not dry_run:
-                    await action.execute(admin, *values)
-                return found
+        async def perform(admin: Admin) -> list[str]:
+            found = await action.preview(admin, *values)
+            if not dry_run:
+                await action.execute(admin, *values)
+            return found
 
         outcome = "unknown"
         try:
-            changes, outcome = await self._loop.run(perform), "done"
-        except (HeadgateError, ValueError) as error:
+            changes, outcome = await self._in_name_of(user, perform), "done"
+        except RefusedError as error:
             outcome = str(error)
-            forbidden = isinstance(error, RequestRejectedError) and error.verdict == "forbidden"
-            kind = ForbiddenError if forbidden else InvalidQueryError
-            raise (NotAnsweredError if isinstance(error, NoLeaderError) else kind)(outcome) from error
+            raise
         finally:
             if not dry_run:
                 log.info("http.action", user=user, action=name, values=values, outcome=outcome)
         return ActionDocument(action=name, dry_run=dry_run, changes=tuple(changes))
+
+    async def dead_letters(
+        self, topic: str, subscription: str, *, query: Query, asked: Mapping[str, str]
+    ) -> DeadLettersDocument:
+        """Return the newest dead letters to a user who may consume their topic. Raises RefusedError."""
+        may = partial(self._access().require, asked.get("Authorization"))
+        user = may(rules.Act(rules.Action.DESCRIBE, topic))
+        _, found = await self._in_name_of(user, lambda admin: _letters(admin, topic, subscription, query.last))
+        may(rules.Act(rules.Action.CONSUME, found.dead_letter_topic))
+        return found
+
+    async def _in_name_of(self, user: str, work: Callable[[Admin], Coroutine[Any, Any, ValueT]]) -> ValueT:
+        if (connect := self._connect()) is None:
+            raise NotAnsweredError("the daemon has not joined its cluster yet; try again soon")
+
+        async def run() -> ValueT:
+            async with connect(user) as admin:
+                return await work(admin)
+
+        try:
+            return await self._loop.run(run)
+        except (HeadgateError, ValueError) as error:
+            if isinstance(error, RefusedError):
+                raise
+            forbidden = isinstance(error, RequestRejectedError) and error.verdict == "forbidden"
+            kind = ForbiddenError if forbidden else InvalidQueryError
+            raise (NotAnsweredError if isinstance(error, NoLeaderError | StoreError) else kind)(str(error)) from error

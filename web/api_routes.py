@@ -89,6 +89,9 @@ class HttpApi:
     def _subscription(self, request: web.Request, query: Query) -> Awaitable[Any]:
         return self._source.subscription(**request.match_info, own=query.own)
 
+    def _dead_letters(self, request: web.Request, query: Query) -> Awaitable[Any]:
+        return self._actions.dead_letters(**request.match_info, query=query, asked=request.headers)
+
     async def _scale(self, request: web.Request, _: Query) -> Any:
         return scale_of(await self._source.subscription(**request.match_info, own=False))
 

@@ -225,10 +225,7 @@ class HttpListener:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await loop.connect_accepted_socket(
-                    partial(self._new_connection, peer),
-                    connection,
-                    ssl=context,
-                    ssl_shutdown_timeout=CLOSE_SECONDS,
+                    partial(self._new_connection, peer), connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
                 )
         except TimeoutError:
             self._denials.report("slow_handshake", peer)

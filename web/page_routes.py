@@ -27,7 +27,7 @@ from web.page.actions import action_page
 from web.page.events import events_page
 from web.page.markup import element
 from web.page.overview import LISTED_ROWS, listing_page, overview_page
-from web.page.records import records_page
+from web.page.records import letters_page, records_page
 from web.page.shell import Page, Surroundings, whole_page
 from web.page.tables import part
 from web.stored_records import StoredRecords
@@ -92,6 +92,7 @@ class StatusPages:
             router.add_get(path, live)
         router.add_get("/events", partial(self._respond, self._events_page))
         router.add_get("/topics/{topic}/records", partial(self._respond, self._records_page))
+        router.add_get(PATHS[-1] + "/dead-letters", partial(self._respond, self._letters_page))
         router.add_get("/actions/{action}", partial(self._respond, self._action_page))
         router.add_post("/actions/{action}", partial(self._respond, self._action_page))
         router.add_get("/static/{name}", self._static.handle)
@@ -105,6 +106,10 @@ class StatusPages:
         query, authorization = read_query(request.query, RECORDS_QUERY), request.headers.get("Authorization")
         document = await self._records.newest(request.match_info["topic"], query, authorization)
         return await asyncio.to_thread(records_page, document, query)
+
+    async def _letters_page(self, request: web.Request) -> Page:
+        query = read_query(request.query, ("last",))
+        return letters_page(await self._actions.dead_letters(**request.match_info, query=query, asked=request.headers))
 
     async def _action_page(self, request: web.Request) -> Page:
         name, confirmed = request.match_info["action"], request.method == "POST"

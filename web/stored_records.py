@@ -10,6 +10,7 @@ import codecs
 import math
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
+from copy import copy
 from typing import Any, Final
 
 from headgate.errors import LedgerError, StoreError
@@ -62,7 +63,7 @@ class StoredRecords:
             if query.segment in (None, each.segment)
             and (key is None or each.first_hash <= segment_hash(key) <= each.last_hash)
         }
-        ledger, found = Ledger(_limited_store(self._ledger_url), topic.shard), list[RecordDocument]()
+        ledger, found = Ledger(limited(open_store(self._ledger_url)), topic.shard), list[RecordDocument]()
         blocks = TopicReader(ledger, topic, starts=ends, key=key).newest(at_a_time=1, object_bytes=OBJECT_BYTES)
         try:
             async with asyncio.timeout(MAX_SECONDS), aclosing(blocks):
@@ -84,7 +85,7 @@ class StoredRecords:
             raise UnknownNameError(f"there is no topic {query.topic[:100]!r}")
 
         async def read() -> EventList:
-            store = _limited_store(self._ledger_url)
+            store = limited(open_store(self._ledger_url))
             events = LedgerEvents(
                 ledgers=[Ledger(store, each.shard) for each in wanted or overview.cluster.shards],
                 names=names_of(overview.topics, overview.subscriptions),
@@ -119,10 +120,9 @@ def shown(data: bytes) -> RecordData:
     return RecordData(text, "utf-8", len(data))
 
 
-def _limited_store(url: str) -> Store:
-    """Return a store from which up to `MAX_BYTES` are read; then it raises ObjectTooLargeError."""
-    store, read_bytes = open_store(url), 0
-    read_all = store.read
+def limited(store: Store) -> Store:
+    """Return a view of ``store``: up to `MAX_BYTES` are read from it, and then it raises ObjectTooLargeError."""
+    store, read_bytes, read_all = copy(store), 0, store.read
 
     async def read(path: str) -> bytes:
         nonlocal read_bytes

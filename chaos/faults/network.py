@@ -92,16 +92,10 @@ class ClientCutLong(ClientCut):
 FAULTS: tuple[type[Fault], ...] = (
     ZooKeeperCut,
     one_way(
-        ZooKeeperCut,
-        "zookeeper-one-way-out",
-        "to_server",
-        "What the leader of the orders sends to ZooKeeper is lost.",
+        ZooKeeperCut, "zookeeper-one-way-out", "to_server", "What the leader of the orders sends to ZooKeeper is lost."
     ),
     one_way(
-        ZooKeeperCut,
-        "zookeeper-one-way-in",
-        "to_client",
-        "What ZooKeeper sends to the leader of the orders is lost.",
+        ZooKeeperCut, "zookeeper-one-way-in", "to_client", "What ZooKeeper sends to the leader of the orders is lost."
     ),
     BrokerCut,
     one_way(BrokerCut, "broker-one-way-out", "to_server", "What the leader of the orders sends to the broker is lost."),

@@ -100,11 +100,7 @@ class BacklogJob:
         self._last: dict[int, Result] = {}
 
     async def run(
-        self,
-        shards: Sequence[int],
-        *,
-        full: bool = False,
-        up_to: Mapping[int, int] | None = None,
+        self, shards: Sequence[int], *, full: bool = False, up_to: Mapping[int, int] | None = None
     ) -> RunOutcome:
         """Count the new chunks of ``shards`` and publish; with ``full`` count every chunk and publish nothing.
 

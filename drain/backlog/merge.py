@@ -32,16 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from drain.backlog.aggregates import (
-    AGGREGATES,
-    COUNTED,
-    NO_ID,
-    POSITION,
-    PRESENT,
-    REMOVED,
-    SEALED,
-    SUBSCRIPTION_TYPES,
-)
+from drain.backlog.aggregates import AGGREGATES, COUNTED, NO_ID, POSITION, PRESENT, REMOVED, SEALED, SUBSCRIPTION_TYPES
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from drain.protocol import Backlog
 from headgate.model.hashing import KEY_BUCKETS

@@ -122,11 +122,7 @@ def rates(history: History, topic_id: int) -> dict[BacklogKey, Rates]:
 def with_rates(backlogs: Iterable[Backlog], known: Mapping[BacklogKey, Rates]) -> list[Backlog]:
     """Return ``backlogs`` with the rates in ``known``; a rate that is missing is unknown."""
     return [
-        replace(
-            each,
-            stored_per_second=rate.stored_per_second,
-            acknowledged_per_second=rate.acknowledged_per_second,
-        )
+        replace(each, stored_per_second=rate.stored_per_second, acknowledged_per_second=rate.acknowledged_per_second)
         if (rate := known.get(each.key)) is not None
         else each
         for each in backlogs

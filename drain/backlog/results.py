@@ -147,11 +147,7 @@ async def publish_result(store: Store, result: Result) -> Result:
 def encode_result(result: Result) -> bytes:
     """Return ``result`` as Parquet bytes; equal results give equal bytes."""
     header = _Header(
-        format=FORMAT,
-        ledger_id=result.ledger_id,
-        shard=result.shard,
-        watermark=result.watermark,
-        at_ms=result.at_ms,
+        format=FORMAT, ledger_id=result.ledger_id, shard=result.shard, watermark=result.watermark, at_ms=result.at_ms
     )
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()

@@ -58,10 +58,7 @@ class ExternalTopicCounter:
     """The external topics of one process. `work` counts their backlogs and has to run."""
 
     def __init__(
-        self,
-        tables: Mapping[str, ExternalTables],
-        count: CountExternal,
-        forget: Forget = lambda _: None,
+        self, tables: Mapping[str, ExternalTables], count: CountExternal, forget: Forget = lambda _: None
     ) -> None:
         """``tables``: topic → its mapped tables. ``forget``: what ``count`` remembers."""
         self._tables = tables

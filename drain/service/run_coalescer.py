@@ -87,13 +87,7 @@ class RunCoalescer(BackgroundService):
 
     task_name = "backlog runs"
 
-    def __init__(
-        self,
-        job: BacklogJob,
-        chunks: LedgerChunks,
-        *,
-        external: ExternalTopicCounter,
-    ) -> None:
+    def __init__(self, job: BacklogJob, chunks: LedgerChunks, *, external: ExternalTopicCounter) -> None:
         """``external``: counts the topics whose entries or acknowledgements are in tables."""
         self._job = job
         self._external = external

@@ -93,10 +93,7 @@ def objects_in_tasks(
 
 
 def read_objects(
-    ledger_url: str,
-    objects: Sequence[tuple[str, int | None]],
-    schema: pa.Schema,
-    limits: ReadLimits = DEFAULT_LIMITS,
+    ledger_url: str, objects: Sequence[tuple[str, int | None]], schema: pa.Schema, limits: ReadLimits = DEFAULT_LIMITS
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task's objects, with many small objects in a batch; raises ObjectError."""
     store = obstore.store.from_url(ledger_url, retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)})

@@ -180,10 +180,7 @@ class CommandContext:
         await asyncio.sleep(seconds)
 
     def watch(
-        self,
-        question: Callable[[Admin], Awaitable[Result]],
-        show: Callable[[Result], None],
-        interval_seconds: float,
+        self, question: Callable[[Admin], Awaitable[Result]], show: Callable[[Result], None], interval_seconds: float
     ) -> None:
         """Ask again and again until Ctrl-C, which is no failure.
 

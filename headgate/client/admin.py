@@ -29,7 +29,7 @@ from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.settings.arguments import require_choice, require_seconds
 from headgate.settings.config import ClientConfig
-from headgate.storage.object_store import open_store
+from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo
 from headgate.views.explanations import Explanation, Plan
@@ -74,7 +74,8 @@ class Admin:
         Raises ConfigError: an argument is invalid.
         """
         self._lease = ClientLease(config, "admin", require_seconds("timeout_seconds", timeout_seconds))
-        self._client = self._lease.client
+        self.client = self._lease.client
+        """The connection. :meta private:"""
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
         self._timeout_seconds = self._lease.timeout_seconds
 
@@ -93,7 +94,7 @@ class Admin:
 
     async def ledger_url(self) -> str:
         """Return the URL of the cluster's ledger."""
-        return (await self._client.cluster_watch.description(self._timeout_seconds)).ledger_url
+        return (await self.client.cluster_watch.description(self._timeout_seconds)).ledger_url
 
     async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
         """Return daemons, leaders, totals and subscriptions of the whole cluster, as one daemon sees it.
@@ -101,7 +102,7 @@ class Admin:
         ``blocked``: only the subscriptions that have blocked segments. Any leader answers, so this works while other
         shards have none. A daemon that the answering one cannot reach is ``unreachable``.
         """
-        return await describe_cluster(self._client, self._all_shards(), self._timeout_seconds, blocked=blocked)
+        return await describe_cluster(self.client, self._all_shards(), self._timeout_seconds, blocked=blocked)
 
     async def transfer_shard(self, shard: int, daemon: str) -> None:
         """Make ``daemon`` the leader of ``shard``, and return once it leads.
@@ -144,7 +145,7 @@ class Admin:
         seconds. Raises ConfigError: the number does not rise, or is above 1024.
         """
         before = self._all_shards()
-        if (later := self._client.cluster_watch.shards.grown(shards)) is None:
+        if (later := self.client.cluster_watch.shards.grown(shards)) is None:
             raise ConfigError(f"the cluster has {before} shards, and the number can only rise, to at most {MAX_SHARDS}")
         topics = await self.list_topics()
         if not dry_run:
@@ -214,7 +215,7 @@ class Admin:
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard; waits until one answers."""
-        announcement = self._client.leader((await self.describe_topic(topic)).shard)
+        announcement = self.client.leader((await self.describe_topic(topic)).shard)
         assert announcement is not None, "a leader has just answered"
         return announcement.instance
 
@@ -481,13 +482,20 @@ class Admin:
 
     # Requests
 
+    def store(self) -> Store:
+        """Return the ledger's store.
+
+        :meta private:
+        """
+        return self.client.store if self._ledger_url is None else open_store(self._ledger_url)
+
     def _all_shards(self) -> int:
         if not self._lease.opened:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
-        return self._client.cluster_watch.shards.shards
+        return self.client.cluster_watch.shards.shards
 
     def _token(self) -> str:
-        return self._client.new_token()
+        return self.client.new_token()
 
     async def _ask(self, request: m.TopicRequest, kind: type[ReplyT]) -> ReplyT:
         return await self._at(request.topic, partial(self._request, request=request, kind=kind))
@@ -496,20 +504,20 @@ class Admin:
         """Return what ``ask`` returns for the shard of ``topic``. Raises InvalidNameError."""
         self._all_shards()
         m.require_name("topic", topic)
-        return await self._client.places.at(topic, ask, self._timeout_seconds)
+        return await self.client.places.at(topic, ask, self._timeout_seconds)
 
     async def _create(self, request: m.CreateTopic | m.ImportTopic, kind: type[ReplyT]) -> ReplyT:
         """Create a topic once no other shard can have it, or change it where it is."""
         self._all_shards()
         m.require_name("topic", request.topic)
-        place = await self._client.places.find(request.topic, self._timeout_seconds)
+        place = await self.client.places.find(request.topic, self._timeout_seconds)
         while True:
             shard, shards = place
             try:
                 return await self._request(shard, msgspec.structs.replace(request, shards=shards), kind)
             except RequestRejectedError:
                 # The leader may have known more shards, or the topic was deleted where it had been found.
-                place = await self._client.places.find(request.topic, self._timeout_seconds)
+                place = await self.client.places.find(request.topic, self._timeout_seconds)
                 if place == (shard, shards):
                     raise
 
@@ -523,12 +531,12 @@ class Admin:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
         if not is_plausible(timestamp_ms):
             raise ConfigError(f"{method}: timestamp_ms={timestamp_ms} is not between 1990 and 2100 in milliseconds")
-        if timestamp_ms > self._client.now_ms():
+        if timestamp_ms > self.client.now_ms():
             raise ConfigError(
                 f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"
             )
-        store = self._client.store if self._ledger_url is None else open_store(self._ledger_url)
-        await self._client.cluster_watch.ledger_id(store, self._timeout_seconds)
+        store = self.store()
+        await self.client.cluster_watch.ledger_id(store, self._timeout_seconds)
         described = await self.describe_topic(topic)
         if described.external is not None:
             raise ConfigError(
@@ -576,7 +584,7 @@ class Admin:
             if (name := getattr(request, named, None)) is not None:
                 m.require_name(named, name)
         try:
-            reply = await self._client.request(shard, request, self._timeout_seconds)
+            reply = await self.client.request(shard, request, self._timeout_seconds)
         except RequestRejectedError as error:
             raise await explained(self, request, error) from None
         return body_of(reply, kind, f"the leader of shard {shard}")

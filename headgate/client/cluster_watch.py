@@ -132,12 +132,12 @@ class ClusterWatch:
                 raise self._unreachable(timeout_seconds) from None
             raise NoLeaderError(
                 f"found no daemon of cluster {self._cluster!r} through {self.broker} (waited {timeout_seconds:g} s); "
-                "is one running, and is that its name?",
+                "is one running, and is that its name?"
             ) from None
         if self._incompatible_protocol is not None:
             raise ProtocolError(
                 f"cluster {self._cluster!r} runs protocol {self._incompatible_protocol}, this client "
-                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs",
+                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs"
             )
         assert self._description is not None, "signalled without a description"
         return self._description

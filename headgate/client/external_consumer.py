@@ -316,7 +316,7 @@ class _CallbackReader:
             self._feed.reader_ended(self._segment.segment, self.generation)
         if not self._segment.finished:
             raise HeadgateError(
-                f"reading {self._segment.label} returned before its end: call finish() once it is read to the end",
+                f"reading {self._segment.label} returned before its end: call finish() once it is read to the end"
             )
 
     def has_read(self, chunk: int) -> bool:

@@ -65,9 +65,7 @@ class Membership:
         key = self._requests.push_key
         client.replies.expect_pushes(key, self._on_push)
         self._cleanup_callbacks.append(lambda: client.replies.forget_pushes(key))
-        self._cleanup_callbacks.append(
-            await client.watch_head(shard, lambda head: self._feed.head.advance(head.head)),
-        )
+        self._cleanup_callbacks.append(await client.watch_head(shard, lambda head: self._feed.head.advance(head.head)))
         await self.register(max(0.0, deadline - asyncio.get_running_loop().time()))
         self._cleanup_callbacks.append(client.on_leader(shard, lambda _: self._registration_needed.set()))
         # The leader says whether the segment was pruned before its end.

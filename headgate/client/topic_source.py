@@ -28,6 +28,7 @@ from headgate.reading.topic_position import (
     require_same_topic,
     unread,
 )
+from headgate.storage.object_store import Store
 
 DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
 """Shortest time between two questions to the leader."""
@@ -114,24 +115,32 @@ async def open_topic_source(
     leader of the topic's shard, cannot be reached) or StoreUnavailableError.
     """
     m.require_name("topic", topic)
-    head = Head()
-
     async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
-        shard = await client.places.shard_of(topic, timeout_seconds)
-        ledger, ledger_id = Ledger(client.store, shard), await client.ledger_id(timeout_seconds)
-        newest_chunk = await ledger.newest()
-        describe = partial(admin.describe_topic, topic)
-        description = await describe()
-        if description.shard != shard:
-            raise HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
-        if description.external is not None:
-            raise HeadgateError(
-                f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"
-            )
+        source = await topic_source(admin, topic, timeout_seconds=timeout_seconds)
+        shard, head = source.description.shard, source.head
         remove = await client.watch_head(shard, lambda announced: head.advance(announced.head))
         try:
-            yield TopicSource(
-                description, ledger, ledger_id, max(1, newest_chunk), describe, head, partial(admin.pruned_ends, topic)
-            )
+            yield source
         finally:
             remove()
+
+
+async def topic_source(
+    admin: Admin, topic: str, *, store: Store | None = None, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+) -> TopicSource:
+    """Describe ``topic``, without news of its chunks. ``store``: of the ledger. Raises as above."""
+    client, store = admin.client, store or admin.store()
+    shard = await client.places.shard_of(topic, timeout_seconds)
+    ledger, ledger_id = Ledger(store, shard), await client.cluster_watch.ledger_id(store, timeout_seconds)
+    newest_chunk = await ledger.newest()
+    describe = partial(admin.describe_topic, topic)
+    description = await describe()
+    if description.shard != shard:
+        raise HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
+    if description.external is not None:
+        raise HeadgateError(
+            f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"
+        )
+    return TopicSource(
+        description, ledger, ledger_id, max(1, newest_chunk), describe, pruned_ends=partial(admin.pruned_ends, topic)
+    )

@@ -96,11 +96,7 @@ File = Path | str
 
 
 def client_context(
-    prefix: str = "",
-    *,
-    ca_file: File | None = None,
-    certificate_file: File | None = None,
-    key_file: File | None = None,
+    prefix: str = "", *, ca_file: File | None = None, certificate_file: File | None = None, key_file: File | None = None
 ) -> ssl.SSLContext:
     """Return the context of a client, e.g. with ``prefix`` ``"$.broker."``, which precedes names of settings.
 
@@ -124,11 +120,7 @@ def client_context(
 
 
 def server_context(
-    prefix: str = "",
-    *,
-    certificate_file: File,
-    key_file: File,
-    client_ca_file: File | None = None,
+    prefix: str = "", *, certificate_file: File, key_file: File, client_ca_file: File | None = None
 ) -> ssl.SSLContext:
     """Return the context of a server; see `client_context`.
 

@@ -155,10 +155,7 @@ def decode_compacted(data: bytes, item: CompactedObject) -> Columns:
 
 
 async def delete_compacted_segments(
-    store: Store,
-    shard: int,
-    topic_id: int,
-    segments: Collection[int] | None = None,
+    store: Store, shard: int, topic_id: int, segments: Collection[int] | None = None
 ) -> int:
     """Delete the compacted records of ``segments`` of a topic (None: all of them); return how many objects were named.
 

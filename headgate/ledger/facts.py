@@ -68,10 +68,7 @@ def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
 
 
 def _seal_facts(
-    topic_id: int,
-    sealed: Sequence[int],
-    end_offsets: Sequence[int],
-    layout: Layout | None,
+    topic_id: int, sealed: Sequence[int], end_offsets: Sequence[int], layout: Layout | None
 ) -> list[dict[str, Any]]:
     assert layout is not None, "a split or merge requires its topic's layout"
     rows: list[dict[str, Any]] = [
@@ -105,10 +102,7 @@ def _subscribed_fact(topic_id: int, subscription_id: int, kind: str | None) -> d
 
 
 def _position_facts(
-    topic_id: int,
-    subscription_id: int,
-    positions: dict[int, int],
-    seek_generation: int,
+    topic_id: int, subscription_id: int, positions: dict[int, int], seek_generation: int
 ) -> list[dict[str, Any]]:
     return [
         {

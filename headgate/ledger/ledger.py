@@ -122,7 +122,7 @@ class Ledger:
         if first > snapshot + 1 and not await self.exists(first - 1):
             raise LedgerError(
                 f"{folder}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has a gap, or its "
-                "beginning was deleted by hand",
+                "beginning was deleted by hand"
             )
         return max(numbers, default=0)
 

@@ -85,7 +85,7 @@ def imported_segments(segments: Sequence[e.ImportedSegment], hash_bits: int, at_
                 end_offset=imported.end_offset,
                 sealed_at_ms=at_ms if sealed else None,
                 label=imported.label,
-            ),
+            )
         )
     return scaled
 

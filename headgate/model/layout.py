@@ -179,11 +179,7 @@ class Layout:
         return Layout(self.layout_epoch + 1, draft.next_segment_id, draft.segments)
 
     def changed(
-        self,
-        splits: Sequence[int],
-        merges: Sequence[tuple[int, int]],
-        end_offset: Callable[[int], int],
-        at_ms: int,
+        self, splits: Sequence[int], merges: Sequence[tuple[int, int]], end_offset: Callable[[int], int], at_ms: int
     ) -> Layout:
         """Return the layout after ``splits``, then ``merges``. ``end_offset``: segment → where it is sealed.
 
@@ -249,7 +245,7 @@ class _Draft:
             ]
             raise LayoutError(
                 f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbors; "
-                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}",
+                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}"
             )
         self._replace((low.segment_id, high.segment_id), (low.first_hash, high.last_hash))
 

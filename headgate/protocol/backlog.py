@@ -83,11 +83,7 @@ def summarize_backlog(
 
 
 def estimate_drain(
-    records: int | None,
-    stored_per_second: float | None,
-    acknowledged_per_second: float | None,
-    *,
-    tracked: bool,
+    records: int | None, stored_per_second: float | None, acknowledged_per_second: float | None, *, tracked: bool
 ) -> tuple[Outlook, float | None]:
     """Return the outlook of a backlog, and the estimated seconds until it is drained if they are known."""
     if not tracked:

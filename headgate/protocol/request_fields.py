@@ -90,7 +90,7 @@ def require_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidNameError(
             f"{kind} name {name!r}: use 1 to 100 letters, digits, dots, dashes or underscores, "
-            "starting with a letter or digit",
+            "starting with a letter or digit"
         )
     return name
 

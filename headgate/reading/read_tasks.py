@@ -55,12 +55,7 @@ async def read_tasks(
 
 
 async def _read_tasks(
-    ledger: Ledger,
-    topic_id: int,
-    bounds: dict[int, OffsetBounds],
-    first_chunk: int,
-    task_bytes: int,
-    task_chunks: int,
+    ledger: Ledger, topic_id: int, bounds: dict[int, OffsetBounds], first_chunk: int, task_bytes: int, task_chunks: int
 ) -> list[ReadTask]:
     found = await list_objects(ledger, first_chunk)
     objects = [

@@ -188,7 +188,7 @@ class SegmentReader:
             offset, wanted = next(pair for pair in zip(offsets, expected, strict=True) if pair[0] != pair[1])
             raise LedgerError(
                 f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
-                f"{wanted}; records are missing, or an older ledger was put back while this consumer ran",
+                f"{wanted}; records are missing, or an older ledger was put back while this consumer ran"
             )
         if self._delivers_all:
             if offsets:

@@ -81,7 +81,7 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     except FileNotFoundError:
         raise ConfigError(
             f"{found} does not exist; name a client configuration, set ${ENVIRONMENT_VARIABLE}, "
-            "or start a cluster here with: headgate up",
+            "or start a cluster here with: headgate up"
         ) from None
     except OSError as error:
         raise ConfigError(f"{found} cannot be read: {error.strerror or error}") from error

@@ -10,11 +10,7 @@ from headgate.errors import ForeignObjectError
 
 MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
 """Twice the largest `ingest.queue_bytes`, which limits what waits for the next chunk."""
-MAX_BYTES: Final = {
-    "ledger.json": 64 * 1024,
-    "snapshots": 2 * 1024 * 1024 * 1024,
-    "manifests": 256 * 1024 * 1024,
-}
+MAX_BYTES: Final = {"ledger.json": 64 * 1024, "snapshots": 2 * 1024 * 1024 * 1024, "manifests": 256 * 1024 * 1024}
 """First part of a path → limit in bytes; `MAX_CHUNK_BYTES` for all others."""
 
 

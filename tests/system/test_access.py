@@ -5,6 +5,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -143,18 +144,42 @@ async def test_an_action_over_http_is_judged_as_a_command_of_the_token_s_user(cl
     daemon.process.send_signal(signal.SIGHUP)
     await wait_until(lambda: len(daemon.log_entries("settings.reloaded")) > reloads, "the tokens are read")
 
-    async def split(user: str) -> tuple[int, str]:
-        url = f"http{'' if address.ca_file is None else 's'}://{address}/api/v1/actions/split"
+    async def ask(user: str, path: str, **given: object) -> tuple[int, Any]:
+        url = f"http{'' if address.ca_file is None else 's'}://{address}/api/v1/{path}"
         context = True if address.ca_file is None else ssl.create_default_context(cafile=address.ca_file)
-        headers = {"Authorization": f"Bearer {user}"}
+        options = {"headers": {"Authorization": f"Bearer {user}"}, "ssl": context}
         async with (
             aiohttp.ClientSession() as session,
-            session.post(url, json={"topic": "orders", "segment": 0}, headers=headers, ssl=context) as response,
+            session.request("POST" if given else "GET", url, json=given or None, **options) as response,
         ):
-            return response.status, await response.text()
+            return response.status, await response.json()
 
-    status, text = await split("grafana")
-    assert (status, "user grafana may not administer topic orders" in text) == (403, True)
-    assert (await split("operator"))[0] == 200
+    status, answer = await ask("grafana", "actions/split", topic="orders", segment=0)
+    assert (status, "user grafana may not administer topic orders" in answer["error"]) == (403, True)
+    assert (await ask("operator", "actions/split", topic="orders", segment=0))[0] == 200
     (entry,) = (each for each in daemon.log_entries("http.action") if each["outcome"] == "done")
     assert (entry["user"], entry["action"]) == ("operator", "split")
+
+    found: dict[str, Any] = {}
+    jobs, listed = {"topic": "orders", "subscription": "jobs"}, "topics/orders/subscriptions/jobs/dead-letters"
+    async with Admin(cluster.config_of("operator")) as admin, Producer(cluster.config_of("operator")) as producer:
+        await admin.create_topic("dead", 1)
+        await admin.create_subscription(**jobs, type="QUEUE")
+        await admin.set_delivery_policy(*jobs.values(), max_deliveries=1, dead_letter_topic="dead")
+        await producer.send_and_wait("orders", b"poison", b"1")
+    async with Consumer(cluster.config_of("operator"), **jobs, type="QUEUE") as consumer, asyncio.timeout(60):
+        await consumer.negative_acknowledge(await anext(consumer), reason="no order")
+
+        async def died() -> bool:
+            found.update((await ask("operator", listed))[1])
+            return bool(found["letters"])
+
+        await wait_until(died, lambda: f"the record is a dead letter: {found}")
+    assert (await ask("grafana", listed))[0] == 403
+    assert [(each["key"]["text"], each["origin"]["reason"]) for each in found["letters"]] == [("poison", "no order")]
+    for number in (1, 0):
+        _, answer = await ask("operator", "actions/replay-dead-letters", **jobs, through=found["through"])
+        assert answer["changes"] == [f"{number} dead letters are sent back to orders"]
+    assert (await ask("operator", listed))[1]["letters"] == []
+    async with Consumer(cluster.config_of("operator"), **jobs, type="QUEUE") as consumer, asyncio.timeout(60):
+        assert (await anext(consumer)).key == b"poison"

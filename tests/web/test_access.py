@@ -46,16 +46,6 @@ def test_without_tokens_everything_is_permitted() -> None:
 @pytest.mark.parametrize("open_metrics", [False, True])
 def test_probes_are_open_and_metrics_by_setting(open_metrics: bool) -> None:
     access = HttpAccess(tokens=Tokens(()), open_metrics=open_metrics)
-    paths = [
-        "/livez",
-        "/readyz",
-        "/metrics",
-        "/",
-        "/api/v1/cluster",
-        "/live",
-        "/static/page.js",
-        "/livez/",
-        "/nowhere",
-    ]
+    paths = ["/livez", "/readyz", "/metrics", "/", "/api/v1/cluster", "/live", "/static/page.js", "/livez/", "/nowhere"]
 
     assert [path for path in paths if access.is_open(path)] == ["/livez", "/readyz"] + ["/metrics"] * open_metrics

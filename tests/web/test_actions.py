@@ -6,17 +6,19 @@ import json
 import re
 
 import aiohttp
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from headgate.errors import NoLeaderError, RequestRejectedError
 from shard.access.rules import AccessRules, Right, Role
-from tests.support.fakes.recording_admin import RecordingAdmin
+from tests.support.fakes.recording_admin import RecordingAdmin, with_letters
 from tests.support.samples.status_documents import HOSTILE
 from tests.support.servers.http_server import HttpHarness
 from web import bodies
 from web.access import HttpAccess, Tokens
 from web.actions import ACTIONS
+from web.api.documents import DeadLettersDocument
 
 RULES = AccessRules({name: (Right(role=Role(name)),) for name in ("administrator", "consumer", "observer")})
 TOKENS = Tokens(tuple((name, hashlib.sha256(name.encode()).digest()) for name in (*RULES.users, "up")))
@@ -71,7 +73,7 @@ async def post(harness, path, body, **headers):
         return response.status, await response.text()
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("name", GIVEN)
 async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_user_once_confirmed(harness, name):
     path, body = f"/api/v1/actions/{name}", json.dumps(GIVEN[name])
     status, text = await post(harness, f"{path}?dry_run=true", body)
@@ -88,6 +90,56 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     )
     (entry,) = (each for each in logs if each["event"] == "http.action")
     assert (entry["user"], entry["action"], entry["outcome"]) == ("administrator", name, "done")
+
+
+LETTERS = {"topic": "orders", "subscription": "billing", "through": "0/1/0:3"}
+
+
+@pytest.mark.parametrize(("name", "text"), [("replay", "sent back to orders"), ("drop", "dropped")])
+async def test_dead_letters_are_counted_first_and_those_that_were_seen_are_closed(harness, name, text, monkeypatch):
+    with_letters(monkeypatch)
+    path = f"/api/v1/actions/{name}-dead-letters"
+    changes = [f"2 dead letters are {text}"]
+    status, answer = await post(harness, f"{path}?dry_run=true", json.dumps(LETTERS))
+    assert (status, json.loads(answer)["changes"], harness.sent) == (200, changes, [])
+    for user in ("observer", "consumer"):
+        status, _ = await post(harness, f"{path}?dry_run=true", json.dumps(LETTERS), Authorization=f"Bearer {user}")
+        assert status == 403, "a dry run reads them"
+
+    status, answer = await post(harness, path, json.dumps(LETTERS))
+    assert (status, json.loads(answer)["changes"]) == (200, changes)
+    assert {user for user, _ in harness.sent} == {"administrator"}
+    created, *sent, moved = (request for _, request in harness.sent)
+    assert (sent, created.subscription, moved.positions) == (["send_back"] * (name == "replay"), "closing", [(0, 3)])
+
+    harness.sent.clear()
+    harness.error = RequestRejectedError("forbidden", "may not consume topic dead")
+    assert (await post(harness, path, json.dumps(LETTERS)))[0] == 403
+    assert len(harness.sent) == 1, "nothing is sent back"
+    with_letters(monkeypatch, kind="STREAM")
+    for way in (path, f"{path}?dry_run=true"):
+        status, answer = await post(harness, way, json.dumps(LETTERS))
+        assert (status, "are resumed in order" in answer) == (400, True)
+    with_letters(monkeypatch)
+    monkeypatch.setattr("web.actions.MAX_SECONDS", 0)
+    assert "these are too many" in (await post(harness, f"{path}?dry_run=true", json.dumps(LETTERS)))[1]
+
+
+async def test_dead_letters_are_listed_to_those_who_may_consume_their_topic(harness, monkeypatch):
+    with_letters(monkeypatch, number=3)
+    path = f"{SUBSCRIPTION}/dead-letters"
+    status, _, text = await harness.get(f"/api/v1{path}?last=2", Authorization="Bearer consumer")
+    found = msgspec.json.decode(text, type=DeadLettersDocument)
+    assert [(each.origin.offset, each.origin.reason, each.key.text) for each in found.letters] == [
+        (offset, HOSTILE, HOSTILE) for offset in (103, 102)
+    ]
+    assert (status, found.total, found.complete, found.through) == (200, 3, True, "0/1/0:3")
+    _, _, html = await harness.get(path, Authorization="Bearer administrator")
+    assert (html.count("&lt;script&gt;alert"), "<script>alert" in html) == (6, False)
+    for root in ("", "/api/v1"):
+        assert (await harness.get(f"{root}{path}", Authorization="Bearer observer"))[0] == 403
+    monkeypatch.setattr("web.actions.MAX_SECONDS", 0)
+    assert "Newer ones were not read" in (await harness.get(path, Authorization="Bearer consumer"))[2]
 
 
 @pytest.mark.parametrize(
@@ -119,12 +171,18 @@ async def test_an_action_needs_a_token_of_a_user_of_the_access_file(harness):
         assert [await status(), await status(path="/actions/split")] == [403, 403]
 
 
-async def test_links_to_actions_are_shown_to_those_who_may(harness):
+async def test_links_to_actions_are_shown_to_those_who_may(harness, monkeypatch):
+    with_letters(monkeypatch)
+
     async def links(path, name="administrator"):
         _, _, html = await harness.get(path, Authorization=f"Bearer {name}")
         return re.findall(r'href="/actions/([a-z-]+)', html)
 
-    found = [link for path in ("/", "/topics/orders", SUBSCRIPTION) for link in await links(path)]
+    found = [
+        link
+        for path in ("/", "/topics/orders", SUBSCRIPTION, f"{SUBSCRIPTION}/dead-letters")
+        for link in await links(path)
+    ]
     assert sorted(found) == sorted(ACTIONS)
     assert [await links(SUBSCRIPTION, name) for name in ("consumer", "observer", "up")] == [["seek"], [], []]
     _, _, update = await harness.get("/topics/orders", Authorization="Bearer consumer")

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from headgate.model.dead_letter import Origin
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
 from headgate.views.explanations import Explanation
@@ -164,6 +165,29 @@ class RecordsDocument(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[RecordDocument, ...]
     complete: bool
     """False: reading took too long, or met a large object, so there may be more in older ones."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record of a dead-letter topic."""
+
+    segment: int
+    offset: int
+    key: RecordData
+    origin: Origin
+
+
+class DeadLettersDocument(msgspec.Struct, frozen=True):
+    """The newest dead letters of a subscription that were neither sent back nor dropped, the newest first."""
+
+    topic: str
+    subscription: str
+    dead_letter_topic: str
+    letters: tuple[DeadLetter, ...]
+    total: int
+    complete: bool
+    """False: reading took too long, or met a large object, so there are newer ones."""
+    through: str
+    """For the actions that send these and older ones back, or drop them. They leave newer ones alone."""
 
 
 class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from web.api.documents import (
     DaemonDocument,
     DaemonPart,
     Daemons,
+    DeadLettersDocument,
     ErrorDocument,
     RecordsDocument,
     SubscriptionDocument,
@@ -71,6 +72,13 @@ OPERATIONS: Final = (
         SubscriptionDocument,
         ("scope",),
     ),
+    Operation(
+        "dead_letters",
+        "/topics/{topic}/subscriptions/{subscription}/dead-letters",
+        "The newest open dead letters. Needs a token whose user may consume the dead-letter topic.",
+        DeadLettersDocument,
+        ("last",),
+    ),
     Operation("scale", "/scale/{topic}/{subscription}", "How many consumers it can use now.", ScaleDocument),
     Operation("openapi", "/openapi.json", "This document.", None),
 )
@@ -108,7 +116,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         refused |= {"404": "There is no such topic or subscription."}
     if operation.document is not None:
         refused |= {"503": "The daemon that leads the shard does not answer; repeat the request."}
-    if operation.document in (RecordsDocument, ActionDocument):
+    if operation.document in (RecordsDocument, DeadLettersDocument, ActionDocument):
         refused |= {"403": "The holder of the token may not do this, or there is no access file."}
     schema = (
         {"type": "object"} if operation.document is None else {"$ref": _REF.format(name=operation.document.__name__)}

@@ -1,11 +1,11 @@
-"""The page of the newest records of a topic. Pure."""
+"""The pages of the newest records of a topic, and of the dead letters of a subscription. Pure."""
 
 from headgate.model.time_text import iso_time
-from web.api.documents import RecordData, RecordDocument, RecordsDocument
+from web.api.documents import DeadLetter, DeadLettersDocument, RecordData, RecordDocument, RecordsDocument
 from web.api.query import Query
 from web.page.markup import Html, element
 from web.page.shell import Page
-from web.page.tables import Column, part, table
+from web.page.tables import Column, link, part, table
 from web.page.units import size
 
 COLUMNS: tuple[Column[RecordDocument], ...] = (
@@ -15,6 +15,33 @@ COLUMNS: tuple[Column[RecordDocument], ...] = (
     Column("value", lambda each: _data(each.value)),
     Column("headers", lambda each: [element("div", name, " = ", _data(value)) for name, value in each.headers]),
 )
+
+LETTERS: tuple[Column[DeadLetter], ...] = (
+    Column("key", lambda each: _data(each.key)),
+    Column("segment · offset", lambda each: f"{each.origin.segment} · {each.origin.offset}"),
+    Column("deliveries", lambda each: each.origin.deliveries, number=True),
+    Column("died", lambda each: iso_time(each.origin.died_at_ms)),
+    Column("reason", lambda each: _visible(each.origin.reason)),
+)
+
+
+def letters_page(document: DeadLettersDocument) -> Page:
+    """Return the page of dead letters, with the actions on those that it shows and older ones."""
+    topic, name = document.topic, document.subscription
+    path = ("topics", topic, "subscriptions", name)
+    rows = table("The newest dead letters first", LETTERS, document.letters)
+    where = link(f"topic {document.dead_letter_topic}", "topics", document.dead_letter_topic)
+    number = element("p", f"{len(document.letters)} of {document.total}, stored in ", where, ".")
+    newer = f"Newer ones were not read; headgate subscription dead-letters {topic} {name} lists all."
+    return Page(
+        title=f"Dead letters of {name}",
+        as_of_ms=0,
+        crumbs=((topic, path[:2]), (name, path), ("dead letters", (*path, "dead-letters"))),
+        actions=("replay-dead-letters", "drop-dead-letters") if document.letters else (),
+        acts_on={"topic": topic, "subscription": name, "through": document.through},
+        parts={"letters": part("letters", number, rows, None if document.complete else element("p", newer))},
+        live=False,
+    )
 
 
 def records_page(document: RecordsDocument, query: Query) -> Page:
@@ -43,9 +70,13 @@ def records_page(document: RecordsDocument, query: Query) -> Page:
 
 
 def _data(data: RecordData) -> Html:
-    """Return text or digits. Characters that are not visible, or change the order, are escaped."""
-    visible = "".join(each if each.isprintable() or each in "\n\t" else f"\\u{ord(each):04x}" for each in data.text)
+    """Return text or digits."""
     hexadecimal = data.encoding == "hex"
     beginning = len(data.text.encode()) // (2 if hexadecimal else 1) < data.size_bytes
     rest = f" … of {size(data.size_bytes)}" if beginning else None
-    return element("span", "hex " if hexadecimal else None, element("code", visible), rest, class_="data")
+    return element("span", "hex " if hexadecimal else None, element("code", _visible(data.text)), rest, class_="data")
+
+
+def _visible(text: str) -> str:
+    """Escape characters that are not visible, or change the order."""
+    return "".join(each if each.isprintable() or each in "\n\t" else f"\\u{ord(each):04x}" for each in text)

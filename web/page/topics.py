@@ -144,7 +144,8 @@ def outlook(summary: SubscriptionSummary) -> str:
 def subscription_page(document: SubscriptionDocument) -> Page:
     found, now_ms = document.subscription, document.as_of_ms
     topic, name = found.topic, found.subscription
-    path = f"/api/v1/topics/{topic}/subscriptions/{name}"
+    path, has_dead = f"/api/v1/topics/{topic}/subscriptions/{name}", found.policy.dead_letter_topic
+    dead = link("Dead letters", "topics", topic, "subscriptions", name, "dead-letters") if has_dead else None
     return Page(
         title=f"Subscription {name} of {topic}",
         heading=f"Subscription {name}",
@@ -153,7 +154,7 @@ def subscription_page(document: SubscriptionDocument) -> Page:
         actions=("seek", "evict", "resume", "delete-subscription"),
         acts_on={"topic": topic, "subscription": name},
         parts={
-            "totals": part("totals", _totals(document)),
+            "totals": part("totals", _totals(document), dead and element("p", dead)),
             "waiting": part("waiting", _waiting(document), heading="What waits"),
             "layout": part("layout", *_layout(document), heading="Segments over key hashes and time"),
             "consumers": part("consumers", _consumers(document), bucket_bars(found.segments), heading="Consumers"),

@@ -168,7 +168,7 @@ class LineImport:
             raise HeadgateError(
                 f"{source} does not begin with what producer {self._name!r} has stored in topic {self._topic!r} "
                 f"({read}); give the same file or another --name, or delete the producer: headgate producer delete "
-                f"{self._name}",
+                f"{self._name}"
             )
         click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
         return found

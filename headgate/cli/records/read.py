@@ -84,12 +84,7 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("--raw", is_flag=True, help="Print only values, byte for byte, each with a line end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as consume does. [default]")
 def read(
-    context: CommandContext,
-    topic: str,
-    form: Callable[[Any], bytes] | None,
-    raw: bool,
-    as_json: bool,
-    **given: Any,
+    context: CommandContext, topic: str, form: Callable[[Any], bytes] | None, raw: bool, as_json: bool, **given: Any
 ) -> None:
     """Print the stored records of TOPIC, without a subscription: nothing is registered, acknowledged or moved.
 

@@ -88,13 +88,7 @@ def _print(found: list[BacklogInfo], *, by_segment: bool) -> None:
 @click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
-def verify(
-    context: CommandContext,
-    topic: str | None,
-    ledger: str | None,
-    master: str,
-    conf: tuple[str, ...],
-) -> None:
+def verify(context: CommandContext, topic: str | None, ledger: str | None, master: str, conf: tuple[str, ...]) -> None:
     """Count the whole ledger again, and compare the result with the incremental count.
 
     Compares records, bytes, positions, acknowledgements above them, ages and generations. Rates are not compared,

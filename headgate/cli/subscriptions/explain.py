@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 @of_subscription
 @click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
 @click.option("--consumer", metavar="NAME", shell_complete=complete_consumer, help="Explain only this consumer.")
-def explain(
-    context: CommandContext,
-    topic: str,
-    name: str,
-    segment: SegmentId | None,
-    consumer: str | None,
-) -> None:
+def explain(context: CommandContext, topic: str, name: str, segment: SegmentId | None, consumer: str | None) -> None:
     """Explain why consumers of TOPIC have their segments, or have none.
 
     For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in

@@ -64,13 +64,7 @@ def seek(
 
 
 def move_subscription(
-    context: CommandContext,
-    topic: str,
-    name: str,
-    target: Mapping[str, Any],
-    *,
-    dry_run: bool,
-    yes: bool,
+    context: CommandContext, topic: str, name: str, target: Mapping[str, Any], *, dry_run: bool, yes: bool
 ) -> None:
     """Seek to ``target``, arguments of `Admin.seek`; without ``yes``, show what would move and ask first."""
 

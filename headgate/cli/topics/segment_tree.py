@@ -81,8 +81,7 @@ def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | No
     known = {segment.segment: segment for segment in segments}
     parents = {
         segment.segment: sorted(
-            (parent for parent in segment.parents if parent in known),
-            key=lambda parent: known[parent].first_hash,
+            (parent for parent in segment.parents if parent in known), key=lambda parent: known[parent].first_hash
         )
         for segment in segments
     }
@@ -100,8 +99,7 @@ def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | No
             continue
         drawn.append((f"{before}{segment.segment}", segment))
         children = sorted(
-            (known[child] for child in segment.children if child in known),
-            key=lambda child: child.first_hash,
+            (known[child] for child in segment.children if child in known), key=lambda child: child.first_hash
         )
         for child in reversed(children):
             fork, lines = ("└─ ", "   ") if child is children[-1] else ("├─ ", "│  ")

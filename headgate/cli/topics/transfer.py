@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -22,16 +22,15 @@ import click
 
 from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.copy_position import CopyProgress, decode_copy
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
+from headgate.reading.copy_position import CopyProgress, decode_copy
 from headgate.reading.topic_position import Snapshot, beginning
 
 if TYPE_CHECKING:
     from headgate import Admin, TopicInfo
     from headgate.client.topic_source import TopicSource
-    from headgate.reading.stored_rows import LedgerRecord
     from headgate.reading.topic_reader import TopicReader
 
 REMEDY: Final = "copy to a new topic, or with another --name"
@@ -90,14 +89,8 @@ class TopicCopy:
         self._target = target
         self._name = name
         self._append = append
-        self._wanted: Callable[[LedgerRecord], bool] = lambda _: True
-        self._starts: Mapping[int, int] | None = None
         self.counts = OutcomeCounts()
         self.began = False
-
-    def select(self, wanted: Callable[[LedgerRecord], bool], starts: Mapping[int, int]) -> None:
-        """Copy only ``wanted`` records, and only from ``starts`` on, segment → offset; pruned ones are passed over."""
-        self._wanted, self._starts = wanted, starts
 
     async def run(self) -> None:
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
@@ -124,11 +117,10 @@ class TopicCopy:
                 f"{cannot}: it has read another source before, which is no topic; choose another --name"
             )
         try:
-            starts = await source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._starts is not None)
+            starts = await source.starts_after(position, now, remedy=REMEDY)
         except (OtherHistoryError, PositionOutOfRangeError) as error:
             raise HeadgateError(f"{cannot}: {error}") from None
-        least = self._starts or {}
-        positions = CopyProgress(now, {each: max(offset, least.get(each, 0)) for each, offset in starts.items()})
+        positions = CopyProgress(now, starts)
         if stored is not None:
             click.echo(f"headgate: continuing after the last copy; {positions.records} records to copy", err=True)
         return positions
@@ -142,15 +134,14 @@ class TopicCopy:
                 read += 1
                 progress.advance_to(read)
                 position = positions.after(record.segment, record.offset)
-                if self._wanted(record):
-                    yield OutgoingRecord(
-                        f"{self._source}, segment {record.segment}, offset {record.offset}",
-                        record.key,
-                        record.value,
-                        record.timestamp_ms,
-                        position,
-                        record.headers,
-                    )
+                yield OutgoingRecord(
+                    f"{self._source}, segment {record.segment}, offset {record.offset}",
+                    record.key,
+                    record.value,
+                    record.timestamp_ms,
+                    position,
+                    record.headers,
+                )
 
 
 async def _require_target(context: CommandContext, topic: str, *, name: str, append: bool) -> None:

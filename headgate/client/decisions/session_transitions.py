@@ -78,10 +78,7 @@ class Action(StrEnum):
 
 
 _CLOSE: dict[Event, tuple[Phase, tuple[Action, ...]]] = {Event.CLOSE_REQUESTED: (Phase.CLOSED, (Action.ABANDON_ALL,))}
-_END: dict[Event, tuple[Phase, tuple[Action, ...]]] = {
-    Event.FENCED: (Phase.FENCED, (Action.FENCE_ALL,)),
-    **_CLOSE,
-}
+_END: dict[Event, tuple[Phase, tuple[Action, ...]]] = {Event.FENCED: (Phase.FENCED, (Action.FENCE_ALL,)), **_CLOSE}
 _END_OF_ATTEMPT: dict[Event, tuple[Phase, tuple[Action, ...]]] = {
     Event.CONNECTION_LOST: (Phase.WAITING, ()),
     Event.LEADER_CHANGED: (Phase.WAITING, ()),
@@ -116,15 +113,8 @@ PHASES: dict[Phase, dict[Event, tuple[Phase, tuple[Action, ...]]]] = {
         Event.IDENTITY_REFUSED: (Phase.WAITING, (Action.REFUSE_ALL,)),
         **_END_OF_ATTEMPT,
     },
-    Phase.PROBING: {
-        Event.ALL_ANSWERED: (Phase.STREAMING, ()),
-        **_GAP,
-        **_END_OF_ATTEMPT,
-    },
-    Phase.STREAMING: {
-        **_GAP,
-        **_END_OF_ATTEMPT,
-    },
+    Phase.PROBING: {Event.ALL_ANSWERED: (Phase.STREAMING, ()), **_GAP, **_END_OF_ATTEMPT},
+    Phase.STREAMING: {**_GAP, **_END_OF_ATTEMPT},
     Phase.FENCED: _CLOSE,
     Phase.CLOSED: {},
 }

@@ -53,7 +53,7 @@ class ProducerSettings:
             raise ConfigError(
                 f"delivery_timeout_seconds={self.delivery_timeout_seconds:g} is below linger_seconds="
                 f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
-                f"expire before its first attempt can fail; use at least {least:g}",
+                f"expire before its first attempt can fail; use at least {least:g}"
             )
         for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "max_record_bytes"):
             if getattr(self, name) <= 0:
@@ -61,16 +61,16 @@ class ProducerSettings:
         if self.guaranteed_bytes > self.buffer_bytes:
             raise ConfigError(
                 f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: the "
-                "minimum of one shard must fit",
+                "minimum of one shard must fit"
             )
         if self.max_record_bytes > m.MAX_RECORD_BYTES:
             raise ConfigError(
-                f"max_record_bytes={self.max_record_bytes} exceeds the leader's limit of {m.MAX_RECORD_BYTES}",
+                f"max_record_bytes={self.max_record_bytes} exceeds the leader's limit of {m.MAX_RECORD_BYTES}"
             )
         if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
             raise ConfigError(
                 f"batch_bytes={self.batch_bytes} leaves no space for another record in a message of "
-                f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}",
+                f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}"
             )
         if self.when_full not in ("wait", "fail"):
             raise ConfigError(f"when_full={self.when_full!r}: use 'wait' or 'fail'")

@@ -1,9 +1,18 @@
 """An Admin without a cluster: it answers as a leader of the sample documents would, and records commands."""
 
+import asyncio
+
+from msgspec.structs import replace
+
 from headgate.client.admin import Admin
+from headgate.client.open_letters import OpenLetters
+from headgate.client.topic_source import TopicSource
+from headgate.model.dead_letter import Origin
 from headgate.protocol import messages as m
+from headgate.reading.stored_rows import LedgerRecord
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
-from tests.support.samples.status_documents import FakeSource, subscription_document, topic_document
+from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.status_documents import HOSTILE, FakeSource, subscription_document, topic_document
 
 
 class RecordingAdmin(Admin):
@@ -17,6 +26,9 @@ class RecordingAdmin(Admin):
 
     async def __aexit__(self, *_):
         pass
+
+    def store(self):
+        return FakeStore()
 
     def _all_shards(self):
         return 1
@@ -49,3 +61,30 @@ class RecordingAdmin(Admin):
         return (
             m.SubscriptionReply(subscription=subscription_document().subscription) if kind is not m.Done else m.Done()
         )
+
+
+def with_letters(monkeypatch, *, kind="QUEUE", number=2):
+    """Give the sample subscription dead letters in topic ``dead``, with a hostile key and reason."""
+    described = replace(subscription_document().subscription, type=kind, parked_keys=int(kind == "STREAM"))
+    opened = TopicSource(replace(topic_document().topic, topic="dead"), None, "", 1, None)
+    found = OpenLetters(topic_document().topic, described, opened, "closing", {0: 1}, {0: 3}, "0/1/0:3")
+    origin = {"ledger": "", "topic": "orders", "topic_id": 1, "subscription": "billing", "subscription_id": 2}
+    origin |= {"segment": 0, "deliveries": 5, "reason": HOSTILE, "died_at_ms": 10}
+
+    async def letters(_):
+        await asyncio.sleep(0.01)
+        for offset in range(1, 1 + number):
+            yield LedgerRecord(0, offset, 0, HOSTILE.encode(), b"v"), Origin(offset=100 + offset, **origin)
+
+    async def find_open(admin, topic, name, *, through=None, store=None):
+        assert (topic, name, through) in (("orders", "billing", None), ("orders", "billing", found.through))
+        return found
+
+    async def send_back(_, admin):
+        admin._sent.append((admin._user, "send_back"))
+        return number
+
+    for place in ("web.actions", "headgate.client.open_letters"):
+        monkeypatch.setattr(f"{place}.find_open", find_open)
+    monkeypatch.setattr(OpenLetters, "letters", letters)
+    monkeypatch.setattr(OpenLetters, "send_back", send_back)

@@ -84,7 +84,7 @@ def standalone(folder: Path) -> Iterator[str]:
                 "master",
                 *("spark-class", "org.apache.spark.deploy.master.Master", *here),
                 until=r"Starting Spark master at (spark://127\.0\.0\.1:\d+)",
-            ),
+            )
         )
         for number in (1, 2):
             worker = ("spark-class", "org.apache.spark.deploy.worker.Worker", *here, "--cores", "1", "--memory", "800m")
@@ -94,7 +94,7 @@ def standalone(folder: Path) -> Iterator[str]:
                     f"worker-{number}",
                     *(*worker, "--work-dir", str(folder / f"work-{number}"), master[1]),
                     until="Successfully registered with master",
-                ),
+                )
             )
         yield master[1]
 

@@ -3,17 +3,15 @@
 Over a fake broker and store, in virtual time.
 """
 
-from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 
-from headgate.cli.context import CommandContext
-from headgate.cli.subscriptions.dead_letters import find_open, replay_open
 from headgate.client.admin import Admin
+from headgate.client.open_letters import OpenLetters, act, find_open
 from headgate.client.producer import Producer
-from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.client.topic_source import open_topic_source
-from headgate.errors import DeliveryUnknownError, HeadgateError
+from headgate.errors import DeliveryUnknownError, HeadgateError, RequestRejectedError
+from headgate.model.dead_letter import Origin
 from tests.headgate.cli.conftest import Invoke
 from tests.headgate.client.test_redelivery import QUEUE, jobs
 from tests.support.fakes.cli_client import FakeCluster, subscription, topic
@@ -21,36 +19,19 @@ from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, produce, reader
 
 
-class WorldContext(CommandContext):
-    """Commands speak to the leader of a world."""
+def operator(world: OneShard) -> Admin:
+    return Admin(client(world, "operator"))
 
-    def __init__(self, world: OneShard) -> None:
-        super().__init__()
-        self.world = world
-        self.stored_before_failure: int | None = None
-        """After so many records, the replay is lost; None: it is not."""
 
-    def open_admin(self):
-        return Admin(client(self.world, "operator"))
+async def listed(world: OneShard) -> tuple[OpenLetters, list[Origin]]:
+    async with operator(world) as admin:
+        found = await find_open(admin, "orders", "jobs")
+        return found, [origin async for _, origin in found.letters()]
 
-    def open_topic(self, topic):
-        return open_topic_source(client(self.world, "operator-reader"), topic)
 
-    @asynccontextmanager
-    async def open_producer(self, *, name, copies=False):
-        settings = ProducerSettings(reserved_headers=copies)
-        async with Producer(client(self.world, "operator-producer"), name, settings) as producer:
-            send = producer.send
-
-            async def lose(*words, **options):
-                if self.stored_before_failure == 0:
-                    raise DeliveryUnknownError("the network ended")
-                if self.stored_before_failure is not None:
-                    self.stored_before_failure -= 1
-                return await send(*words, **options)
-
-            producer.send = lose
-            yield producer
+async def acted(world: OneShard, through: str, *, replay: bool = True) -> int | None:
+    async with operator(world) as admin:
+        return await act(admin, "orders", "jobs", through, replay=replay)
 
 
 async def die(world: OneShard, records: int) -> None:
@@ -73,30 +54,56 @@ async def values(world: OneShard, name: str) -> list[bytes]:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("stored", [0, 1, 2])
-async def test_each_dead_letter_is_sent_back_once_although_a_replay_is_interrupted(stored: int):
+async def test_each_dead_letter_is_sent_back_once_although_a_replay_is_interrupted(
+    stored: int, monkeypatch: pytest.MonkeyPatch
+):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
         await die(world, 3)
-        context = WorldContext(world)
-        found = await find_open(context, "orders", "jobs")
-        assert [(f"key-{n}", n, 1, f"no order {n}") for n in range(3)] == [
-            (each["key"], each["source_offset"], each["deliveries"], each["reason"]) for each in found.letters
+        found, origins = await listed(world)
+        assert [(n, 1, f"no order {n}") for n in range(3)] == [
+            (each.offset, each.deliveries, each.reason) for each in origins
         ]
-        context.stored_before_failure = stored
+        send, left = Producer.send, iter(range(stored))
+
+        async def lose(*words, **options):
+            if next(left, None) is None:
+                raise DeliveryUnknownError("the network ended")
+            return await send(*words, **options)
+
+        monkeypatch.setattr(Producer, "send", lose)
         with pytest.raises(HeadgateError, match="the network ended"):
-            await replay_open(context, found)
-        context.stored_before_failure = None
+            await acted(world, found.through)
+        monkeypatch.undo()
 
-        again = await find_open(context, "orders", "jobs")
-        assert (3, 3 - stored) == (len(again.letters), await replay_open(context, again))
-
-        assert [] == (await find_open(context, "orders", "jobs")).letters
+        assert found.through == (await listed(world))[0].through
+        assert 3 - stored == await acted(world, found.through)
+        assert [] == (await listed(world))[1]
         assert [b"0", b"1", b"2"] * 2 == await values(world, "orders")
         await die(world, 1)
-        newest = await find_open(context, "orders", "jobs")
-        assert 4 == len(newest.letters), "the three that were sent back died again, and a new one"
-        await context.answer(newest.close)
-        assert [] == (await find_open(context, "orders", "jobs")).letters
+        assert 0 == await acted(world, found.through), "sent twice"
+        newest, origins = await listed(world)
+        assert 4 == len(origins), "the three that were sent back died again, and a new one"
+        await acted(world, found.through, replay=False)
+        assert 4 == len((await listed(world))[1]), "what was not seen is not dropped"
+        await acted(world, newest.through, replay=False)
+        await acted(world, found.through, replay=False)
+        assert [] == (await listed(world))[1], "and is not opened again"
         assert 7 == len(await values(world, "dead"))
+        for other in ("", "0/9/0:5", "0:5"):
+            with pytest.raises(HeadgateError, match="list them again"):
+                await acted(world, other)
+
+
+@pytest.mark.looptime
+async def test_who_may_not_close_dead_letters_sends_none_back(monkeypatch: pytest.MonkeyPatch):
+    async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, _):
+        await die(world, 1)
+        found, _ = await listed(world)
+        refused = RequestRejectedError("forbidden", "may not consume topic dead")
+        monkeypatch.setattr(Admin, "create_subscription", AsyncMock(side_effect=refused))
+        with pytest.raises(RequestRejectedError):
+            await acted(world, found.through)
+        assert [b"0"] == await values(world, "orders")
 
 
 @pytest.mark.looptime
@@ -112,8 +119,8 @@ async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sen
         await admin.create_subscription("orders", "jobs", type="QUEUE")
         await admin.set_delivery_policy("orders", "jobs", max_deliveries=1, dead_letter_topic="dead")
 
-        found = await find_open(WorldContext(world), "orders", "jobs")
-        assert ([], 0) == (found.letters, await replay_open(WorldContext(world), found))
+        found, origins = await listed(world)
+        assert ([], 0) == (origins, await acted(world, found.through))
 
 
 @pytest.mark.parametrize(

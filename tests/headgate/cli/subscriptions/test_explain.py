@@ -17,7 +17,7 @@ def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, clu
             "orders",
             "billing",
             {"splits": (0, 3), "merges": [(4, 5)], "add_consumers": ("c9",), "remove_consumers": ("c1",)},
-        ),
+        )
     ]
     assert "0000-3fff" in result.stdout
     assert "Moves when every sealed segment is drained:" in result.stdout

@@ -14,7 +14,7 @@ def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
             segment(3, 0x4000, 0x7FFF, "sealed", parents=[0], children=[4]),
             segment(4, 0x4000, 0xFFFF, parents=[3, 1], size_bytes=12_345_678),
             subscriptions=("audit", "billing"),
-        ),
+        )
     )
 
     assert drawn == [
