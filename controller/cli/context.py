@@ -51,6 +51,11 @@ class DaemonContext(CommandContext):
         if found is not None:
             raise ConfigError(f"--ledger {url}: {found}")
 
+    async def move_ledger(self, settings: Settings, before: str) -> None:
+        from controller.connections.zookeeper import move_ledger  # noqa: PLC0415
+
+        await move_ledger(settings, before)
+
     def new_daemon(self, settings: Settings) -> Daemon:
         """Return the daemon, not yet running."""
         from controller.daemon import Daemon  # noqa: PLC0415

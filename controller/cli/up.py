@@ -26,6 +26,7 @@ from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
+from controller.local.supervised_process import outcome
 from controller.settings.load import Settings, load_settings
 from controller.settings.sections import ClusterSettings, DrainSettings, InstanceSettings, LogSettings
 from controller.settings.write import client_toml, settings_toml
@@ -125,8 +126,8 @@ def up(
     """Start a complete node on loopback: ZooKeeper, an MQTT broker, Spark and a daemon.
 
     Needs no server and no configuration. Ctrl-C or SIGTERM stops everything without losing data; the next start with
-    the same folder continues from there. Clients find the node through client.toml in the folder; by default they look
-    in ./headgate-data. SIGHUP reads headgate.toml in the folder again, as with `headgate run`.
+    the same folder continues from there, also if it was moved. Clients find the node through client.toml in the folder;
+    by default they look in ./headgate-data. SIGHUP reads headgate.toml in the folder again, as with `headgate run`.
     """
     options = _UpOptions(**given)
     if options.results is not None and options.external is not None:
@@ -216,7 +217,10 @@ class _Node:
             shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
             tls=previous.tls or options.tls,
             ledger=previous.ledger or options.ledger or "",
+            folder=str(folder.path),
         )
+        moved = previous.folder not in ("", str(folder.path)) and not previous.ledger
+        self._moved_from = (Path(previous.folder) / "ledger").as_uri() if moved else None
         self._ledger_url = self._node_state.ledger or own_ledger
         self._cluster = ClusterSettings(shards=self._node_state.shards)
         self._security = LocalSecurity(folder.path, self._cluster.name) if self._node_state.tls else None
@@ -256,6 +260,8 @@ class _Node:
                 security=security,
             )
             settings = self._settings(servers)
+            if self._moved_from is not None:
+                await self._context.move_ledger(settings, self._moved_from)
             folder.save_state(state)
             self._write_files(servers, settings)
             _print_status(f"ledger at {settings.ledger.url}")
@@ -397,6 +403,12 @@ async def _additional_daemons(
 ) -> AsyncIterator[None]:
     """Run ``count`` daemons as separate processes; stop them on leaving."""
     processes: list[ChildProcess] = []
+
+    async def report_end(number: int, process: ChildProcess) -> None:
+        code = await process.wait()
+        _print_status(f"daemon {number} has ended with {outcome(code)}, see its log; the next start starts it again")
+
+    reports: list[asyncio.Task[None]] = []
     try:
         for number in range(2, count + 2):
             own = _of_further_daemon(settings, f"{settings.instance.name}-{number}")
@@ -405,6 +417,8 @@ async def _additional_daemons(
             process = await context.start_daemon(path, log_path)
             processes.append(process)
             _print_status(f"daemon {number}: process id {process.pid}, log {log_path}")
+            reports.append(asyncio.create_task(report_end(number, process), name=f"daemon-{number}"))
         yield
     finally:
+        await cancel_and_wait(*reports)
         await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in processes))

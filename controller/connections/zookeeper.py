@@ -1,6 +1,8 @@
 """The daemon's ZooKeeper session, and its credentials, which SIGHUP reads again."""
 
-from controller.leadership.election import EventHandler
+import asyncio
+
+from controller.leadership.election import Connected, ElectionEvent, EventHandler
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.settings.files import read_zookeeper_tls
@@ -29,3 +31,20 @@ def zookeeper_elections(settings: Settings, instance: str, on_event: EventHandle
         credentials=zookeeper_credentials(settings.zookeeper),
         on_event=on_event,
     )
+
+
+async def move_ledger(settings: Settings, before: str) -> None:
+    """Let a cluster whose ledger was at the URL ``before``, and was moved with its ZooKeeper, use that of ``settings``.
+
+    Each daemon compares the ledger's id. Raises HeadgateError.
+    """
+    connected = asyncio.Event()
+
+    def on_event(event: ElectionEvent) -> None:
+        if isinstance(event, Connected):
+            connected.set()
+
+    async with zookeeper_elections(settings, "move", on_event) as elections:
+        await connected.wait()
+        if ((await elections.registry.config()) or {}).get("ledger_url") == before:
+            await elections.registry.change_config(lambda config: config | {"ledger_url": settings.ledger.url})

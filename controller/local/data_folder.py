@@ -29,6 +29,8 @@ class NodeState(msgspec.Struct, frozen=True):
     """Whether all connections use TLS, and all clients have users."""
     ledger: str = ""
     """URL of the ledger; empty: a folder in the data folder."""
+    folder: str = ""
+    """Where the data folder was."""
 
 
 class DataFolder:
@@ -71,7 +73,9 @@ class DataFolder:
         except FileNotFoundError:
             return NodeState()
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to discard the last ports") from None
+            raise ConfigError(
+                f"{self.path / 'up.json'}: {error}; delete the file, and give --tls and --ledger again if you had"
+            ) from None
 
     def save_state(self, state: NodeState) -> None:
         self.write("up.json", msgspec.json.encode(state).decode())

@@ -111,7 +111,7 @@ class SupervisedProcess:
                 if ready and child.returncode is None:
                     return
             await asyncio.sleep(PROBE_INTERVAL_SECONDS)
-        raise ProcessStartError(f"{spec.name} ended with {_outcome(child.returncode)}; {self._log_tail()}")
+        raise ProcessStartError(f"{spec.name} ended with {outcome(child.returncode)}; {self._log_tail()}")
 
     async def _stop(self) -> None:
         child, self._child = self._child, None
@@ -127,7 +127,7 @@ class SupervisedProcess:
                 code = await self._child.wait()
                 self._child = None
                 ready_seconds = loop.time() - ready_at
-                self._log.warning("server.died", outcome=_outcome(code), log=str(self.spec.log_path))
+                self._log.warning("server.died", outcome=outcome(code), log=str(self.spec.log_path))
             failures = RESTARTS.count_failure(failures, ready_seconds=ready_seconds)
             await asyncio.sleep(RESTARTS.pause_seconds(failures, draw=1.0))
             try:
@@ -150,7 +150,7 @@ class SupervisedProcess:
         return f"the end of {path}:\n  " + "\n  ".join(lines) if lines else f"it wrote nothing to {path}"
 
 
-def _outcome(code: int | None) -> str:
+def outcome(code: int | None) -> str:
     if code is not None and code < 0:
         return f"signal {signal.Signals(-code).name}"
     return f"exit code {code}"

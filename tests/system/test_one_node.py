@@ -310,7 +310,7 @@ async def test_the_incremental_count_of_all_these_tests_equals_a_full_count(node
 
 
 # Last, because it restarts Spark, which later tests would have to wait for.
-async def test_sigterm_stops_everything_and_the_next_start_continues(node: Node):
+async def test_sigterm_stops_everything_and_the_next_start_continues_also_in_a_folder_that_was_moved(node: Node):
     await node.commands.succeed("topic", "create", "kept", "--segments", "2")
     await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
     read = await node.commands.succeed("consume", "kept", "billing", "--from", "earliest", "--max", "25")
@@ -324,10 +324,12 @@ async def test_sigterm_stops_everything_and_the_next_start_continues(node: Node)
     await wait_until(lambda: not left(), lambda: f"no process is left: {left()}", 5)
     # The ports stay the same, so clients can wait for the restart.
     before = node.config.read_text()
+    node.data = node.data.rename(node.folder / "moved")
+    node.config = node.commands.config = node.data / "client.toml"
     await node.up("--shards", "4")
 
     assert code == 0
-    assert node.config.read_text() == before
+    assert node.config.read_text() == before.replace("headgate-data", "moved")
     assert SENT == values(read.records() + await node.consume("kept", "billing"))
     again = await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
     assert "stored 60" in again.err

@@ -27,6 +27,24 @@ def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(
     assert recorder.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
 
 
+def test_a_folder_that_was_moved_keeps_its_ledger(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    invoke("up", "--data", str(tmp_path / "a"), *ANY_PORTS)
+    (tmp_path / "a").rename(tmp_path / "b")
+    recorder.events.clear()
+    for _ in range(2):
+        invoke("up", "--data", str(tmp_path / "b"), *ANY_PORTS)
+
+    moved = f"{(tmp_path / 'a' / 'ledger').as_uri()} is now {(tmp_path / 'b' / 'ledger').as_uri()}"
+    assert recorder.events[:3] == ["zookeeper up", "broker up", moved]
+    assert recorder.events.count(moved) == 1
+
+
+def test_the_end_of_a_further_daemon_is_printed(invoke: Invoke, tmp_path: Path):
+    result = invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
+
+    assert "daemon 2 has ended with exit code 1, see its log" in result.stderr
+
+
 def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):

@@ -108,6 +108,9 @@ class NodeContext(InProcessContext):
     def require_machine(self, _: Path) -> None:
         """The fakes need nothing."""
 
+    async def move_ledger(self, settings: Settings, before: str) -> None:
+        self.recorder.events.append(f"{before} is now {settings.ledger.url}")
+
     def new_daemon(self, settings: Settings) -> Any:
         return FakeDaemon(self.recorder, settings)
 
@@ -133,6 +136,9 @@ class FakeProcess:
 
     def __init__(self, recorder: NodeRecorder) -> None:
         self.recorder = recorder
+
+    async def wait(self) -> int:
+        return 1
 
     async def stop(self, timeout_seconds: float) -> bool:
         self.recorder.events.append("second daemon down")

@@ -160,13 +160,13 @@ class ClientCommands:
 
     def __init__(self, folder: Path, config: Path, env: Mapping[str, str] | None = None) -> None:
         self._folder = folder
-        self._config = config
+        self.config = config
         self._env = dict(env or {})
         self._programs: list[RunningProgram] = []
 
     async def finish(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a command to its end, whether it succeeds or fails."""
-        return await finish("--config", str(self._config), *arguments, stdin=stdin, env=self._env, seconds=seconds)
+        return await finish("--config", str(self.config), *arguments, stdin=stdin, env=self._env, seconds=seconds)
 
     async def succeed(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a command that must succeed."""
@@ -177,7 +177,7 @@ class ClientCommands:
     async def start(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> RunningProgram:
         """Start a command that prints to ``NAME.out`` and ``NAME.err``; ``piped`` makes its standard input a pipe."""
         return await self._start(
-            *("--config", str(self._config), *arguments),
+            *("--config", str(self.config), *arguments),
             out=out or self._folder / f"{name}.out",
             err=self._folder / f"{name}.err",
             stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
@@ -188,7 +188,7 @@ class ClientCommands:
     ) -> RunningProgram:
         """Start a Python program that is a client of the cluster."""
         environ = {**self._env, **(env or {})}
-        return await self._start(*arguments, "--config", str(self._config), program=(str(path),), out=out, env=environ)
+        return await self._start(*arguments, "--config", str(self.config), program=(str(path),), out=out, env=environ)
 
     async def kill_all(self) -> None:
         """Kill everything that was started and still runs."""
