@@ -38,19 +38,6 @@ async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harne
     assert (1, pytest.approx(0.05)) == (drained.count, drained.waited_seconds)
 
 
-async def test_a_segment_that_was_skipped_by_a_seek_opens_its_children_without_a_check(lead: Lead) -> None:
-    harness = lead("ada", records=5)
-    harness.checker.reports_nothing_drained = True
-    harness.seek({0: 5})
-    harness.split(0)
-    assert {1: "ada", 2: "ada"} == harness.holders()
-
-    harness.seek({0: 4})
-    assert {0: "ada"} == harness.holders()
-    harness.seek({0: 5})
-    assert {1: "ada", 2: "ada"} == harness.holders()
-
-
 async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     harness = lead("ada", type="CHECKPOINT", records=5)
     harness.split(0)
@@ -155,23 +142,6 @@ async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHar
 
     assert 1 == len(harness.checker.checks)
     assert before == len(harness.entries)
-
-
-async def test_a_seek_blocks_the_children_again_and_reissues_all_grants(harness: CoordinatorHarness) -> None:
-    harness.register("bob")
-    harness.acknowledge("ada", 0, 5)
-    await harness.run(0.1)
-    assert {1: "ada", 2: "bob"} == harness.holders()
-    harness.pushes.clear()
-    harness.seek({0: 2})
-
-    assert {0} == set(harness.holders())
-    assert [(1, 2, True)] == [
-        (r.segment, r.generation, r.final) for push in harness.take_pushes("ada") for r in push.revoked
-    ]
-    assert {"drained", "rewound"} == {entry.reason for entry in harness.proposed(e.SegmentReleased)}
-    await harness.run_with_heartbeats(100)
-    assert {0} == set(harness.holders())
 
 
 async def test_a_check_result_from_before_a_seek_is_ignored(harness: CoordinatorHarness) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +15,6 @@ from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, RequestRejectedError
 from headgate.model.dead_letter import Origin
-from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
@@ -78,24 +77,6 @@ async def unacknowledged(admin: Admin) -> int:
 async def dead(world: OneShard) -> list[ConsumedRecord]:
     async with reader(world, "undertaker", topic="dead", subscription="dead") as consumer:
         return [record async for record in consumer.until_caught_up()]
-
-
-async def test_a_parked_key_leaves_the_way_in_order_and_the_others_continue():
-    program = Program()
-    async with stream() as (world, admin), reader(world) as consumer:
-        await program.read(consumer, 10)
-        await produce(world, 20)
-        await program.read(consumer, 10)
-        assert [(POISON, 4, "poison", False)] == await parked(admin)
-        assert 0 == await unacknowledged(admin)
-        assert [4, 14, 4, 14] == program.values(OTHER)
-        letters = await dead(world)
-        assert [3, 13, 3, 13] == [int(each.value) for each in letters]
-        assert {POISON} == {each.key for each in letters}
-        headers = dict(letters[1].headers)
-        assert (b"orders", b"13", b"poison") == tuple(
-            headers[f"headgate-source-{n}"] for n in ("topic", "offset", "reason")
-        )
 
 
 async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_records():
@@ -208,73 +189,6 @@ async def test_a_dropped_key_continues_with_what_comes_afterwards():
         await program.read(consumer, 10)
         assert ([3], []) == (program.values(), await parked(admin))
         assert [3, 13] == [int(each.value) for each in await dead(world)]
-
-
-class Events:
-    """What happens to a consumer, its segment and its leader."""
-
-    def __init__(self, world: OneShard, terms: AsyncExitStack) -> None:
-        self.world = world
-        self.terms = terms
-        self.names = iter("abcdefgh")
-
-    async def begin(self) -> Consumer:
-        consumer = reader(self.world, next(self.names))
-        await consumer.__aenter__()
-        return consumer
-
-    async def happen(self, event: str, consumer: Consumer, admin: Admin) -> Consumer:
-        if event == "the leader changes":
-            await self.terms.aclose()
-            await self.terms.enter_async_context(self.world.leader(f"daemon-{next(self.names)}"))
-        elif event == "the consumer is lost":
-            self.world.broker.cut(f"client-{consumer.name}")
-            await consumer._tasks.cancel()
-            await consumer._release()
-            return await self.begin()
-        else:
-            topic = await admin.describe_topic("orders")
-            own = (each for each in topic.segments if each.first_hash <= segment_hash(POISON) <= each.last_hash)
-            split = await admin.split("orders", max(each.segment for each in own))
-            self.world.drained_segments |= {each.segment: each.next_offset for each in split.segments}
-        return consumer
-
-
-@pytest.mark.parametrize("event", ["the consumer is lost", "the segment is split", "the leader changes"])
-async def test_a_parked_key_keeps_its_order_when(event: str):
-    """It happens once while the key is parked, and once while it is being resumed."""
-    world, program = OneShard(), Program()
-    async with AsyncExitStack() as terms, Admin(client(world, "admin"), timeout_seconds=60) as admin:
-        await terms.enter_async_context(world.leader("a"))
-        await create(world, segments=1)
-        await admin.create_topic("dead")
-        await admin.create_subscription("orders", "billing", start="earliest")
-        await admin.set_delivery_policy("orders", "billing", dead_letter_topic="dead")
-        events = Events(world, terms)
-        consumer = await events.begin()
-        await produce(world, 40, "first")
-        await program.read(consumer, 10)
-        consumer = await events.happen(event, consumer, admin)
-        program.spared = 1000
-        await produce(world, 40, "second")
-        await program.read(consumer, 100)
-        assert [(POISON, 8, "poison", False)] == await parked(admin)
-        await admin.resume_key("orders", "billing", POISON)
-        while len(program.values()) < 3:
-            await program.read(consumer, 0.1)
-        consumer = await events.happen(event, consumer, admin)
-        await produce(world, 40, "third")
-        await program.read(consumer, 200)
-        first_seen = list(
-            dict.fromkeys(
-                (bool(each.parked_number), int(each.value), each.timestamp_ms)
-                for each in program.handled
-                if each.key == POISON
-            )
-        )
-        assert [value for _, value, _ in first_seen] == [*range(3, 40, 10)] * 3
-        assert ([], 0) == (await parked(admin), await unacknowledged(admin))
-        await consumer.close()
 
 
 async def test_run_parks_the_key_of_a_record_whose_handler_fails_for_the_last_time():

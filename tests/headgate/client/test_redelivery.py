@@ -123,41 +123,6 @@ async def crash(world: OneShard, consumer: Consumer) -> None:
     await consumer._release()
 
 
-async def test_the_loss_of_a_consumer_counts_for_what_its_program_has_seen_and_for_nothing_else():
-    """Its records are begun, queued, or not read at all. Five restarts of consumers that see nothing count nothing."""
-    async with jobs(4, max_deliveries=9, dead_letter_topic="dead") as (world, _):
-        for number in range(5):
-            idle = reader(world, f"idle-{number}", **QUEUE)
-            await idle.__aenter__()
-            await asyncio.sleep(1)
-            await crash(world, idle)
-        failing = reader(world, "failing", **QUEUE)
-        await failing.__aenter__()
-        (seen,) = await take(failing, 1)
-        assert 1 == seen.delivery_count
-        await crash(world, failing)
-        async with reader(world, **QUEUE) as consumer:
-            records = [*await take(consumer, 4)]
-            counts = {each.offset: each.delivery_count for each in records}
-            assert counts == {each.offset: 1 for each in records} | {seen.offset: 2}
-            for each in records:
-                await consumer.acknowledge(each)
-
-
-async def test_a_crash_does_not_count_for_what_was_acknowledged_before_the_next_record_was_taken():
-    async with jobs(2, max_deliveries=5, dead_letter_topic="dead") as (world, _):
-        crashed = reader(world, "crashed", **QUEUE)
-        await crashed.__aenter__()
-        (handled,) = await take(crashed, 1)
-        await crashed.acknowledge(handled)
-        (second,) = await take(crashed, 1)
-        await crash(world, crashed)
-        async with reader(world, **QUEUE) as consumer:
-            (again,) = await take(consumer, 1)
-            assert (second.offset, 2) == (again.offset, again.delivery_count)
-            await nothing_comes(consumer, 60)
-
-
 @pytest.mark.parametrize(("error", "delivery"), [(ValueError, 2), (asyncio.CancelledError, 1), (None, 1)], ids=str)
 async def test_a_consumer_that_ends_with_an_error_fails_what_it_has_begun_and_one_that_leaves_hands_it_back(
     error: type[BaseException] | None, delivery: int
@@ -260,30 +225,6 @@ async def test_a_dead_letter_has_the_headers_of_its_record_and_its_origin(header
     assert origin_of(dead.headers) is not None
 
 
-@pytest.mark.parametrize("user", [None, "other"])
-async def test_a_dead_letter_is_stored_once_although_its_sender_is_lost_before_it_confirms(
-    monkeypatch, user: str | None
-):
-    """The next sender, of whichever user, finds it at the producer's position."""
-    async with jobs(1, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
-        first = reader(world, **QUEUE)
-        await first.__aenter__()
-        requests = first._deliveries.sender._requests
-        stored = asyncio.Event()
-
-        async def lose(_: list[tuple[int, int]]) -> None:
-            stored.set()
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(requests, "confirm_dead_letters", lose)
-        await fail_until_dead(first, 1)
-        await stored.wait()
-        await crash(world, first)
-        async with reader(world, "other", user, **QUEUE):
-            assert [(b"key-0", b"0")] == await dead_letters(world, 120)
-            assert 0 == await unacknowledged(admin)
-
-
 def delivery_counts(world: OneShard) -> tuple[int, ...]:
     controller = SimpleNamespace(leader=world.led, leadership=SimpleNamespace(role=Role.LEADING), shard=0)
     (status,) = shard_statuses([cast("ShardController", controller)])
@@ -354,35 +295,6 @@ async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_
             await admin.create_topic("dead")
             assert [(b"key-0", b"0")] == await dead_letters(world, 120)
             assert 0 == await unacknowledged(admin)
-
-
-async def test_counts_delays_and_dead_letters_survive_a_leader():
-    world = OneShard()
-    async with world.leader("a"):
-        await create(world, segments=1)
-        async with Admin(client(world, "admin")) as admin:
-            await admin.create_topic("dead")
-            await admin.create_subscription("orders", "jobs", type="QUEUE", start="earliest")
-            await admin.set_delivery_policy("orders", "jobs", max_deliveries=3, dead_letter_topic="dead")
-        await produce(world, 1)
-        consumer = reader(world, **QUEUE)
-        await consumer.__aenter__()
-        (first,) = await take(consumer, 1)
-        await consumer.negative_acknowledge(first, delay_seconds=30)
-        await consumer.flush()
-    async with world.leader("b"):
-        (second,) = await take(consumer, 1)
-        assert 2 == second.delivery_count
-        await crash(world, consumer)
-        consumer = reader(world, "other", **QUEUE)
-        await consumer.__aenter__()
-        (third,) = await take(consumer, 1)
-        assert 3 == third.delivery_count
-        await consumer.negative_acknowledge(third)
-        await consumer.flush()
-    async with world.leader("c"):
-        assert [(b"key-0", b"0")] == await dead_letters(world)
-        await consumer.close()
 
 
 async def test_get_many_returns_a_record_that_failed_before_alone():

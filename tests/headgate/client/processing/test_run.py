@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from headgate import BatchPolicy, BucketRange, ConsumedRecord, LookAhead, RetryPolicy
+from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
 from headgate.errors import ConfigError, FencedError, HandlerFailedError, HeadgateError
 from headgate.model.hashing import segment_hash
 from headgate.model.position_token import decode_positions
@@ -73,19 +73,6 @@ async def running(reader, handler, **options):
 # Handling
 
 
-async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_holds_only_itself(cluster):
-    cluster.store_records(keyed(*"abababcdcdcd"))
-    handler = Handler({"a0": 1000})
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, running(reader, handler, concurrency=3):
-        await until(lambda: len(handler.done) == 9)
-        assert 3 == handler.most
-        assert {"a0"} == set(handler.begun) - set(handler.done)
-        for key in "bcd":
-            assert [f"{key}{n}" for n in range(3)] == [each for each in handler.done if each[0] == key]
-        await asyncio.sleep(1)
-        assert [] == acknowledged(cluster), "the first record is not handled"
-
-
 async def test_handlers_continue_while_many_records_are_taken(cluster):
     cluster.store_records(keyed(*map(str, range(200))))
     left: list[int] = []
@@ -140,45 +127,7 @@ async def test_a_segment_at_its_share_of_the_look_ahead_waits_and_the_others_con
         assert {(0, 1, len(here)), (1, 1, len(there))} <= set(acknowledged(cluster))
 
 
-async def test_batches_are_formed_by_number_and_by_time_and_a_key_is_in_one_at_a_time(cluster):
-    cluster.store_records(keyed(*"abaab"))
-    batches, began = [], asyncio.get_running_loop().time()
-
-    async def handle(records) -> None:
-        batches.append(
-            (round(asyncio.get_running_loop().time() - began), [record.value.decode() for record in records])
-        )
-        await asyncio.sleep(1)
-
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        options = {"concurrency": 4, "batch": BatchPolicy(max_records=3, max_wait_seconds=5)}
-        async with running(reader, handle, **options):
-            await until(lambda: len(batches) == 1)
-            cluster.store_records(keyed("c"))
-            await until(lambda: len(batches) == 2)
-            await asyncio.sleep(10)
-        assert [(0, ["a0", "a1", "a2"]), (1, ["b0", "b1", "c0"])] == batches
-
-
 # Failures
-
-
-@pytest.mark.parametrize("batch", [None, BatchPolicy(max_records=1)], ids=["single", "batches"])
-async def test_only_the_key_of_a_failed_record_waits_for_its_retry(batch, cluster):
-    cluster.store_records(keyed(*"aabb"))
-    handler = Handler(errors={"a0": 2})
-    call = handler if batch is None else lambda records: handler(records[0])
-    if batch is not None:
-
-        async def call(records) -> None:
-            await handler(*records)
-
-    policy = RetryPolicy(attempts=3, first_pause_seconds=5, longest_pause_seconds=5)
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        report = await reader.run(call, concurrency=1, retry=policy, batch=batch, until_caught_up=True)
-        assert ["b0", "b1", "a0", "a1"] == handler.done
-        assert (4, 2, 0) == (report.handled, report.retried, report.skipped)
-        assert (0, 1, 4) == acknowledged(cluster)[-1]
 
 
 async def test_a_record_that_fails_for_good_ends_the_run_with_its_name_and_is_not_acknowledged(cluster):
