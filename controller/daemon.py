@@ -339,7 +339,7 @@ class Daemon:
         context = ShardContext(
             ledger=ledger,
             shards=lambda: growth.shards,
-            found_shards=growth.found_in_ledger,
+            found_shards=growth.grow,
             cluster=self.settings.cluster.name,
             instance=self.instance,
             elections=elections,

@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import structlog
 
+from controller.backup.check import misplaced
 from controller.leadership.election import Registry
 from controller.leadership.policy.feature_levels import join_problem, level_of, supported
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
+from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
@@ -19,6 +22,8 @@ from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.shard_map import MAX_SHARDS, ShardMap
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
+from shard.state.shard_state import ShardState
+from shard.steps import complete_now
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +51,7 @@ class LedgerIdentity:
         self.ledger_id = known
         """The cluster's id; None before `require` has returned once."""
         self._claim = claim
-        self.on_claimed: Callable[[], None] = lambda: None
-        """Called when `require` has stored the id."""
+        self.on_claimed: Callable[[], None] = lambda: None  # Called when `require` has stored the id.
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -131,33 +135,39 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
     stored = await registry.cluster_config(wanted)
     shards, secret = _read(stored, settings, node)
     # First: a ledger of another format must get no id.
-    await require_shards(store, shards.shards)
     await require_format(store)
-    ledger = LedgerIdentity(
-        store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=registry.claim_ledger
-    )
+
+    async def claim(ledger_id: str) -> str:
+        known = await shards_of(store, shards)
+        return await registry.claim_ledger(ledger_id, **({} if known == shards else {"shards": list(known.counts)}))
+
+    ledger = LedgerIdentity(store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=claim)
     try:
         await ledger.require()
     except StoreUnavailableError as error:
         # Each shard compares again before it leads.
         log.warning("ledger.unidentified", reason=str(error))
-    return ClusterConfig(shards, level_of(stored), secret, ledger)
+    return ClusterConfig(
+        _read(await registry.cluster_config(wanted), settings, node)[0], level_of(stored), secret, ledger
+    )
 
 
-async def require_shards(store: Store, shards: int) -> None:
-    """Raise ConfigError if the ledger has more than ``shards`` shards: their topics would be lost to clients.
+async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
+    """Return the shards of a cluster that begins to use a ledger: as this says, if it is a copy, or as ``configured``.
 
-    This happens to a new cluster on a copy of a ledger. A store that is unreachable is reported later.
+    Leaders need them from the first on: a name that one creates must not be a topic of a shard that is read later. A
+    shard that cannot be read is reported later. Raises ConfigError (a topic has no place) or StoreUnavailableError.
     """
-    try:
-        found = await shard_folders(store)
-    except StoreUnavailableError:
-        return
-    if found and found[-1] >= shards:
-        raise ConfigError(
-            f"cluster.shards is {shards}, but the ledger has shard {found[-1]}: it was written by a cluster with more "
-            "shards. Use the number of that cluster, and another cluster.name if this one is stored in ZooKeeper",
-        )
+    found: dict[int, ShardState] = {}
+    for shard in await shard_folders(store):
+        with suppress(LedgerError, ObjectMissingError):
+            found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard), lambda _: None, complete_now)
+    counts = max((each.shard_counts for each in found.values()), key=len, default=())
+    known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
+    for shard, state in found.items():
+        for problem in misplaced(shard, known, state.topics):
+            raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. Use that, and another cluster.name")
+    return known
 
 
 async def require_format(store: Store) -> None:

@@ -98,7 +98,6 @@ class Outbox:
         self._state = state
         self._shard = state.shard
         self._term: dict[str, Any] = {"leader_epoch": state.term.leader_epoch, "ledger_id": context.ledger_id}
-        """What all messages name."""
         self._context = context
         self._commit = commit
         self._messages_in_parts = 0

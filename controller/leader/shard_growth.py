@@ -67,9 +67,8 @@ class ShardGrowth:
         while True:
             config = await self._registry.config()
             found = None if config is None else ShardMap.read(config.get("shards"))
-            if found is not None and found.extends(self.shards.counts):
-                self._grow(found)
-            elif found is not None and self.shards.extends(found.counts):
+            self.grow(found or self.shards)
+            if found is not None and self.shards.extends(found.counts):
                 with suppress(ElectionsUnreachableError):
                     await self._registry.change_config(self._added)
             await asyncio.sleep(LOOK_SECONDS)
@@ -79,12 +78,10 @@ class ShardGrowth:
         longer = known is not None and self.shards.extends(known.counts)
         return config | {"shards": list(self.shards.counts)} if longer else None
 
-    def found_in_ledger(self, shards: ShardMap) -> None:
-        """Use the list of a ledger, which ZooKeeper has lost or never had: the ledger is a copy."""
-        if shards.extends(self.shards.counts):
-            self._grow(shards)
-
-    def _grow(self, shards: ShardMap) -> None:
+    def grow(self, shards: ShardMap) -> None:
+        """Use a longer list, of ZooKeeper, or of a ledger if ZooKeeper has lost it."""
+        if not shards.extends(self.shards.counts):
+            return
         self.shards = shards
         log.info("cluster.grown", shards=shards.counts)
         for shard in range(len(self.controllers), shards.shards):

@@ -157,11 +157,7 @@ class Term:
         self._post(Event.TERM_STARTED)
 
     def _require_own_topics(self) -> None:
-        """Raise ConfigError, which ends the daemon, if the ledger was written with another number of shards.
-
-        Another number that places every topic alike is harmless. A cluster started before all shards had
-        leaders looks like one with fewer, so the folders of shards prove nothing.
-        """
+        """Raise ConfigError, which ends the daemon, if the ledger places a topic by another number of shards."""
         state, known = self._follower.state, self._context.shards()
         if (stored := ShardMap(state.shard_counts)).extends(known.counts):
             self._context.found_shards(known := stored)

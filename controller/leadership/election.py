@@ -120,8 +120,8 @@ class Registry(Protocol):
         Raises ElectionsUnreachableError.
         """
 
-    async def claim_ledger(self, ledger_id: str) -> str:
-        """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none.
+    async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
+        """Return ``ledger_id`` in the cluster's config, which is this one from now on if there was none, with ``more``.
 
         Requires that `cluster_config` has returned. Waits for contact without limit.
 

@@ -127,7 +127,7 @@ class SimulatedDaemon:
             ShardContext(
                 ledger=Ledger(self._ledger_store, shard),
                 shards=lambda: self.growth.shards,
-                found_shards=self.growth.found_in_ledger,
+                found_shards=self.growth.grow,
                 cluster=CLUSTER,
                 instance=self.name,
                 elections=self.elections,

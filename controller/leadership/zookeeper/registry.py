@@ -143,9 +143,9 @@ class ZooKeeperRegistry:
         with self._storing():
             await self._change_config(f"{self._root}/config", change)
 
-    async def claim_ledger(self, ledger_id: str) -> str:
-        path = f"{self._root}/config"
-        return str((await self._contact.complete(path, partial(self._read_or_claim, path, ledger_id)))["ledger_id"])
+    async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
+        path, claimed = f"{self._root}/config", {"ledger_id": ledger_id, **more}
+        return str((await self._contact.complete(path, partial(self._read_or_claim, path, claimed)))["ledger_id"])
 
     async def close_nodes(self) -> None:
         """Give the nodes that no other activity looks at again to the present user."""
@@ -201,11 +201,8 @@ class ZooKeeperRegistry:
         await self._nodes.close(path)
         return _decode(path, (await self._connection.call("get", path))[0])
 
-    async def _read_or_claim(self, path: str, ledger_id: str) -> dict[str, Any]:
-        def claim(config: dict[str, Any]) -> dict[str, Any] | None:
-            return None if "ledger_id" in config else config | {"ledger_id": ledger_id}
-
-        return await self._change_config(path, claim)
+    async def _read_or_claim(self, path: str, claimed: dict[str, Any]) -> dict[str, Any]:
+        return await self._change_config(path, lambda config: None if "ledger_id" in config else config | claimed)
 
     async def _change_config(
         self, path: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]

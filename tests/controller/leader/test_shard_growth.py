@@ -58,7 +58,7 @@ async def test_a_list_of_a_ledger_repairs_zookeeper_and_all_daemons_follow() -> 
     service.service_state.config = {"shards": 5}
     first, second = Following(service, "a", ShardMap((5,))), Following(service, "b", ShardMap((5,)))
     async with first.elections, second.elections:
-        first.growth.found_in_ledger(ShardMap((2, 5)))
+        first.growth.grow(ShardMap((2, 5)))
         tasks = [asyncio.create_task(each.growth.run()) for each in (first, second)]
         await until(lambda: second.described)
         service.service_state.config["shards"] = [2, 5, 7]

@@ -307,13 +307,15 @@ class FakeElections:
             raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         self._service.service_state.config = change(config) or config
 
-    async def claim_ledger(self, ledger_id: str) -> str:
+    async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
         await self._round_trip()
         self._may_use_nodes()
         await self._allowed.wait()
         config = self._service.service_state.config
         assert config is not None, "cluster_config comes first"
-        return str(config.setdefault("ledger_id", ledger_id))
+        if "ledger_id" not in config:
+            config |= {"ledger_id": ledger_id, **more}
+        return str(config["ledger_id"])
 
     async def __aenter__(self) -> Self:
         self.open = True
