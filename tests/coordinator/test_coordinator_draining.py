@@ -171,3 +171,20 @@ async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: Co
     held = {s for s, holding in harness.subscription.holdings.items() if holding.revoked_at_ms is None}
     assert held <= {0}
     assert {1: (0,), 2: (0,)} == dict(harness.coordinator.reconciler.gate.blocked)
+
+
+async def test_a_seek_blocks_the_children_again_and_reissues_all_grants(harness: CoordinatorHarness) -> None:
+    harness.register("bob")
+    harness.acknowledge("ada", 0, 5)
+    await harness.run(0.1)
+    assert {1: "ada", 2: "bob"} == harness.holders()
+    harness.pushes.clear()
+    harness.seek({0: 2})
+
+    assert {0} == set(harness.holders())
+    assert [(1, 2, True)] == [
+        (r.segment, r.generation, r.final) for push in harness.take_pushes("ada") for r in push.revoked
+    ]
+    assert {"drained", "rewound"} == {entry.reason for entry in harness.proposed(e.SegmentReleased)}
+    await harness.run_with_heartbeats(100)
+    assert {0} == set(harness.holders())

@@ -73,6 +73,19 @@ async def running(reader, handler, **options):
 # Handling
 
 
+async def test_keys_are_handled_in_parallel_and_each_in_order_and_a_stuck_one_holds_only_itself(cluster):
+    cluster.store_records(keyed(*"abababcdcdcd"))
+    handler = Handler({"a0": 1000})
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, running(reader, handler, concurrency=3):
+        await until(lambda: len(handler.done) == 9)
+        assert 3 == handler.most
+        assert {"a0"} == set(handler.begun) - set(handler.done)
+        for key in "bcd":
+            assert [f"{key}{n}" for n in range(3)] == [each for each in handler.done if each[0] == key]
+        await asyncio.sleep(1)
+        assert [] == acknowledged(cluster), "the first record is not handled"
+
+
 async def test_handlers_continue_while_many_records_are_taken(cluster):
     cluster.store_records(keyed(*map(str, range(200))))
     left: list[int] = []
