@@ -104,7 +104,7 @@ def _row(found: CheckedShard) -> tuple[object, ...]:
 
 def _url(text: str) -> str:
     """Return a URL for a folder as well."""
-    return text.rstrip("/") if "://" in text else Path(text).absolute().as_uri()
+    return text.rstrip("/") if "://" in text else Path(text).resolve().as_uri()
 
 
 def _opened(text: str) -> Store:

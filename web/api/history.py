@@ -39,6 +39,7 @@ class History:
     def __init__(self) -> None:
         self._series: dict[SubscriptionKey, deque[HistorySample]] = {}
         self._before: dict[SubscriptionKey, Counts] = {}
+        self._ids: dict[SubscriptionKey, tuple[int, ...]] = {}
         self._at_ms = -1
 
     def samples(self, topic: str = "", subscription: str = "") -> tuple[HistorySample, ...]:
@@ -52,6 +53,12 @@ class History:
         if at_ms < self._at_ms:
             self._series, self._before = {}, {}
         self._at_ms = at_ms
+        ids: dict[SubscriptionKey, tuple[int, ...]] = {(each.topic, ""): (each.shard, each.topic_id) for each in topics}
+        for each in subscriptions:
+            ids[each.topic, each.subscription] = (*ids[each.topic, ""], each.subscription_id)
+        for key in (each for each in ids if self._ids.get(each, ids[each]) != ids[each]):  # Created again.
+            self._series.pop(key, None), self._before.pop(key, None)
+        self._ids = ids
         samples = self._samples(at_ms, topics, subscriptions)
         activities = {
             key: records_per_second(each.stored_per_second, each.acknowledged_per_second, each.backlog_records)

@@ -69,6 +69,12 @@ def test_a_mistake_is_one_line(invoke: Invoke, source: Path, words: tuple[str, .
     assert 1 == len(result.stderr.splitlines())
 
 
+def test_a_second_name_of_the_source_is_no_destination(invoke: Invoke, source: Path) -> None:
+    (other := source.with_name("other")).symlink_to(source)
+
+    assert 1 == invoke("ledger", "copy", str(source), str(other)).exit_code
+
+
 def test_a_ledger_with_more_shards_than_the_cluster_is_refused(invoke: Invoke, source: Path) -> None:
     (source / "chunks" / "shard=0001").mkdir()
     result = invoke("ledger", "check", str(source), "--shards", "1")

@@ -70,6 +70,16 @@ def test_a_subscription_that_was_created_since_the_last_sample_has_no_rate_yet()
     assert acknowledged(found.samples("orders")) == [None, 0.0]
 
 
+@pytest.mark.parametrize("ids", [(2, 1), (1, 2)], ids=["the topic", "the subscription"])
+def test_what_was_deleted_and_created_again_under_its_name_begins_a_new_series(ids):
+    found = recorded((100, 40))
+    topic, subscription = topic_summary(topic_id=ids[0], records=200), subscription_summary(subscription_id=ids[1])
+    found.record(NOW_MS + 10_000, [topic], [subscription])
+
+    assert [None] == acknowledged(found.samples("orders", "billing"))
+    assert (1 if ids[0] == 2 else 2) == len(found.samples("orders"))
+
+
 def test_a_topic_that_is_deleted_or_led_elsewhere_loses_its_series():
     found = recorded((100, 40))
     found.record(NOW_MS + 1, [], [])
