@@ -209,6 +209,7 @@ class OneLeader:
             drained_source=NothingDrained().drained,
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
+            trim_interval_seconds=3600.0,  # The chunks from before are in no store.
             overview=self._overview,
             operations=NoOtherDaemon(),
         )

@@ -23,6 +23,8 @@ from shard.subscriptions.registration import MAX_CONSUMERS
 
 STREAM, QUEUE = e.SubscriptionType.STREAM, e.SubscriptionType.QUEUE
 TOPIC: Final = "bench"
+CREATED_SEGMENTS: Final = 1024
+"""Most segments of a new topic; those of a larger one were split."""
 AT_MS: Final = 1_700_000_000_000
 SUBSCRIPTIONS: Final = 40
 """Subscriptions of the widest topic."""
@@ -75,6 +77,7 @@ class _World:
 
     def topic(self, segments: int) -> None:
         self.apply(e.TopicCreated(topic_id=1, topic=TOPIC, segments=segments, token="topic"))  # noqa: S106 - no secret
+        self.state.topics[TOPIC].first_segments = min(segments, CREATED_SEGMENTS)
 
     def subscribe(
         self, name: str, kind: e.SubscriptionType, consumers: int = 0, *, slices: int = 1, position: int = 0
@@ -270,6 +273,7 @@ def many() -> _World:
 def producers() -> _World:
     """Return many named producers."""
     world = _World()
+    world.topic(1)
     world.apply(
         *(e.ProducerOpened(producer_id=n + 1, producer_epoch=0, token="t", name=name_of(n)) for n in range(NAMED))  # noqa: S106
     )
