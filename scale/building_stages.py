@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from headgate import SegmentId
 from headgate.errors import HeadgateError
-from scale.clients import at_once
 from scale.cluster import Usage
 from scale.sizes import readable_segments, segments_of, topic_name
 from scale.trial import Trial, spent
@@ -78,11 +78,11 @@ async def create_topics(trial: Trial) -> None:
 
     async with trial.admin:
         with trial.timed("topics created"):
-            await at_once(CREATING, create_some)
+            await _at_once(create_some)
         trial.add_distribution("creating a topic", took_ms, "ms")
         numbers = iter(splits)
         with trial.timed(f"{len(splits)} segments split"):
-            await at_once(CREATING, split_some)
+            await _at_once(split_some)
     trial.readable_segments = readable_segments(sizes, len(splits))
     trial.add("active segments", sizes.segments + len(splits))
     trial.add("of these, readable by consumers", trial.readable_segments)
@@ -148,3 +148,9 @@ async def _rest(trial: Trial) -> None:
 
 def _memory(usages: list[Usage]) -> int:
     return sum(each.memory_bytes for each in usages)
+
+
+async def _at_once(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(CREATING):
+            tasks.create_task(work())

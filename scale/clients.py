@@ -90,7 +90,7 @@ class GeneratedClients:
                 self._consumers.append(consumer)
 
         async with self._progress(took_ms, sum(shard_of(topic, sizes.shards) in mine for topic in topics)):
-            await at_once(JOINING, enter_some)
+            await _at_once(JOINING, enter_some)
         return {"took_ms": took_ms}
 
     async def state(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class GeneratedClients:
                     took_ms.append(1000 * (asyncio.get_running_loop().time() - began))
 
         async with self._progress(took_ms, count):
-            await at_once(self._shares.in_flight, open_some)
+            await _at_once(self._shares.in_flight, open_some)
         shown = took_ms[:: max(1, len(took_ms) // 10_000)]
         return {"took_ms": shown, "opened": len(took_ms), "failed": len(failures)}
 
@@ -152,8 +152,7 @@ class GeneratedClients:
                 yield self._clients[each % len(self._clients)], shard
 
 
-async def at_once(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do ``work`` ``count`` times at the same time."""
+async def _at_once(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as tasks:
         for _ in range(count):
             tasks.create_task(work())

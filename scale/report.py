@@ -3,6 +3,7 @@
 A stage adds values as it measures them, so a trial that is stopped reports what it has.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -50,6 +51,12 @@ class Report:
 def shown(value: float) -> str:
     """Return a value with three significant digits, or all digits before the point of a large one."""
     return f"{value:,.0f}" if value >= LARGE or value == int(value) else f"{value:.3g}"
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """Return the smallest of ``values`` that at least ``fraction`` (0 to 1) of them do not exceed; 0 of none."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(fraction * len(ranked)))] if ranked else 0.0
 
 
 def metric_lines(page: str) -> tuple[int, int]:

@@ -7,13 +7,12 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness.cluster import percentile
 from headgate import Admin
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.process.background import cancel_and_wait
 from scale.cluster import ScaleCluster, TrialOptions, Usage
-from scale.report import Measured, Report, shown
+from scale.report import Measured, Report, percentile, shown
 from scale.sizes import Sizes, topic_name
 from scale.watch import LeaderView, Probe, is_even, topic_of_each_shard
 
@@ -57,7 +56,7 @@ class Trial:
     def add_distribution(self, name: str, values: Sequence[float], unit: str) -> None:
         """Add the median, the 99th percentile and the longest of ``values``."""
         for word, fraction in (("median", 0.5), ("p99", 0.99), ("max", 1.0)):
-            self.add(f"{name}, {word}", percentile(list(values), fraction) if values else 0.0, unit)
+            self.add(f"{name}, {word}", percentile(values, fraction), unit)
 
     def add_usage(self) -> None:
         """Add how much memory the processes use."""

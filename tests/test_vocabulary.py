@@ -10,16 +10,8 @@ from collections.abc import Iterator
 from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 
 FOLDERS = (*SOURCE_FOLDERS, "clients", "deploy", "docs")
-FILES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "CHANGELOG.md",
-    "Makefile",
-    "pyproject.toml",
-    ".pre-commit-config.yaml",
-    ".ci/run",
-)
+_FILES = "README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md Makefile pyproject.toml .pre-commit-config.yaml .ci/run"
+FILES = tuple(_FILES.split())
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".service", ".timer", ".conf", ".cfg", ".mjs", ".ts"}
 
 # Word or phrase → what to write in its place.

@@ -163,6 +163,14 @@ class MemoryTransport:
         """See `Transport.__aexit__`."""
 
 
+class NothingDrained:
+    """See `DrainChecker`."""
+
+    async def drained(self, _: DrainQuery) -> DrainedResponse:
+        """Return no segment."""
+        return DrainedResponse(id=0)
+
+
 class NoOtherDaemon:
     """What a daemon without others does for operators."""
 
@@ -198,7 +206,7 @@ class OneLeader:
             observer=observer,
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
-            drained_source=_nothing_drained,
+            drained_source=NothingDrained().drained,
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
             trim_interval_seconds=3600.0,  # The chunks from before are in no store.
@@ -271,7 +279,3 @@ def _body_of(message: bytes, parts: m.PartCollector) -> m.AnyReplyBody | None:
 
 async def _delete_nothing(*_: object) -> int:
     return 0
-
-
-async def _nothing_drained(_: DrainQuery) -> DrainedResponse:
-    return DrainedResponse(id=0)

@@ -190,7 +190,7 @@ async def require_format(store: Store) -> None:
 def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[ShardMap, SessionSecret]:
     if not (level := level_of(config)):
         raise ConfigError(f"ZooKeeper node {node}: level is {config['level']!r}; restore the feature level that it was")
-    if (problem := join_problem(level, version("headgate"))) is not None:
+    if (problem := join_problem(level, version("headgate"), supported())) is not None:
         raise ConfigError(problem)
     shards = ShardMap.read(config.get("shards"))
     if shards is None:

@@ -260,7 +260,7 @@ class ShardSpreader:
         if instances is None or maintenance is None:
             return False
         level = level_of(config or {"level": 0}) or self.view.level
-        if level and (problem := join_problem(level, self.own.record.version)) is not None:
+        if level and (problem := join_problem(level, self.own.record.version, self.own.record.levels)) is not None:
             raise ConfigError(problem)
         if (instances, maintenance, level) != (self._instances, self.view.maintenance, self.view.level):
             self._instances = instances

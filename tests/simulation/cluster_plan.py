@@ -16,16 +16,11 @@ CLUSTERED_REST: Final = 3
 MAIN_TOPIC: Final = "orders"
 DAEMONS: Final = 2
 """In every world; `daemon-3` and `daemon-4` are parts of a plan."""
-OPERATIONS: Final = (
-    "shard_transfer",
-    "shard_transfer",
-    "shard_transfer",
-    "daemon_drain",
-    "daemon_drain",
-    "daemon_undrain",
-    "rolling_restart",
-    "describe_cluster",
-)
+_OPERATIONS = """
+    shard_transfer shard_transfer shard_transfer daemon_drain daemon_drain daemon_undrain rolling_restart
+    describe_cluster
+"""
+OPERATIONS: Final = tuple(_OPERATIONS.split())
 """The graceful operations of `Operators`; one that is listed several times is drawn as many times as often."""
 FAULTS: Final = ("crash_in_transfer", "crash_in_transfer", "cut_in_transfer", "cut_in_transfer", "abandoned_successor")
 """Its operations that disturb a transfer."""

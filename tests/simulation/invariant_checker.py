@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.leadership.policy.feature_levels import SHARDS_GROW
+from controller.snapshots.format import FIELDS_SINCE, decode_file
+from headgate import ConsumedRecord
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
@@ -53,6 +56,8 @@ class Stored:
 class InvariantChecker:
     """What one run has shown so far."""
 
+    level: Callable[[], int] = lambda: SHARDS_GROW
+    """Returns the feature level of the cluster."""
     states: dict[int, ShardState] = field(default_factory=dict)
     stored: dict[str, list[Stored]] = field(default_factory=lambda: defaultdict(list))
     """By topic, in the order of the ledger."""
@@ -182,6 +187,8 @@ class InvariantChecker:
                 self._check_opening(entry)
             case e.SegmentGranted():
                 self._check_holders(state, entry)
+        if isinstance(entry, e.ShardsGrown) and self.level() < SHARDS_GROW:
+            raise InvariantViolationError(f"the cluster has level {self.level()}, which does not allow {entry}")
         self._check_token(state, entry)
         self.rules.check_before(state, entry)
 
@@ -233,6 +240,12 @@ class InvariantChecker:
             folded.apply_all(entries, chunk=at, at_ms=at_ms)
         if folded.chunk != number:
             raise InvariantViolationError(f"snapshot {number} of shard {shard} is ahead of chunk {folded.chunk}")
+        if later := [
+            name
+            for name in decode_file(data, shard=shard, chunk=number).header.fields
+            if FIELDS_SINCE.get(name, 0) > self.level()
+        ]:
+            raise InvariantViolationError(f"snapshot {number} names {later}, which level {self.level()} does not allow")
         expected, found = everything(folded), everything(decode_snapshot(data, shard=shard, chunk=number))
         if wrong := [name for name in expected if expected[name] != found[name]]:
             raise InvariantViolationError(
@@ -477,17 +490,14 @@ class InvariantChecker:
         topic: str,
         subscription: str,
         kind: str,
-        segment: int,
-        offset: int,
-        key: bytes,
-        value: bytes,
-        headers: Headers = (),
-        *,
-        generation: int,
         program: str,
+        record: ConsumedRecord,
+        *,
         handled: bool = True,
     ) -> None:
         """Check a record that was delivered to one run of a consumer program. ``handled``: it may be acknowledged."""
+        segment, offset, generation = record.segment, record.offset, record.generation
+        key, value = record.key, record.value
         bucket = program, segment, key_bucket(key, KEY_BUCKETS)
         before = self.delivered_generations.get(bucket, 0)
         if generation < before:
@@ -498,7 +508,7 @@ class InvariantChecker:
         self.rules.holdings.check_delivery(program, segment, generation, offset)
         if handled:
             self.handled(topic, subscription, segment, offset)
-        if self.records_by_offset.get((topic, segment, offset)) != (key, value, headers):
+        if self.records_by_offset.get((topic, segment, offset)) != (key, value, record.headers):
             raise InvariantViolationError(
                 f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"
             )

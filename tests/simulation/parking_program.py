@@ -72,7 +72,7 @@ class ParkingProgram:
 
     async def _handle(self, consumer: Consumer, record: ConsumedRecord, program: str, rng: random.Random) -> None:
         if not record.parked_number:
-            self._world.check_delivery(MAIN_TOPIC, PARKED, "QUEUE", program, record)
+            self._world.checker.check_delivery(MAIN_TOPIC, PARKED, "QUEUE", program, record)
         if record.parked_number:
             await asyncio.sleep(rng.choice([0, 2]))  # Newer records of the key are read meanwhile.
         content = record.key, record.value

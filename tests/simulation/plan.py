@@ -22,41 +22,17 @@ from typing import Final, Literal, Self
 
 from tests.simulation.cluster_plan import CUT, GRACEFUL, HASTE, draw, is_calm, is_clustered
 
-OPERATIONS: Final = (
-    "split",
-    "split_twice",
-    "split_twice",
-    "merge",
-    "crash_leader",
-    "crash_leader",
-    "freeze_leader",
-    "restart_broker",
-    "unreliable_network",
-    "unreliable_network",
-    "unreliable_network",
-    "zookeeper_outage",
-    "expire_session",
-    "store_trouble",
-    "store_trouble",
-    "consumer_joins",
-    "consumer_leaves",
-    "consumer_vanishes",
-    "daemon_stops",
-    "seek",
-    "seek",
-    "delete_subscription",
-    "clock_step",
-    "damaged_reads",
-)
+_OPERATIONS = """
+    split split_twice split_twice merge crash_leader crash_leader freeze_leader restart_broker unreliable_network
+    unreliable_network unreliable_network zookeeper_outage expire_session store_trouble store_trouble consumer_joins
+    consumer_leaves consumer_vanishes daemon_stops seek seek delete_subscription clock_step damaged_reads
+"""
+OPERATIONS: Final = tuple(_OPERATIONS.split())
 """The operations of `FaultInjector`; one that is listed several times is drawn as many times as often."""
-RARE_OPERATIONS: Final = (
-    "damaged_object",
-    "power_failure",
-    "clock_drift",
-    "other_versions",
-    "retained_messages",
-    "external_topic",
-)
+_RARE_OPERATIONS = """
+    damaged_object power_failure clock_drift other_versions retained_messages external_topic
+"""
+RARE_OPERATIONS: Final = tuple(_RARE_OPERATIONS.split())
 """The operations of `RareFaults`: one of them in some worlds, because they cost much."""
 RARELY: Final = 0.1
 """Probability of a rare operation."""
@@ -95,6 +71,7 @@ SITUATIONS: Final = {
     "growth": 0.08,
     "rebirth": 0.05,
     "inquirer": 0.05,
+    "upgrade": 0.05,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
 with odd seeds, and the producer that is cut beside the import program."""
@@ -264,9 +241,12 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
         # Parked records are processed slowly: those that are sent beside the fault take longer than it may last.
         "lasting": seed < FIRST_SMALL_SEED or _draw(seed, "parkers") < SITUATIONS["parkers"],
         "growth": scale is BUSY or "quotas" in programs,
+        "upgrade": seed < FIRST_SMALL_SEED,
         "rebirth": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
     }
-    return [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
+    drawn = [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]
+    # Its level allows growth.
+    return [*drawn, *["growth"] * ("upgrade" in drawn and "growth" not in drawn and not pointless["growth"])]
 
 
 def _scale_of(seed: int) -> Scale:

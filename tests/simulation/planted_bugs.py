@@ -27,20 +27,10 @@ from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.sessions import Claim
 from tests.support.fakes.object_store import FakeStore
 
-PACKAGES = (
-    "bench",
-    "chaos",
-    "controller",
-    "coordinator",
-    "demo",
-    "drain",
-    "headgate",
-    "metrics",
-    "scale",
-    "shard",
-    "tests",
-    "web",
-)
+_PACKAGES = """
+    bench chaos controller coordinator demo drain headgate metrics scale shard tests web
+"""
+PACKAGES = tuple(_PACKAGES.split())
 
 Function = Callable[..., Any]
 
@@ -230,6 +220,7 @@ def _strict(right: Function, data: bytes) -> Any:
 VERDICT = "shard.requests.verdicts:judge_batch"
 ON = "controller.leadership.policy.transitions:Leadership.on"
 SPREAD = "controller.leadership.policy.spread:plan"
+LEVELS = "controller.leadership.policy.feature_levels"
 TRIM = "controller.retention.trim_policy"
 MERGE = "drain.backlog.merge"
 SESSIONS = "shard.subscriptions.sessions"
@@ -305,6 +296,12 @@ BUGS = (
     Bug("Newer records of a key do not wait until it is resumed.", "headgate.client.consuming.record_feed:RecordFeed._delivered", _overtaking, "parkers"),
     # More shards
     Bug("A topic is created without asking its older places.", "headgate.client.topic_places:TopicPlaces._look", _not_asking, "growth"),
+    # Feature levels
+    Bug("What a later level allows is done before.", f"{LEVELS}:refusal", always(None), "upgrade"),
+    Bug("The level rises beside daemons that do not support it.", f"{LEVELS}:judged",
+        lambda right, *args: with_fields(right(*args), problems=()), "upgrade"),
+    Bug("A daemon stays at a level that it does not support.", f"{LEVELS}:join_problem", always(None), "upgrade"),
+    Bug("A snapshot names the fields of a later level.", "controller.snapshots.format:encode_snapshot", with_arguments(level=2), "upgrade"),
     # What is remembered of a topic, and what is said about a subscription
     Bug("A source position is stored in any topic with the name.", VERDICT, accepting("deleted and created again"), "rebirth"),
     Bug("A reader's own positions are those of any topic with the name.", "shard.subscriptions.own_positions:own_positions_error",

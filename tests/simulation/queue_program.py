@@ -124,17 +124,7 @@ class QueueProgram:
     async def _handle(self, consumer: Consumer, record: ConsumedRecord, client_id: str, rng: random.Random) -> None:
         key = record.segment, record.offset
         checker = self._world.checker
-        checker.check_delivery(
-            MAIN_TOPIC,
-            WORK,
-            "QUEUE",
-            *key,
-            record.key,
-            record.value,
-            record.headers,
-            generation=record.generation,
-            program=client_id,
-        )
+        checker.check_delivery(MAIN_TOPIC, WORK, "QUEUE", client_id, record)
         unseen = max(0, self._lost_workers() - self._cuts)
         if not self._failed[key] < record.delivery_count <= self._begun[key] + unseen:
             raise InvariantViolationError(

@@ -15,6 +15,7 @@
 * ``growth``: the cluster gets more shards (`tests.simulation.growth_program`).
 * ``inquirer``: a program asks what the cluster says about itself (`tests.simulation.inquirer`).
 * ``rebirth``: topics are deleted and created again (`tests.simulation.rebirth_program`).
+* ``upgrade``: daemons of the version before are replaced one by one (`tests.simulation.upgrade_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -45,6 +46,7 @@ from tests.simulation.inquirer import Inquirer
 from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
 from tests.simulation.rebirth_program import RebirthProgram
+from tests.simulation.upgrade_program import UpgradeProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ class RarePrograms:
         self.parking = ParkingProgram(world)
         self.growth = GrowthProgram(world)
         self.rebirth = RebirthProgram(world)
+        self.upgrade = UpgradeProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -132,6 +135,7 @@ class RarePrograms:
             "parkers": self.parking.start,
             "growth": self.growth.start,
             "rebirth": self.rebirth.start,
+            "upgrade": self.upgrade.start,
             "inquirer": Inquirer(self._world).run,
         }
         plan = self._world.plan
@@ -139,7 +143,7 @@ class RarePrograms:
             name: self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs
         }
         # Those that process every record may have to wait for a leader to begin.
-        return [task for name, task in tasks.items() if name not in ("workers", "parkers", "rebirth")]
+        return [task for name, task in tasks.items() if name not in ("workers", "parkers", "rebirth", "upgrade")]
 
     @property
     def is_settled(self) -> bool:
@@ -155,11 +159,7 @@ class RarePrograms:
 
     @property
     def _handlers(self) -> list[QueueProgram | ParkingProgram | RebirthProgram]:
-        programs: dict[str, QueueProgram | ParkingProgram | RebirthProgram] = {
-            "workers": self.queue,
-            "parkers": self.parking,
-            "rebirth": self.rebirth,
-        }
+        programs = {"workers": self.queue, "parkers": self.parking, "rebirth": self.rebirth}
         return [each for name, each in programs.items() if name in self._world.plan.programs]
 
     # The inspector
@@ -189,7 +189,7 @@ class RarePrograms:
     async def _read(self, consumer: Consumer, program: str, rest: int) -> None:
         """Acknowledge no segments whose number modulo 2 is ``rest``: none of them is 2."""
         async for record in consumer:
-            self._world.check_delivery(MAIN_TOPIC, INSPECTION, "QUEUE", program, record)
+            self._world.checker.check_delivery(MAIN_TOPIC, INSPECTION, "QUEUE", program, record)
             if record.segment % 2 != rest:
                 await consumer.acknowledge(record)
 

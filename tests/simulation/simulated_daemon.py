@@ -30,6 +30,7 @@ from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.standby import estimated_bytes
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
+from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
@@ -61,9 +62,9 @@ def now_ms() -> int:
 
 
 class SimulatedDaemon:
-    def __init__(self, simulation: ClusterSimulation, name: str) -> None:
-        self.simulation = simulation
-        self.name = name
+    def __init__(self, simulation: ClusterSimulation, name: str, levels: tuple[int, int]) -> None:
+        """``levels``: the feature levels that its version supports."""
+        self.simulation, self.name, self.levels = simulation, name, levels
         self.machine = simulation.faults.rare.new_clock(name)
         self.store = simulation.store()
         self._ledger_store = self.machine.around(self.store)
@@ -99,7 +100,7 @@ class SimulatedDaemon:
             settings=lambda: SPREAD,
             standby=self.standby,
             replicas=lambda: simulation.standby_replicas,
-            record=InstanceRecord(url=f"http://{name}", version="1"),
+            record=InstanceRecord(url=f"http://{name}", version="1", levels=levels),
             writes_fail=lambda: self.store.refuses_writes,
             observer=self,
         )
@@ -308,7 +309,10 @@ class SimulatedDaemon:
                     await self._ended.wait()
                     await asyncio.gather(*self.growth.running)
         except BaseExceptionGroup as group:
-            self.simulation.fail(group)
+            if self.levels[1] < self.simulation.level and group.split(ConfigError)[1] is None:
+                self.simulation.spawn(self.simulation.replace_daemon(self))
+            else:
+                self.simulation.fail(group)
 
     def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
         context = LeaderContext(

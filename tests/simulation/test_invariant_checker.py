@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.chunk_writer.builder import ChunkBuilder
+from headgate import ConsumedRecord
 from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
@@ -122,9 +123,8 @@ class CheckedLedger(WrittenLedger):
         self, key: bytes, value: bytes, segment: int, offset: int, generation: int = 1, program: str = "a-1"
     ) -> None:
         """Deliver any record."""
-        self.checker.check_delivery(
-            *self.names, "STREAM", segment, offset, key, value, generation=generation, program=program
-        )
+        record = ConsumedRecord(self.names[0], segment, offset, key, value, 0, generation)
+        self.checker.check_delivery(*self.names, "STREAM", program, record)
 
     def acknowledged(self, end_offset: int, segment: int = 0) -> None:
         """Acknowledge a segment up to an offset, in a chunk of its own."""

@@ -59,6 +59,7 @@ from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
 from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
 from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon, now_ms
+from tests.simulation.upgrade_program import BEFORE
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -86,7 +87,10 @@ class ClusterSimulation:
         self.objects, self.store_kind = objects_of(plan, checker)
         self.broker = FakeBroker(plan.rng("broker"), mqtt5=plan.seed % 4 != 0)
         self.zookeeper = FakeZooKeeper(plan.rng("zookeeper"), session_timeout_seconds=6)
-        self.zookeeper.service_state.config = {"shards": plan.shards, "level": supported()[1]}
+        self.installed = BEFORE if "upgrade" in plan.programs else supported()
+        """Feature levels of the version that new daemons have."""
+        self.zookeeper.service_state.config = {"shards": plan.shards, "level": self.installed[1]}
+        checker.level = lambda: self.level
         self.settings = WorldSettings(plan)
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
@@ -174,6 +178,12 @@ class ClusterSimulation:
         return found
 
     @property
+    def level(self) -> int:
+        """The feature level of the cluster."""
+        assert self.zookeeper.service_state.config is not None
+        return int(self.zookeeper.service_state.config["level"])
+
+    @property
     def main_state(self) -> ShardState:
         return self.checker.states[self.main_shard]
 
@@ -252,26 +262,19 @@ class ClusterSimulation:
             self.start_burst(FIRST_BURST_SECONDS)
             others: list[asyncio.Task[None]] = []
             producers = []
+            consumers = {"stream": STREAM, "queue": QUEUE, "checkpoint": DELETED}
             for program in self.plan.programs:
-                match program.partition("-"):
-                    case "stream", _, _:
-                        self.start_consumer(STREAM)
-                    case "queue", _, _:
-                        self.start_consumer(QUEUE)
-                    case "checkpoint", _, _:
-                        self.start_consumer(DELETED)
-                    case "producer", _, number:
-                        producers.append(self.spawn(self._produce(int(number))))
-                    case "shard", _, number:
-                        self.start_consumer(f"{OTHER}-{number}")
-                    case "daemon", _, _:
-                        pass  # it has been started
-                    case "maintenance", _, _:
-                        self.start_maintenance()
-                    case "devices", _, _:
-                        others.append(self.spawn(self.device_clients.publish()))
-                    case _:
-                        assert program in DISTURBING, program
+                kind, _, number = program.partition("-")
+                if kind in consumers or kind == "shard":
+                    self.start_consumer(consumers.get(kind, f"{OTHER}-{number}"))
+                elif kind == "producer":
+                    producers.append(self.spawn(self._produce(int(number))))
+                elif kind == "maintenance":
+                    self.start_maintenance()
+                elif kind == "devices":
+                    others.append(self.spawn(self.device_clients.publish()))
+                else:
+                    assert kind == "daemon" or program in DISTURBING, program
             others += await self._start_others()
             began = asyncio.get_running_loop().time()
             for step in self.plan.steps:
@@ -289,6 +292,8 @@ class ClusterSimulation:
                 await producer
             if "growth" in self.plan.programs:
                 await self.faults.rare.programs.growth.finish()
+            if "upgrade" in self.plan.programs:
+                await self.faults.rare.programs.upgrade.finish()
             await self._wait_until_delivered()
             self._check()
             if self.faults.lasting.lasts:
@@ -349,7 +354,7 @@ class ClusterSimulation:
 
     async def _maintain(self, ledger: Ledger) -> None:
         try:
-            await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
+            await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms(), level=self.level)
             ranges = ranges_to_read(await manifest_ranges(ledger.store, ledger.shard))
             last = compacted_through(ranges)
             if last + COMPACTED_CHUNKS <= self.checker.chunk(ledger.shard):
@@ -379,14 +384,22 @@ class ClusterSimulation:
         )
         return task
 
-    def start_daemon(self, name: str | None = None) -> SimulatedDaemon:
-        """Start a daemon, by default one with a new name."""
+    def start_daemon(self, name: str | None = None, levels: tuple[int, int] | None = None) -> SimulatedDaemon:
+        """Start a daemon, by default one with a new name, and of the version that is installed."""
         self._instances_started += name is None
-        daemon = SimulatedDaemon(self, name or f"d{self._instances_started}")
+        daemon = SimulatedDaemon(self, name or f"d{self._instances_started}", levels or self.installed)
         self.daemons.append(daemon)
         daemon.start()
         self.log(daemon.name, "starts")
         return daemon
+
+    async def replace_daemon(self, daemon: SimulatedDaemon) -> None:
+        """Start another daemon in place of one that has ended."""
+        self.log(daemon.name, "ends: it does not support the level")
+        if daemon in self.daemons:
+            self.daemons.remove(daemon)
+            await daemon.crash()
+            self.start_daemon()
 
     def _switch_devices(self) -> None:
         self.log("devices", f"are switched {'on' if self.device_clients.on else 'off'}")
@@ -456,7 +469,7 @@ class ClusterSimulation:
             client = self.client(f"{name}-{self._instances_started}", client_kind(self.plan, name))
             with suppress(FencedError, NoLeaderError):
                 async with self.faults.rare.ending_at_damage(name), Consumer(client, **options) as consumer:
-                    check = partial(self.check_delivery, topic, subscription, kind, client.client_id)
+                    check = partial(self.checker.check_delivery, topic, subscription, kind, client.client_id)
                     if uses_run(self.plan, name):
 
                         def done(record: ConsumedRecord, consumer: Consumer = consumer) -> None:
@@ -475,23 +488,6 @@ class ClusterSimulation:
                         else:
                             await consumer.acknowledge(record)
             self.log(name, "registers again")
-
-    def check_delivery(
-        self, topic: str, subscription: str, kind: str, program: str, record: ConsumedRecord, *, handled: bool = True
-    ) -> None:
-        self.checker.check_delivery(
-            topic,
-            subscription,
-            kind,
-            record.segment,
-            record.offset,
-            record.key,
-            record.value,
-            record.headers,
-            generation=record.generation,
-            program=program,
-            handled=handled,
-        )
 
     async def drained(self, query: DrainQuery) -> DrainedResponse:
         """Answer like the Spark process: late, failing, hanging, or falsely, as one of another ledger."""

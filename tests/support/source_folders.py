@@ -3,21 +3,8 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE_FOLDERS = (
-    "headgate",
-    "coordinator",
-    "controller",
-    "drain",
-    "metrics",
-    "shard",
-    "web",
-    "bench",
-    "chaos",
-    "demo",
-    "examples",
-    "integrations",
-    "monitoring",
-    "scale",
-    "trials",
-    "tests",
-)
+_FOLDERS = """
+    headgate coordinator controller drain metrics shard web
+    bench chaos demo examples integrations monitoring scale trials tests
+"""
+SOURCE_FOLDERS = tuple(_FOLDERS.split())

@@ -40,9 +40,9 @@ def refusal(config: Mapping[str, Any], level: int) -> str | None:
     return f"the cluster has feature level {present}, and {LEVELS[level]} needs level {level}: headgate cluster upgrade"
 
 
-def join_problem(level: int, version: str) -> str | None:
+def join_problem(level: int, version: str, levels: tuple[int, int]) -> str | None:
     """Return why a daemon of this ``version`` cannot be in a cluster of ``level``, and what to do; None: it can."""
-    first, last = supported()
+    first, last = levels
     if first <= level <= last:
         return None
     remedy = "install the version that the other daemons have: headgate daemon list"

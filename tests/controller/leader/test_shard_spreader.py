@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS
-from controller.leadership.policy import feature_levels
 from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
 from controller.settings.sections import SpreadSettings
@@ -99,10 +98,7 @@ async def snapshots_of_all(first: Contender) -> None:
         assert await take_snapshot(Ledger(first.store, shard), least_chunks=1, now_ms=0)
 
 
-async def test_the_feature_level_rises_once_every_daemon_supports_it(
-    daemons: Daemons, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(feature_levels.LEVELS, 99, "a test")
+async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Daemons) -> None:
     (a, b), state = await daemons.two(), daemons.cluster.zookeeper.service_state
     state.config = {"shards": SHARDS}
     b.spreader.own.record = replace(b.spreader.own.record, levels=(1, 99))
@@ -118,7 +114,7 @@ async def test_the_feature_level_rises_once_every_daemon_supports_it(
 
     await until(lambda: a.spreader.view.level == b.spreader.view.level == 99)
     assert state.config == {"shards": SHARDS, "level": 99}
-    monkeypatch.delitem(feature_levels.LEVELS, 99)
+    a.spreader.own.record = replace(a.spreader.own.record, levels=(1, 2))
     with pytest.raises(ConfigError, match="the cluster has feature level 99, and version 1 supports"):
         await a.spreader.run()
 

@@ -21,6 +21,7 @@ from controller.leader.shard_context import ShardContext
 from controller.leader.shard_controller import ShardController
 from controller.leader.shard_spreader import ShardSpreader
 from controller.leader.standby_memory import StandbyMemory
+from controller.leadership.policy.feature_levels import supported
 from controller.leadership.policy.instance_record import InstanceRecord
 from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
@@ -100,7 +101,7 @@ class Contender:
             settings=lambda: spread or SpreadSettings(enabled=False),
             standby=self.standby,
             replicas=lambda: self.replicas,
-            record=InstanceRecord(version="1"),
+            record=InstanceRecord(version="1", levels=supported()),
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
         )

@@ -47,10 +47,10 @@ def test_what_prevents_a_higher_level_is_named() -> None:
     ],
 )
 def test_a_daemon_of_another_level_is_refused_with_both_and_a_remedy(level: int, remedy: str) -> None:
-    assert join_problem(level, "9.1") == (
+    assert join_problem(level, "9.1", (2, 3)) == (
         f"the cluster has feature level {level}, and version 9.1 supports levels 2 to 3: {remedy}"
     )
-    assert join_problem(2, "9.1") is join_problem(3, "9.1") is None
+    assert join_problem(2, "9.1", (2, 3)) is join_problem(3, "9.1", (2, 3)) is None
 
 
 def test_what_a_level_allows_is_refused_below_it() -> None:
