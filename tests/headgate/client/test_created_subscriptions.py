@@ -8,7 +8,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
-from tests.headgate.client.test_against_the_leader import client, create, delete, produce
+from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.worlds.one_shard import OneShard, now_ms
 
 pytestmark = pytest.mark.looptime
@@ -71,6 +71,6 @@ async def test_it_can_be_created_again_after_its_deletion():
     async with world.leader(), Admin(client(world, "admin")) as admin:
         await create(world, segments=1)
         first = await admin.create_subscription("orders", "billing")
-        await delete(world, force=False)
+        await admin.delete_subscription("orders", "billing", force=False)
         second = await admin.create_subscription("orders", "billing")
         assert first.subscription_id < second.subscription_id
