@@ -2,7 +2,7 @@
 
 import asyncio
 
-from controller.leadership.election import Connected, ElectionEvent, EventHandler
+from controller.leadership.election import Connected, EventHandler
 from controller.leadership.zookeeper.connection import DigestUser, ZooKeeperCredentials
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from controller.settings.files import read_zookeeper_tls
@@ -39,11 +39,7 @@ async def move_ledger(settings: Settings, before: str) -> None:
     Each daemon compares the ledger's id. Raises HeadgateError.
     """
     connected = asyncio.Event()
-
-    def on_event(event: ElectionEvent) -> None:
-        if isinstance(event, Connected):
-            connected.set()
-
+    on_event: EventHandler = lambda event: connected.set() if isinstance(event, Connected) else None  # noqa: E731
     async with zookeeper_elections(settings, "move", on_event) as elections:
         await connected.wait()
         if ((await elections.registry.config()) or {}).get("ledger_url") == before:

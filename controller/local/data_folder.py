@@ -74,7 +74,7 @@ class DataFolder:
             return NodeState()
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f"{self.path / 'up.json'}: {error}; delete the file, and give --tls and --ledger again if you had"
+                f"{self.path / 'up.json'}: {error}; delete the file, and repeat --tls and --ledger"
             ) from None
 
     def save_state(self, state: NodeState) -> None:

@@ -139,7 +139,7 @@ async def test_a_refused_first_connection_ends_the_wait_at_once(cluster):
             assert (await client.cluster_watch.description(timeout_seconds=30)).shards
 
 
-async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
+async def test_a_refusal_after_the_first_connection_is_an_outage(cluster, caplog):
     """Its password is changed at the broker before it is changed here: it waits, and connects again."""
     async with cluster.leader(), cluster.client() as client:
         await client.request(0, DESCRIBE)
@@ -149,6 +149,8 @@ async def test_a_refusal_after_the_first_connection_is_an_outage(cluster):
         await asyncio.sleep(5)
         assert not asking.done()
         assert (await client.cluster_watch.description(timeout_seconds=30)).shards
+        errors = [each.msg.event for each in caplog.records if each.levelname == "ERROR"]
+        assert errors == ["broker.refuses"], "a script logs nothing else, and may wait for days"
         cluster.broker.refusal = None
         await asking
 
