@@ -50,7 +50,7 @@ CONTRACT_TESTS := tests/contract tests/controller/local tests/controller/connect
 SPARK_CLASSES := build/spark-classes.jsa
 SYSTEM_TESTS := tests/bench tests/deploy tests/docs tests/javascript tests/system
 SEEDS ?= 50
-MINUTES ?= 10
+MINUTES ?= 12
 SCALE ?= 0.01
 SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
@@ -98,7 +98,7 @@ $(DOCS_STAMP): $(TEST_STAMP) constraints-docs.txt
 demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill
 	$(BIN)/python -m demo
 
-chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 10), and judge what its clients saw
+chaos: $(STAMP) ## Break a cluster of real processes for MINUTES (default 12), and judge what its clients saw
 	$(BIN)/python -m chaos --minutes $(MINUTES)
 
 scale: $(STAMP) ## Measure a large cluster with generated clients; SCALE (default 0.01) multiplies its full size

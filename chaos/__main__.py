@@ -57,6 +57,7 @@ class Options:
     rest_seconds: float
     rate: int
     with_spark: bool
+    clients: str = sys.executable
 
 
 def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, str]]:
@@ -88,6 +89,7 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
         rate=options.rate,
         with_spark=options.with_spark,
         seed=options.seed,
+        clients=options.clients,
     )
     return made, reasons
 
@@ -124,7 +126,7 @@ def command(play: Play = play) -> click.Command:
 
     @click.command(epilog=EPILOG)
     @click.option(
-        "--minutes", type=click.FloatRange(0.5, 1440), default=10.0, show_default=True, help="How long to produce."
+        "--minutes", type=click.FloatRange(0.5, 1440), default=12.0, show_default=True, help="How long to produce."
     )
     @click.option(
         "--seed", type=click.IntRange(0), help="Seed of the schedule.  [default: a new one, which is printed]"
@@ -140,6 +142,7 @@ def command(play: Play = play) -> click.Command:
         "--rest-seconds", type=click.FloatRange(1, 300), default=8.0, show_default=True, help="After each fault."
     )
     @click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
+    @click.option("--clients", default=sys.executable, metavar="PYTHON", help="Runs the clients.  [default: this one]")
     @click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
     @click.option(
         "--folder", type=click.Path(path_type=Path), help="Folder for everything.  [default: a temporary one]"
@@ -201,6 +204,8 @@ def _repeat(options: Options) -> str:
         words += ["--minutes", f"{options.minutes:g}", "--at-once", str(options.at_once)]
     if options.fault_seconds is not None:
         words += ["--fault-seconds", f"{options.fault_seconds:g}"]
+    if options.clients != sys.executable:
+        words += ["--clients", options.clients]
     words += ["--rest-seconds", f"{options.rest_seconds:g}"]
     return shlex.join(words + ([] if options.with_spark else ["--no-spark"]))
 

@@ -6,6 +6,7 @@ long, such as a topic that accepts nothing after a fault.
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -53,6 +54,7 @@ class RunPlan:
     """Records per second to the first topic."""
     with_spark: bool
     seed: int
+    clients: str = sys.executable
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
     spark = ", and Spark" if plan.with_spark else ""
     say(f"starting three ZooKeeper servers, mosquitto and three daemons{spark}")
     async with ChaosCluster(folder) as cluster:
+        cluster.program_python = plan.clients
         await cluster.start_servers()
         await cluster.start_daemons()
         if plan.with_spark:

@@ -85,6 +85,9 @@ class LocalCluster:
 
     """
 
+    program_python = sys.executable
+    """Runs `start_program`; that of an environment with another version of the library."""
+
     def __init__(
         self,
         folder: Path,
@@ -204,7 +207,7 @@ class LocalCluster:
     async def start_program(self, name: str, *arguments: str) -> ChildProcess:
         """Start ``python ARGUMENTS…``, which imports nothing from the working folder."""
         process = await ChildProcess.start(
-            *(sys.executable, "-u", "-P", *arguments), log_path=self.log_path(name), environ=self.environ
+            *(self.program_python, "-u", "-P", *arguments), log_path=self.log_path(name), environ=self.environ
         )
         self.programs[name] = process
         return process

@@ -182,7 +182,7 @@ class PowerLost(Fault):
         """Cut the power at a moment at which something is not synced; slow syncs make such moments frequent."""
         for shim in self.cluster.shims.values():
             shim.set("sync_delay_ms", 50)
-        if self.cluster.spark is not None:
+        if self.cluster.spark.pid is not None:
             os.killpg(spark_group(self), signal.SIGKILL)
         await asyncio.sleep(1.0)
         self._victims = [*self.stage.daemons(), *(each.name for each in READERS if each.name in self.cluster.programs)]

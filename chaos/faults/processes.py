@@ -3,12 +3,19 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
-from chaos.cluster import READERS
+from chaos.cluster import ORDERS, READERS, SHARDS
 from chaos.faults.fault import ALL_TOPICS, Fault
 from headgate.errors import HeadgateError
+from headgate.model.hashing import shard_of
+from headgate.process.child_command import python_module
+from headgate.process.child_process import ChildProcess
+from trials.cluster import last_line
 
 KILLS = 10
+KEPT_SECONDS = 40
+"""What the frozen compaction has read may be deleted after so long."""
 
 
 class LeaderKilled(Fault):
@@ -131,6 +138,47 @@ class SparkKilled(SparkFrozen):
         """Do nothing: the supervisor starts Spark again."""
 
 
+class CompactionFrozen(Fault):
+    """A compaction gets SIGSTOP before its manifest, and SIGCONT once what it has read may be deleted."""
+
+    name = "compaction-frozen"
+    seconds = KEPT_SECONDS + 1.0
+    continuing = ALL_TOPICS
+    needs_spark = True
+
+    async def begin(self) -> None:
+        """Freeze one while it writes, and let another one publish a range."""
+        self._frozen = await self._compact("frozen", KEPT_SECONDS)
+        await self._until_written("compacted", self._frozen)
+        self._frozen.freeze()
+        other = await self._compact("other", 3600)
+        await self._until_written("manifests", other)
+        await other.kill()
+
+    async def end(self) -> None:
+        """Let it continue. It must publish nothing."""
+        self._frozen.thaw()
+        if await self._frozen.wait() == 0:
+            raise HeadgateError("a compaction that was suspended for longer than the delay has published")
+        self.note = last_line(self._frozen.log_path)
+
+    def _written(self, kind: str) -> int:
+        return len([*Path(self.cluster.ledger_url.removeprefix("file://"), kind).rglob("*.*")])
+
+    async def _until_written(self, kind: str, by: ChildProcess) -> None:
+        before = self._written(kind)
+        while self._written(kind) <= before:
+            if by.returncode is not None:
+                raise HeadgateError(f"a compaction ended: {last_line(by.log_path)}")
+            await asyncio.sleep(0.002)
+
+    async def _compact(self, name: str, kept_seconds: int) -> ChildProcess:
+        words = ["--ledger", self.cluster.ledger_url, "--shard", str(shard_of(ORDERS, SHARDS)), "--chunks", "50"]
+        words += ("--delay-seconds", "0", "--delete-after-seconds", str(kept_seconds))
+        command, log_path = python_module("drain.compaction.job", *words), self.cluster.log_path(f"compaction-{name}")
+        return await ChildProcess.start(*command, log_path=log_path)
+
+
 def spark_group(fault: Fault) -> int:
     """Return the process group of Spark. Raises HeadgateError if it does not run."""
     pid = fault.cluster.spark.pid
@@ -147,4 +195,5 @@ FAULTS: tuple[type[Fault], ...] = (
     ConsumersKilled,
     SparkFrozen,
     SparkKilled,
+    CompactionFrozen,
 )
