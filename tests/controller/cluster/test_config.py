@@ -94,10 +94,12 @@ async def test_a_cluster_on_a_copied_ledger_knows_its_shards_before_the_first_le
     shard = shard_of(name, 2)
     assert shard != shard_of(name, 4)
     builder = ChunkBuilder()
-    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
-    builder.add(e.TopicCreated(topic_id=1, topic=name, segments=1, token="t"))
-    if grown:
-        builder.add(e.ShardsGrown(counts=grown))
+    term, topic = (
+        e.TermStarted(leader_epoch=1, instance="a"),
+        e.TopicCreated(topic_id=1, topic=name, segments=1, token="t"),
+    )
+    for entry in (term, topic, e.ShardsGrown(counts=grown))[: 3 if grown else 2]:
+        builder.add(entry)
     store.objects[chunk_path(shard, 1)] = builder.encode(shard=shard, number=1, leader_epoch=1, at_ms=0)
     if grown:
         assert ((await joined(service, store)).shards, service.service_state.config["shards"]) == (

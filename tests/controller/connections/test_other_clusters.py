@@ -1,6 +1,7 @@
 """Another cluster of the same name on the broker is reported, and this one is described again."""
 
 import asyncio
+import itertools
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,20 +17,15 @@ async def test_each_other_ledger_is_reported_once_and_contradicted_at_a_steady_p
     def described(ledger_id: str) -> m.ClusterDescription:
         return m.ClusterDescription(protocol=2, shards=4, ledger_url=f"file:///{ledger_id}", ledger_id=ledger_id)
 
-    published: list[float] = []
-    loop = asyncio.get_running_loop()
+    published, loop = list[float](), asyncio.get_running_loop()
     others = OtherClusters(lambda: described(OWN), lambda: published.append(loop.time()))
     with capture_logs() as logs:
         for payload in [*map(m.encode, map(described, (OWN, "", "forged", COPY, OWN, COPY))), b"\xc1"]:
             others.on_message("headgate/a/cluster", payload)
-        assert [(f"file:///{OWN}", f"file:///{COPY}")] == [
-            (each["ledger_url"], each["other_ledger_url"]) for each in logs
-        ]
+        assert [f"file:///{COPY}"] == [each["other_ledger_url"] for each in logs]
         for number in range(2 * MAX_OTHER_CLUSTERS):
             others.on_message("headgate/a/cluster", m.encode(described(f"{number:032x}")))
             await asyncio.sleep(1)
 
     assert len(logs) == MAX_OTHER_CLUSTERS
-    assert [each - published[0] for each in published] == [
-        DESCRIBE_AGAIN_SECONDS * n for n in range(MAX_OTHER_CLUSTERS)
-    ]
+    assert {DESCRIBE_AGAIN_SECONDS} == {later - earlier for earlier, later in itertools.pairwise(published)}

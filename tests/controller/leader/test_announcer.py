@@ -87,6 +87,17 @@ async def test_a_leader_replaces_a_foreign_announcement_by_its_own(payload: byte
         assert 1 == shard.registry.get_sample_value("headgate_foreign_announcements_total", {"shard": "0"})
 
 
+async def test_a_leader_leaves_announcements_of_another_ledger_alone() -> None:
+    shard = OneShard()
+    shard.ledger_id = b"a" * 16
+    async with shard.leader() as leader:
+        head = leader.commit.durable
+        foreign = m.LeaderAnnouncement(shard=0, leader_epoch=9, instance="x", window=1, ledger_id=b"b" * 16)
+        leader.announcer.seen(m.encode(foreign))
+        await asyncio.sleep(5)
+        assert head == leader.commit.durable, "a correction costs a chunk"
+
+
 async def test_a_leader_replaces_foreign_announcements_once_a_second() -> None:
     shard = OneShard()
     published: list[str] = []

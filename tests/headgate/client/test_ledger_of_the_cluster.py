@@ -22,11 +22,9 @@ pytestmark = pytest.mark.looptime
 CLUSTER, THEIRS, OTHER = "plant", "a" * 32, "b" * 32
 
 
-def client(store: FakeStore | None, ledger_id: str = THEIRS) -> Client:
+def client(store: FakeStore | None) -> Client:
     broker = FakeBroker()
-    described = m.ClusterDescription(
-        protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=ledger_id
-    )
+    described = m.ClusterDescription(protocol=2, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS)
     broker.retained[m.cluster_topic(CLUSTER)] = m.encode(described)
     return Client(
         transport=broker.transport("c"),
@@ -46,11 +44,6 @@ def ledger(ledger_id: str) -> FakeStore:
 async def test_the_id_is_that_of_the_daemons(store: FakeStore | None) -> None:
     async with client(store) as mine:
         assert THEIRS == await mine.ledger_id()
-
-
-async def test_a_daemon_that_does_not_know_the_id_yet_refuses_no_store() -> None:
-    async with client(FakeStore(), ledger_id="") as mine:
-        assert not await mine.ledger_id()
 
 
 @pytest.mark.parametrize(
