@@ -45,6 +45,18 @@ def test_a_client_passes_every_case(client: str, request: pytest.FixtureRequest)
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("case", ["a lost request", "what cannot be stored in time"])
+def test_the_clock_of_the_machine_may_be_put_back(case: str, programs: Path) -> None:
+    """By an hour, a second after the start of a program in JavaScript: it waits as long as before."""
+    jump = "const now = Date.now, began = now(); Date.now = () => now() - 3.6e6 * (now() - began > 1000)"
+    driver = shutil.copy(SUITE / "drivers" / "javascript_driver.mjs", programs)
+
+    code, out = run("--case", case, "--", "node", "--import", f"data:text/javascript,{jump}", driver)
+
+    assert code == 0, out
+
+
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("driver", "expected_code", "expected"),
     [

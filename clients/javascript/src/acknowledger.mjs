@@ -37,7 +37,7 @@ export class Acknowledger {
   fail = (held, offset, delivery, named) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery, named });
   #add(held, name, item) {
     held.pending.set(name, item);
-    this.#since ||= Date.now();
+    this.#since ||= performance.now();
     this.#added++;
     if (this.#added === 1 || this.#added === MOST) this.wake();
   }
@@ -55,11 +55,11 @@ export class Acknowledger {
   giveUp = ({ segment, pending }) => pending.size && this.#givenUp.push(`${pending.size} of segment ${segment}`);
   /** Wait until everything is stored. */
   async flush(ms) {
-    const until = Date.now() + ms;
+    const until = performance.now() + ms;
     const unstored = () => this.holdings.all.filter(({ pending }) => pending.size);
-    while (unstored().length && Date.now() < until && !this.connection.failure) {
+    while (unstored().length && performance.now() < until && !this.connection.failure) {
       this.#hurry();
-      await this.#changed.wait(Math.min(until - Date.now(), 1000));
+      await this.#changed.wait(Math.min(until - performance.now(), 1000));
     }
     unstored().forEach(this.giveUp);
     const texts = this.#givenUp.splice(0);
@@ -68,7 +68,7 @@ export class Acknowledger {
   /** Send until `isEnding` returns true. */
   async run(isEnding) {
     while (!this.connection.failure && !isEnding()) {
-      const now = Date.now();
+      const now = performance.now();
       const intervalMs = this.#isHurried || this.#added >= MOST ? 0 : INTERVAL_MS;
       const dueAt = Math.min(this.#since ? this.#since + intervalMs : Infinity, this.#retryAt);
       await (now >= dueAt ? this.#send(now) : this.#changed.wait(Math.min(dueAt - now, 1000)));
@@ -144,7 +144,7 @@ export class Acknowledger {
   }
   #refuse(refused, reason) {
     this.#problem = reason;
-    const notBefore = Date.now() + jittered(this.#pauseMs);
+    const notBefore = performance.now() + jittered(this.#pauseMs);
     this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
     this.#retryAt = Math.min(this.#retryAt, notBefore);
     for (const { items } of refused) for (const [, item] of items) item.notBefore = notBefore;

@@ -191,7 +191,7 @@ export class Consumer {
   }
   #onDropped(held) {
     this.#onRevoked(held);
-    if (held.revokedAt && Date.now() - held.revokedAt > this.#membership.finishMs) this.#acknowledger.giveUp(held);
+    if (held.revokedAt && performance.now() - held.revokedAt > this.#membership.finishMs) this.#acknowledger.giveUp(held);
     if (this.#type === "CHECKPOINT") this.#membership.mustRegister = true; // the leader says whether it was pruned
   }
   /** STREAM: acknowledge what was read and not delivered, unless a delivery is pending. */

@@ -21,12 +21,12 @@ export class Deliveries {
   /** Deliver the records of [offset, delivery, delay, chunk] again when they are due. */
   schedule(held, redeliveries) {
     for (const [offset, delivery, delayMs, chunk] of redeliveries) // delivery 0: it is dead
-      if (delivery) this.#due.add({ held, at: Date.now() + Number(delayMs), offset, delivery, chunk });
+      if (delivery) this.#due.add({ held, at: performance.now() + Number(delayMs), offset, delivery, chunk });
   }
   /** Deliver again, and time out, until `isEnding` returns true. */
   async run(isEnding) {
     while (!this.connection.failure && !isEnding()) {
-      const now = Date.now();
+      const now = performance.now();
       for (const each of this.#due) if (each.at <= now) this.connection.guard(() => this.#deliverAgain(each));
       for (const held of this.holdings.all)
         for (const [offset, { deadline }] of held.open)
@@ -39,7 +39,7 @@ export class Deliveries {
     this.#due.delete(each);
     if (!held.isReadable) return;
     const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk));
-    if (!row) return void this.#due.add({ ...each, at: Date.now() + RETRY_MS });
+    if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });
     await this.feed.put(held, row, Number(delivery), true);
   }
   /** Return whether the program may have a record that was taken from the feed. */
@@ -77,9 +77,9 @@ export class Deliveries {
       const [{ offset }, isLater] = [record, later.has(at)];
       if (!refused.has(at)) held.full = isLater;
       if (!this.#isOpen(held, record) || isLater || refused.has(at)) held.open.delete(offset);
-      else if (timeoutMs) held.open.get(offset).deadline = Date.now() + Number(timeoutMs);
+      else if (timeoutMs) held.open.get(offset).deadline = performance.now() + Number(timeoutMs);
       const row = { ...record, timestamp_ms: record.timestampMs };
-      if (isLater) this.#due.add({ held, at: Date.now() + RETRY_MS, offset, delivery: record.deliveryCount, row });
+      if (isLater) this.#due.add({ held, at: performance.now() + RETRY_MS, offset, delivery: record.deliveryCount, row });
       resolve(held.open.has(offset));
     });
     this.feed.space.notify();

@@ -31,7 +31,7 @@ export class Feed {
       if (await this.#readChunk(held)) missingSince = 0;
       else if (number > this.membership.head) await this.connection.changed.wait(POLL_MS);
       else if (!isProven) this.membership.head = number - 1n; // an announcement may be forged
-      else if (Date.now() - (missingSince ||= Date.now()) < MISSING_MS) await this.connection.changed.wait(POLL_MS);
+      else if (performance.now() - (missingSince ||= performance.now()) < MISSING_MS) await this.connection.changed.wait(POLL_MS);
       else throw new HeadgateError(`chunk ${number} is missing, and no manifest includes it`);
     }
   }
@@ -81,11 +81,11 @@ export class Feed {
   }
   async #chunk(number) {
     const isKnown = number <= this.membership.head;
-    if (!isKnown && number === this.#absent.number && Date.now() < this.#absent.at + POLL_MS) return null;
+    if (!isKnown && number === this.#absent.number && performance.now() < this.#absent.at + POLL_MS) return null;
     if (!this.#chunks.has(number)) this.#chunks.set(number, this.#load(number));
     const chunk = await this.#chunks.get(number);
     if (!chunk) this.#chunks.delete(number);
-    if (!chunk && !isKnown) this.#absent = { number, at: Date.now() };
+    if (!chunk && !isKnown) this.#absent = { number, at: performance.now() };
     for (const oldest of this.#chunks.keys()) if (this.#chunks.size > CACHED_CHUNKS) this.#chunks.delete(oldest);
     return chunk;
   }

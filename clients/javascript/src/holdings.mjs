@@ -76,7 +76,7 @@ export class Holdings {
   #revoke({ segment, generation, final }) {
     const held = this.bySegment.get(segment);
     if (generation < max(this.#released.get(segment) ?? -1n, held?.generation ?? -1n)) return;
-    if (held?.generation === generation && !final) return this.onRevoked(held, (held.revokedAt ||= Date.now()));
+    if (held?.generation === generation && !final) return this.onRevoked(held, (held.revokedAt ||= performance.now()));
     this.#release({ segment, generation });
     if (!final) this.unheld.push({ segment, generation });
   }

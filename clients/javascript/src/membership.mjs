@@ -36,7 +36,7 @@ export class Membership {
   /** Keep the registration, and confirm what `finished` returns, until `isEnding` returns true. */
   async run(finished, isEnding) {
     while (!this.connection.failure && !isEnding()) {
-      const now = Date.now();
+      const now = performance.now();
       const released = [...this.holdings.unheld, ...finished(now)].slice(0, 250).map(({ segment, generation }) => [segment, generation]);
       if (this.mustRegister || now >= this.#heartbeatAt) await this.#renew(now);
       else if (released.length) this.holdings.confirmed(released, await this.ask("confirm_revoked", { released }));

@@ -43,8 +43,8 @@ export class ProducerSession {
     this.#notify = notify;
     this.#onFailure = onFailure;
     shard.onLeader = shard.onReconnect = () => this.#endAttempt(0, (this.#link = {}));
-    shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, Date.now() + OVERDUE_MS));
-    this.#timer = setInterval(() => this.#tick(Date.now()), SWEEP_MS);
+    shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, performance.now() + OVERDUE_MS));
+    this.#timer = setInterval(() => this.#tick(performance.now()), SWEEP_MS);
   }
   /** Batches that have no outcome. */
   get unanswered() {
@@ -90,7 +90,7 @@ export class ProducerSession {
   #endAttempt(pauseMs) {
     this.#hasEnded = true;
     this.#openingAt = 0;
-    this.#pauseUntil = Date.now() + pauseMs;
+    this.#pauseUntil = performance.now() + pauseMs;
     this.#advance();
   }
   #failAttempt() {
@@ -107,7 +107,7 @@ export class ProducerSession {
     this.#failAttempt();
   }
   /** Do what is possible now. */
-  #advance(now = Date.now()) {
+  #advance(now = performance.now()) {
     const hasWork = this.unanswered > 0 || (this.#wanted && !this.isOpen);
     if (this.failure || !hasWork || !this.#shard.connected || !this.#shard.window) return;
     if (this.#hasEnded) {
@@ -147,7 +147,7 @@ export class ProducerSession {
   // Replies
 
   #heard() {
-    this.#lastReplyAt = Date.now();
+    this.#lastReplyAt = performance.now();
     this.#overdueAt = Infinity;
   }
   #onReply(batch, { leader_epoch, body }, { attempt, link }, epoch) {
@@ -163,7 +163,7 @@ export class ProducerSession {
     }
     this.#pauseMs = FIRST_PAUSE_MS;
     const onTheirWay = isLate && !this.#hasEnded ? this.#inFlight.filter(({ link }) => link === this.#link) : [];
-    for (const each of onTheirWay) Object.assign(each, { attempt: this.#attempt, sentAt: Date.now() });
+    for (const each of onTheirWay) Object.assign(each, { attempt: this.#attempt, sentAt: performance.now() });
     if (!this.#hasEnded && (onTheirWay.length || !this.#isAwaiting)) this.#isProven = true;
     this.#advance();
   }

@@ -45,9 +45,9 @@ export class Runner {
       if (entry) this.#start();
       else await this.#internals.wait();
     }
-    const until = Date.now() + stopMs;
+    const until = performance.now() + stopMs;
     const isBusy = () => this.#running || (this.#schedule.unfinished && !this.#failure);
-    while (isBusy() && Date.now() < until) await this.#changed.wait(until - Date.now());
+    while (isBusy() && performance.now() < until) await this.#changed.wait(until - performance.now());
     this.#report.unhandled = this.#schedule.unfinished;
     if (this.#failure) throw this.#failure;
     return this.#report;
@@ -88,7 +88,7 @@ export class Runner {
         if (failures >= attempts || this.isStopping) return error ?? new Error("the handler threw nothing");
       }
       this.#report.retried++;
-      for (const until = Date.now() + jittered(pauseMs); Date.now() < until && !this.isStopping; ) await this.#changed.wait(until - Date.now());
+      for (const until = performance.now() + jittered(pauseMs); performance.now() < until && !this.isStopping; ) await this.#changed.wait(until - performance.now());
     }
   }
   #fail({ segment, offset }, error) {

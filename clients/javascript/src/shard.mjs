@@ -19,7 +19,7 @@ export class Shard {
   #connection;
   #question = null; // the present question who leads
   #heardEpoch = 0n; // the highest epoch that a question has to name
-  #answeredAt = 0; // when a leader answered the last one
+  #answeredAt = -1000; // when a leader answered the last one
   #asked = []; // request ids of its attempts
   #isClosed = false;
 
@@ -39,7 +39,7 @@ export class Shard {
     this.#heardEpoch = max(this.#heardEpoch, heard);
     if (this.#question) return;
     const question = (this.#question = {});
-    await sleep(this.#answeredAt + 1000 - Date.now());
+    await sleep(this.#answeredAt + 1000 - performance.now());
     for (let pauseMs = 100; this.#question === question && !this.#isClosed; pauseMs = Math.min(2 * pauseMs, 5000)) {
       const believed = this.epoch;
       const body = { type: "describe_leader", heard_epoch: max(this.#heardEpoch, believed) };
@@ -52,7 +52,7 @@ export class Shard {
     if (leader_epoch < this.epoch && believedThen !== this.epoch) return; // it proved itself, but not against this belief
     this.forget(this.#asked.splice(0));
     this.#question = null;
-    this.#answeredAt = Date.now();
+    this.#answeredAt = performance.now();
     this.#heardEpoch = this.newestEpoch = leader_epoch;
     this.window = body.window;
     if (leader_epoch === this.epoch) return this.onSameLeader();
@@ -70,8 +70,8 @@ export class Shard {
         const isSame = () => epoch === this.epoch && session === connection.session && !connection.failure;
         Object.assign(call, { reply: null, last: attempt });
         ids.push(this.send(body, (reply) => this.#onReply(reply, epoch, attempt, call)));
-        const until = Date.now() + waitMs;
-        while (!call.reply && isSame() && Date.now() < until) await connection.changed.wait(until - Date.now());
+        const until = performance.now() + waitMs;
+        while (!call.reply && isSame() && performance.now() < until) await connection.changed.wait(until - performance.now());
         const { leader_epoch, body: answer } = call.reply ?? {};
         if (answer?.type === "rejected" && !["not_leader", "unavailable"].includes(answer.verdict)) throw rejection(answer);
         if (answer && answer.type !== "rejected") return { ...answer, epoch: leader_epoch };
