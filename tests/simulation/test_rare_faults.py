@@ -175,8 +175,8 @@ def test_an_external_segment_may_be_pruned_before_there_is_a_subscription() -> N
 def test_a_false_answer_of_a_drain_check_opens_no_gate_because_of_the_veto_of_the_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = plan_of(56, SPARSE)
+    plan = plan_of(87, SPARSE)
     assert play(plan).backlogs.claimed_falsely
     monkeypatch.setattr(coordinator.drain_monitor, "contradiction", lambda *_: None)
 
-    assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=56)
+    assert "counts as drained at" in first_violation(lambda seed: plan_of(seed, SPARSE), first=87)
