@@ -38,7 +38,6 @@ LABELS: Final = {
 }
 NOT_YET: Final = {
     "BatchJudged": "quota_exceeded out_of_range other_history unavailable expired",
-    "DeliveriesJudged": "delayed",
     "HandoverFinished": "stalled drained pruned",
     "LayoutChanged": "bytes size",
     "QuotaExceeded": "topics subscriptions consumers producers",
