@@ -12,20 +12,23 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import pytest_asyncio
 
 from headgate import Admin, BacklogInfo, load_client_config
-from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
+from tests.support.servers.kinesis_server import credentials, kinesis_client, kinesis_server
 from tests.support.servers.node import ANY_PORTS, Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
+    ClientCommands,
     RunningProgram,
     get,
     metric,
     wait_until,
     whole_lines,
 )
+from tests.support.servers.s3_server import s3_server
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -159,6 +162,39 @@ async def test_a_resharded_stream_is_read_in_parent_order_though_a_program_is_ki
     listing = json.dumps({"Shards": list(shards.values())}).encode()
     again = await node.commands.succeed("topic", "import", topic, "-", "--format", "kinesis", stdin=listing)
     assert "no change" in again.err
+
+
+@pytest.mark.nightly
+async def test_a_program_continues_where_an_application_of_kcl_stopped(node: Node, stream: Stream) -> None:
+    """KCL has finished the parent, has handled the first child, and has not begun the second one."""
+    [left, _] = [each for each in stream.shards() if "ParentShardId" in each]
+    rows = [json.loads(line) for line in (stream.folder / f"{left['ShardId']}.jsonl").read_text().splitlines()]
+    leases = {SHARD(0): "SHARD_END", left["ShardId"]: rows[-1]["sequence_number"]}
+    with s3_server() as moto:
+        environ = stream.environ | {"AWS_ENDPOINT_URL_DYNAMODB": moto.url}
+        dynamodb = boto3.client("dynamodb", endpoint_url=moto.url, **credentials(environ))
+        dynamodb.create_table(
+            TableName="app",
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        for shard, checkpoint in leases.items():
+            dynamodb.put_item(TableName="app", Item={"leaseKey": {"S": shard}, "checkpoint": {"S": checkpoint}})
+        words = ("migrate", "kcl", "app", "--stream", stream.name, "--subscription", "billing")
+        commands = ClientCommands(node.folder, node.config, node.env | environ)
+        shown = await commands.succeed(*words, "--dry-run")
+        moved = await commands.succeed(*words, "--json", seconds=90)
+    assert "SHARD_END" in shown.out
+    assert leases | {SHARD(2): None} == {
+        each["shard"]: (each["kcl"] or ":").split(":")[0] or None for each in moved.document()
+    }
+    stream.put(1)
+    program = await reader(node, stream, "one")
+    new = KEYS + 3 * (KEYS - len(rows) // 3)
+    await until_delivered(node, stream.name, new)
+    await program.terminate()
+    assert new == len(delivered(node, stream.name))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
