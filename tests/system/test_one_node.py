@@ -324,9 +324,7 @@ async def test_sigterm_stops_everything_and_the_next_start_continues_also_in_a_f
     await wait_until(lambda: not left(), lambda: f"no process is left: {left()}", 5)
     # The ports stay the same, so clients can wait for the restart.
     before = node.config.read_text()
-    node.data = node.data.rename(node.folder / "moved")
-    node.config = node.commands.config = node.data / "client.toml"
-    await node.up("--shards", "4")
+    await _up_in(node, "moved")
 
     assert code == 0
     assert node.config.read_text() == before.replace("headgate-data", "moved")
@@ -334,3 +332,11 @@ async def test_sigterm_stops_everything_and_the_next_start_continues_also_in_a_f
     again = await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
     assert "stored 60" in again.err
     assert len(await node.consume("kept", "billing")) == len(EVENTS)
+    await node.down()
+    await _up_in(node, "headgate-data")  # Later tests use it where it was.
+
+
+async def _up_in(node: Node, folder: str) -> None:
+    node.data = node.data.rename(node.folder / folder)
+    node.config = node.commands.config = node.data / "client.toml"
+    await node.up("--shards", "4")
