@@ -248,7 +248,9 @@ class SubscriptionRegistry:
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
             return refuse("invalid", reason)
-        alone = known is None or not known.consumers.keys() - {request.consumer}
+        member = None if known is None else known.consumers.get(request.consumer)
+        runs = member is not None and member.incarnation == request.incarnation
+        alone = not runs and (known is None or not known.consumers.keys() - {request.consumer})
         reason = own_positions_error(topic, topic.pruned_ends, request, alone=alone)
         if reason is not None:
             return refuse("out_of_range", reason)

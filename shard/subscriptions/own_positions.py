@@ -7,7 +7,7 @@
    consumer that continues would skip them in silence. The ends of the latest pruned segments are known; an older
    position counts as one before the end. A consumer may ask to pass over such segments.
 4. So is a segment that was created after those of the positions and pruned since, unless it was empty, or the
-   subscription has another consumer, which may have read it.
+   subscription has another consumer, which may have read it, or this one, which was granted what was not read.
 5. Only its source knows where a segment of an external topic ends.
 
 A refusal needs a barrier, because a deposed leader does not know the newest ends. Kafka answers

@@ -4,8 +4,11 @@ import re
 
 import pytest
 
+from controller.settings.sections import RetentionSettings
+from headgate.client.admin import Admin
 from headgate.protocol import messages as m
 from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client as connected
 
 pytestmark = pytest.mark.looptime
 
@@ -50,3 +53,21 @@ async def test_a_repeated_acknowledgement_has_no_further_effect_and_needs_no_ide
 
     assert [1] == [index for index, _ in first.rejected]
     assert (first, 0) == (again, producers)
+
+
+async def test_a_program_that_runs_need_not_have_read_what_came_and_went_and_one_that_starts_must():
+    """Another consumer, which has left, was granted it."""
+    shard = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
+    async with shard.client() as client, shard.leader("a"), Admin(connected(shard, "admin")) as admin:
+        await admin.create_topic("orders", segments=2)
+        joins = CONSUMER | {"subscription_type": "CHECKPOINT"}
+        topic_id = (await client.call(m.RegisterConsumer, **joins)).topic_id
+        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"%d" % n, b"v", 0) for n in range(20)])
+        await admin.split("orders", 1)
+        assert (1,) == (await admin.prune_topic("orders")).segments
+        joins |= {"positions": [(0, 0)], "positions_topic_id": topic_id}
+        runs = await client.call(m.RegisterConsumer, **joins)
+        starts = await client.call(m.RegisterConsumer, **joins | {"incarnation": joins["incarnation"] + 1})
+
+    assert isinstance(runs, m.Registered)
+    assert "segment 1 of topic 'orders' was created and pruned since" in starts.reason
