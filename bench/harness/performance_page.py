@@ -14,6 +14,7 @@ NUMBERS = (
     ("Send to acknowledgement, synced", "peers", "{headgate_ack_p50_ms:.1f} / {headgate_ack_p99_ms:.1f} ms"),
     ("Send to delivery", "peers", "{headgate_e2e_p50_ms:.1f} / {headgate_e2e_p99_ms:.1f} ms"),
     ("Send to acknowledgement, simulated S3", BUCKET, "{standard_p50_wait_ms:.0f} / {standard_p99_wait_ms:.0f} ms"),
+    ("Send to delivery, simulated S3", BUCKET, "{standard_p50_delivery_ms:.0f} / {standard_p99_delivery_ms:.0f} ms"),
     ("Records of 1 KB stored, simulated S3", BUCKET, "{standard_mb_a_second:.0f} MB/s"),
     ("Last acknowledgement to the open child", "drain_release", "{median_ms:.0f} ms, 95 % in {p95_ms:.0f} ms"),
     ("No leader: one is killed, sessions time out after 2 s", "failover", "{sigkill_gap_ms:.0f} ms"),

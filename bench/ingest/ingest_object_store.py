@@ -5,7 +5,8 @@ One Zone take 8 ms (median; 99th percentile 25 ms), those of S3 Standard 60 and 
 Single records of 100 bytes arrive at random times, one per two writes. One that arrives during a write waits for its
 end, and then for its own. Beside them, this process writes a chunk of the same size to the bucket, again and again. The
 value is the ratio of the median acknowledgement to the median of these writes, the greater of both buckets, and
-``p99_ratio`` that of the 99th percentiles. A leader that takes no time would have 1.30 and 1.38. Then three producers
+``p99_ratio`` that of the 99th percentiles. A leader that takes no time would have 1.30 and 1.38. A consumer that has
+caught up and stores nothing receives the records: ``delivery_ms`` from their sending. Then three producers
 send records of 1 KB, half of them compressible, as fast as they can, for long enough that the small chunks at the
 beginning hardly count: ``seconds_for_60_mb`` of these records, and what their requests cost.
 """
@@ -23,7 +24,7 @@ from bench.harness.cluster import TOPIC, BenchCluster, percentile, start_helper
 from bench.harness.slow_bucket import BUCKET
 from bench.harness.workload import records
 from bench.ingest.ingest_latency import sample
-from headgate import Producer
+from headgate import Consumer, Producer
 from headgate.errors import ObjectExistsError
 from headgate.process.background import cancel_and_wait
 from headgate.storage.object_store import Store, open_store
@@ -34,6 +35,8 @@ BUCKETS: Final = {"express": (8, 25), "standard": (60, 250)}
 Express: single-digit milliseconds according to AWS. Standard: AWS states 100 to 200 ms for small objects.
 """
 WRITES_PER_RECORD = 2
+FOLLOWS_SECONDS = 12
+"""Two heartbeats: a leader knows then that a consumer is at the end, and sends it small chunks."""
 PRODUCERS = 3
 """Each has at most 16 batches of 50 to 800 kB in flight."""
 DOLLARS: Final = {"put": 0.005 / 1000, "get": 0.0004 / 1000}
@@ -71,14 +74,20 @@ async def _measure(effort: Effort, name: str) -> dict[str, Part]:
         interval_seconds = WRITES_PER_RECORD * median_ms / 1000
         with gc_disabled():
             count = effort.pick(2000, 250)
-            waits, writes = await _waits(producers[0], open_store(cluster.ledger_url), count, interval_seconds)
+            follower = Consumer(cluster.client_config(), topic=TOPIC, subscription="f", type="CHECKPOINT")
+            async with follower as consumer:
+                delivering = asyncio.create_task(_delivered(consumer, count))
+                await asyncio.sleep(FOLLOWS_SECONDS)
+                waits, writes = await _waits(producers[0], open_store(cluster.ledger_url), count, interval_seconds)
+                delivered = await delivering
             await taken()
             rows = 4 * [(row.key, row.value) for row in records(effort.pick(40_000, 10_000), 1024)]
             began = asyncio.get_running_loop().time()
             await asyncio.gather(*(_pump(each, rows) for each in producers))
             seconds = asyncio.get_running_loop().time() - began
         size_bytes = PRODUCERS * sum(len(key) + len(value) for key, value in rows)
-        return compared(waits, writes, await taken(), seconds, size_bytes)
+        parts = compared(waits, writes, await taken(), seconds, size_bytes)
+        return parts | {f"p{n}_delivery_ms": round(percentile(delivered, n / 100) * 1000, 1) for n in (50, 99)}
 
 
 async def _waits(
@@ -92,7 +101,7 @@ async def _waits(
 
     async def send(number: int) -> None:
         began = loop.time()
-        await (await producer.send(TOPIC, f"sensor-{number % 100}".encode(), b"x" * 100))
+        await (await producer.send(TOPIC, f"sensor-{number % 100}".encode(), str(began).encode().ljust(100)))
         waits.append(loop.time() - began)
 
     async def write() -> None:
@@ -109,6 +118,15 @@ async def _waits(
             await asyncio.sleep(rng.expovariate(1 / interval_seconds))
     await cancel_and_wait(writing)
     return waits, writes
+
+
+async def _delivered(consumer: Consumer, count: int) -> list[float]:
+    """Return how long each of ``count`` records took from its sending to its delivery."""
+    found: list[float] = []
+    while len(found) < count:
+        sent_at = float((await anext(consumer)).value)
+        found.append(asyncio.get_running_loop().time() - sent_at)
+    return found
 
 
 async def _pump(producer: Producer, rows: list[tuple[bytes, bytes]]) -> None:
