@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -96,7 +97,7 @@ class AssignmentReconciler:
 
     def grants(self, name: str) -> list[m.Grant]:
         """Return the grants of ``name``, without revoked ones."""
-        return [self._build_grant(held) for held in self._slices_held_by(name) if held not in self._revoking]
+        return self._build_grants(held for held in self._slices_held_by(name) if held not in self._revoking)
 
     def holders(self) -> dict[int, list[SegmentHolder]]:
         """Return segment → its holders, for `shard.reporting.explanation`."""
@@ -264,7 +265,7 @@ class AssignmentReconciler:
             reported = set(known)
             held = {(segment_of(each), holdings[each].generation): each for each in self._slices_held_by(name)}
             lost = (each for key, each in held.items() if key not in reported and each not in self._revoking)
-            granted = [self._build_grant(each) for each in islice(lost, MAX_REPEATED_GRANTS)]
+            granted = self._build_grants(islice(lost, MAX_REPEATED_GRANTS))
             ended = sorted(reported - held.keys())[:MAX_REPEATED_GRANTS]
             revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in ended]
         if granted or revoked:
@@ -316,12 +317,12 @@ class AssignmentReconciler:
             revoked[holdings[held].consumer].append(self._build_revocation(held))
         self._propose_moves(moves)
         self._record_moves(moves)
-        granted: defaultdict[str, list[m.Grant]] = defaultdict(list)
+        granted: defaultdict[str, list[SegmentSlice]] = defaultdict(list)
         for free, name in moves.grants:
             if name != requester:
-                granted[name].append(self._build_grant(free))
+                granted[name].append(free)
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._notify(consumers[name], granted[name], revoked[name])
+            self._notify(consumers[name], self._build_grants(granted[name]), revoked[name])
         counts = {
             "reason": reason,
             "released": len(moves.releases),
@@ -387,14 +388,10 @@ class AssignmentReconciler:
             )
             self._context.push(consumer.client_id, message)
 
-    def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
-        return build_grant(
-            self._subscription,
-            self._topic,
-            segment_slice,
-            durable=self._context.ledger.durable,
-            now_ms=self._context.ledger.now_ms(),
-        )
+    def _build_grants(self, slices: Iterable[SegmentSlice]) -> list[m.Grant]:
+        ledger = self._context.ledger
+        build = partial(build_grant, self._subscription, self._topic, durable=ledger.durable, now_ms=ledger.now_ms())
+        return list(map(build, slices))
 
     def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
         generation = self._subscription.holdings[segment_slice].generation

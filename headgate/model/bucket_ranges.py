@@ -60,8 +60,10 @@ def bucket_bounds(segment_slice: SegmentSlice) -> tuple[int, int]:
 
 def slice_fields(segment_slice: SegmentSlice) -> dict[str, Any]:
     """Return the fields by which entries and messages name a slice."""
-    first_bucket, end_bucket = bucket_bounds(segment_slice)
-    return {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}
+    if not isinstance(segment_slice, BucketRange):
+        return {"segment": segment_slice, "first_bucket": 0, "end_bucket": 0}  # Many, after a seek.
+    first, end = segment_slice.first_bucket, segment_slice.end_bucket
+    return {"segment": segment_slice.segment, "first_bucket": first, "end_bucket": end}
 
 
 def buckets_of(segment_slice: SegmentSlice) -> range:

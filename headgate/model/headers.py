@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 def header_bytes(headers: Headers) -> int:
-    return sum(len(name.encode()) + len(value) for name, value in headers)
+    return sum([len(name.encode()) + len(value) for name, value in headers])
 
 
 def counted_bytes(headers: Headers) -> int:
@@ -37,18 +37,19 @@ def wrong_headers(headers: Headers, *, reserved: bool) -> str | None:
 
     ``reserved``: names that begin with `RESERVED_PREFIX` are permitted.
     """
-    own = tuple(each for each in headers if each[0].startswith(RESERVED_PREFIX))
-    count, size = len(headers) - len(own), counted_bytes(headers)
+    own = tuple([each for each in headers if each[0].startswith(RESERVED_PREFIX)])
+    count, own_bytes = len(headers) - len(own), header_bytes(own)
+    size = header_bytes(headers) - own_bytes
     if count > MAX_HEADERS:
         return f"{count} headers; the limit is {MAX_HEADERS}"
-    if not all(name for name, _ in headers):
+    if "" in [name for name, _ in headers]:
         return "a header without a name"
     if size > MAX_HEADER_BYTES:
         return f"headers of {size} bytes (names and values); the limit is {MAX_HEADER_BYTES}"
     if own and not reserved:
         shown = own[0][0][:_SHOWN_CHARACTERS]
         return f"the header {shown!r}: names that begin with {RESERVED_PREFIX!r} are headgate's own"
-    if len(own) > MAX_OWN_HEADERS or header_bytes(own) > MAX_OWN_HEADER_BYTES:
+    if len(own) > MAX_OWN_HEADERS or own_bytes > MAX_OWN_HEADER_BYTES:
         return (
             f"{len(own)} headers of headgate's own; the limits are {MAX_OWN_HEADERS} and {MAX_OWN_HEADER_BYTES} bytes"
         )

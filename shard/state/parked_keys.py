@@ -49,6 +49,8 @@ class ParkedKeys:
 
     def within(self, first_hash: int, last_hash: int) -> list[bytes]:
         """Return the parked keys that a segment with these hashes has."""
+        if not self._by_hash:
+            return []
         first = bisect_left(self._by_hash, first_hash, key=itemgetter(0))
         end = bisect_left(self._by_hash, last_hash + 1, key=itemgetter(0))
         return [key for _, key in self._by_hash[first:end]]

@@ -241,7 +241,8 @@ class Subscription:
 
     def apply(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
         """Fold one entry. ``at_ms`` is the time of its chunk."""
-        self._record_progress(entry, at_ms)
+        if self.redelivery.policy.max_processing_ms or isinstance(entry, e.DeliveryPolicySet):
+            self._note_progress(entry, at_ms)
         match entry:
             case e.RecordsAcknowledged():
                 self._acknowledge(entry, at_ms)
@@ -257,11 +258,7 @@ class Subscription:
                 holding = self.holdings[revoked]
                 self.holdings[revoked] = Holding(holding.consumer, holding.generation, at_ms)
             case e.SegmentReleased():
-                self._release(
-                    slice_of(entry.segment, entry.first_bucket, entry.end_bucket),
-                    at_ms,
-                    LOST.get(entry.reason, "") and f"its consumer {LOST[entry.reason]}",
-                )
+                self._released(entry, at_ms)
             case e.SegmentsDrained():
                 if entry.seek_generation == self.seek_generation:
                     self.drained.update(entry.segments)
@@ -296,17 +293,18 @@ class Subscription:
             case _:
                 self.redelivery.apply(entry, at_ms)
 
-    def _record_progress(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
-        """Let the time limits of the holders that make progress begin again. Without a limit it costs nothing."""
+    def _released(self, entry: e.SegmentReleased, at_ms: int) -> None:
+        released = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
+        if entry.reason == "stalled":
+            self._set_stalled(self.holdings[released].consumer, at_ms)
+        self._release(released, at_ms, LOST.get(entry.reason, "") and f"its consumer {LOST[entry.reason]}")
+
+    def _note_progress(self, entry: e.SubscriptionEntry, at_ms: int) -> None:
+        """Let the time limits of the holders that make progress begin again."""
         slices: Iterable[SegmentSlice] = ()
         match entry:
             case e.DeliveryPolicySet():
                 slices = list(self.holdings)
-            case e.SegmentReleased(reason="stalled"):
-                released = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
-                self._set_stalled(self.holdings[released].consumer, at_ms)
-            case _ if not self.redelivery.policy.max_processing_ms:
-                return
             case e.RecordsAcknowledged():
                 slices = [slice_of(each.segment, each.first_bucket, each.end_bucket) for each in entry.ranges]
             case e.DeliveriesBegun() | e.DeliveriesFailed():
@@ -329,16 +327,16 @@ class Subscription:
         """Return how many records it has not acknowledged in segments that end where ``ends`` says."""
         if self.type == e.SubscriptionType.CHECKPOINT:
             return 0  # It acknowledges nothing.
-        return sum(self.unacknowledged_records(n, end).records for n, end in ends.items() if n not in self.drained)
+        return sum([self.unacknowledged_records(n, ends[n]).records for n in ends.keys() - self.drained])
 
     def forget_segments(self, ends: Mapping[int, int]) -> None:
         """Drop the state of pruned segments. ``ends``: segment → offset after its last record."""
-        parked = self.redelivery.records if self.type == e.SubscriptionType.STREAM else lambda _: 0
-        self.dropped_records += self.unread_in(ends) + sum(map(parked, ends))
-        forgotten = set(ends)
+        forgotten, kept = set(ends), self.redelivery.attempts.keys() & ends.keys()
+        parked = kept if self.type == e.SubscriptionType.STREAM else ()
+        self.dropped_records += self.unread_in(ends) + sum(map(self.redelivery.records, parked))
         for held in self.held_in(forgotten):
             self._release(held)
-        self.redelivery.forget(ends)
+        self.redelivery.forget(kept)
         self.drained -= forgotten
         by_segment: tuple[dict[int, Any], ...] = (
             self.positions,

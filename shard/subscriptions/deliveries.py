@@ -119,10 +119,13 @@ def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts, 
 
 def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, now_ms: int) -> list[m.Redelivery]:
     """Return the records of ``held`` that have failed, for its grant."""
-    segment, buckets = segment_of(held), buckets_of(held)
+    segment = segment_of(held)
+    if (known := subscription.redelivery.attempts.get(segment)) is None:
+        return []
+    buckets = buckets_of(held)
     return [
         redelivery_of(topic, segment, offset, each, now_ms)
-        for offset, each in subscription.redelivery.attempts.get(segment, {}).items()
+        for offset, each in known.items()
         if each.failures and each.bucket in buckets
     ]
 
