@@ -30,6 +30,8 @@ EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
 """How often an idle process checks whether a ledger has grown. While none has, each pause is twice as long as the one
 before, and after the longest one it checks none until a request finds growth: a bucket charges for every question."""
 LONGEST_EAGER_COUNT_INTERVAL_SECONDS: Final = 64.0
+LONGEST_EAGER_PAUSE_SECONDS: Final = 8.0
+"""Between two eager counts of a ledger that grows: the next request waits for what has been written meanwhile."""
 EAGER_COUNT_CHUNKS: Final = 64
 """New chunks of a shard that are counted before the next request. A run over so many costs little more than
 one over none."""
@@ -70,6 +72,11 @@ def same_objects(first: Sequence[object], second: Sequence[object]) -> bool:
 def least_new_chunks(shards: int) -> int:
     """Return how many new chunks of one of ``shards`` are counted before the next request. Pure."""
     return max(1, min(EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS_IN_ALL // shards))
+
+
+def pause_after(seconds: float) -> float:
+    """Return how long not to count after an eager count of ``seconds``: it leaves the processor to the daemon. Pure."""
+    return min(max(EAGER_COUNT_INTERVAL_SECONDS, 10 * seconds), LONGEST_EAGER_PAUSE_SECONDS)
 
 
 def is_counted(request: protocol.BacklogRequest, known: Result) -> bool:
@@ -191,7 +198,7 @@ class RunCoalescer(BackgroundService):
         return result
 
     async def _run_loop(self) -> None:
-        idle, pause_seconds = True, EAGER_COUNT_INTERVAL_SECONDS
+        now, idle, pause_seconds = asyncio.get_running_loop().time, True, EAGER_COUNT_INTERVAL_SECONDS
         while True:
             if not self._wake_up.is_set():
                 idle = True
@@ -199,8 +206,9 @@ class RunCoalescer(BackgroundService):
                     async with asyncio.timeout(pause_seconds if self._growing else None):
                         await self._wake_up.wait()
                 except TimeoutError:
+                    began = now()
                     if await self._count_eagerly():
-                        pause_seconds = EAGER_COUNT_INTERVAL_SECONDS
+                        pause_seconds = pause_after(now() - began)
                     elif pause_seconds < LONGEST_EAGER_COUNT_INTERVAL_SECONDS:
                         pause_seconds *= 2
                     else:

@@ -113,6 +113,19 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
     assert runs == ledger.runs
 
 
+@pytest.mark.parametrize(("run_seconds", "runs"), [(0.01, 30), (0.5, 12), (3, 7)])
+async def test_counting_ahead_takes_a_tenth_of_the_time_unless_requests_would_wait_long(
+    run_seconds: float, runs: int
+) -> None:
+    ledger = Ledger()
+    ledger.run_seconds = run_seconds
+    async with opened(ledger):
+        for ledger.length in range(0, 60 * EAGER_COUNT_CHUNKS, EAGER_COUNT_CHUNKS):
+            await asyncio.sleep(1)
+
+    assert len(ledger.runs) == runs
+
+
 async def test_an_idle_ledger_is_asked_less_and_less_until_a_request_finds_that_it_has_grown() -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:
