@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -202,6 +203,8 @@ class _Node:
         self._folder = folder
         self._instance = instance
         self._daemons = options.daemons
+        self._further: list[ChildProcess] = []
+        """The processes of the daemons 2, 3, … of this node."""
         self._results = options.results
         self._external = None if options.external is None else options.external.absolute()
         if self._external is not None:
@@ -268,7 +271,7 @@ class _Node:
             daemon = self._context.new_daemon(settings)
             await stack.enter_async_context(self._reporting(daemon))
             if self._daemons > 1:
-                await stack.enter_async_context(_additional_daemons(self._context, folder, settings, self._daemons - 1))
+                await stack.enter_async_context(self._further_daemons(settings))
             await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings))
 
     def _settings(self, servers: LocalServers) -> Settings:
@@ -288,12 +291,16 @@ class _Node:
         )
 
     def _reload(self, servers: LocalServers, running: Settings) -> Settings:
-        """Read the users and settings again. Raises ConfigError."""
+        """Read the users and settings again, and let the further daemons do so. Raises ConfigError."""
         if self._security is not None:
             self._security.reload()
             self._security.write_client_files(servers.plain_client_config())
             servers.broker.reload()
-        return _reload_settings(self._folder.path / SETTINGS_FILE, running)
+        settings = _reload_settings(self._folder.path / SETTINGS_FILE, running)
+        for number, process in enumerate(self._further, 2):
+            self._write_further(number, settings)
+            process.send_signal(signal.SIGHUP)
+        return settings
 
     def _write_files(self, servers: LocalServers, settings: Settings) -> None:
         self._folder.write(
@@ -309,6 +316,36 @@ class _Node:
         )
         if self._security is not None:
             self._security.write_client_files(servers.plain_client_config())
+
+    def _write_further(self, number: int, settings: Settings) -> Path:
+        own = _of_further_daemon(settings, f"{settings.instance.name}-{number}")
+        return self._folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
+
+    @contextlib.asynccontextmanager
+    async def _further_daemons(self, settings: Settings) -> AsyncIterator[None]:
+        """Run the further daemons as separate processes; stop them on leaving."""
+
+        async def report_end(number: int, process: ChildProcess) -> None:
+            code = await process.wait()
+            _print_status(
+                f"daemon {number} has ended with {outcome(code)}, see its log; the next start starts it again"
+            )
+
+        reports: list[asyncio.Task[None]] = []
+        # They inherit this: SIGHUP does not end one that has not read its settings yet.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            for number in range(2, self._daemons + 1):
+                log_path = self._folder.log_path(f"daemon-{number}.log")
+                process = await self._context.start_daemon(self._write_further(number, settings), log_path)
+                self._further.append(process)
+                _print_status(f"daemon {number}: process id {process.pid}, log {log_path}")
+                reports.append(asyncio.create_task(report_end(number, process), name=f"daemon-{number}"))
+            signal.signal(signal.SIGHUP, before)
+            yield
+        finally:
+            await cancel_and_wait(*reports)
+            await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in self._further))
 
     @contextlib.asynccontextmanager
     async def _reporting(self, daemon: Daemon) -> AsyncIterator[None]:
@@ -395,30 +432,3 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
         drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn),
         http=running.http,
     )
-
-
-@contextlib.asynccontextmanager
-async def _additional_daemons(
-    context: DaemonContext, folder: DataFolder, settings: Settings, count: int
-) -> AsyncIterator[None]:
-    """Run ``count`` daemons as separate processes; stop them on leaving."""
-    processes: list[ChildProcess] = []
-
-    async def report_end(number: int, process: ChildProcess) -> None:
-        code = await process.wait()
-        _print_status(f"daemon {number} has ended with {outcome(code)}, see its log; the next start starts it again")
-
-    reports: list[asyncio.Task[None]] = []
-    try:
-        for number in range(2, count + 2):
-            own = _of_further_daemon(settings, f"{settings.instance.name}-{number}")
-            path = folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
-            log_path = folder.log_path(f"daemon-{number}.log")
-            process = await context.start_daemon(path, log_path)
-            processes.append(process)
-            _print_status(f"daemon {number}: process id {process.pid}, log {log_path}")
-            reports.append(asyncio.create_task(report_end(number, process), name=f"daemon-{number}"))
-        yield
-    finally:
-        await cancel_and_wait(*reports)
-        await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in processes))

@@ -117,9 +117,15 @@ def test_an_unusable_access_file_changes_nothing_on_sighup(invoke: Invoke, recor
 
 
 def test_further_daemons_have_the_same_security(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    def change() -> None:
+        path = tmp_path / "headgate.toml"
+        path.write_text(path.read_text().replace("mqtt_devices = true", "mqtt_devices = false"))
+
+    recorder.signal, recorder.before_signal = signal.SIGHUP, change
     up(invoke, tmp_path, "--tls", "--daemons", "2", *ANY_PORTS)
+    assert "second daemon gets SIGHUP" in recorder.events
 
     second = tomllib.loads((tmp_path / "headgate-2.toml").read_text())
     assert second["http"]["certificate_file"]
-    assert second["http"]["port"] == 0
+    assert (second["http"]["port"], second["ingest"]["mqtt_devices"]) == (0, False), "it read the settings again, too"
     assert second["broker"]["tls"]

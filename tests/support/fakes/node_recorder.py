@@ -140,6 +140,9 @@ class FakeProcess:
     async def wait(self) -> int:
         return 1
 
+    def send_signal(self, number: int) -> None:
+        self.recorder.events.append(f"second daemon gets {signal.Signals(number).name}")
+
     async def stop(self, timeout_seconds: float) -> bool:
         self.recorder.events.append("second daemon down")
         return timeout_seconds > 0
