@@ -74,7 +74,6 @@ ID_BITS = 63
 """Of producers and terms: as many as msgpack and Parquet store as a signed number."""
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
-MAX_LOGGED_NAMES = 10
 
 log = structlog.get_logger(__name__)
 
@@ -251,7 +250,7 @@ class Daemon:
                     ]
                 ),
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
-            ),
+            )
         )
 
     def reload(self, read: Settings) -> None:
@@ -479,9 +478,7 @@ class Daemon:
     def _on_foreign_objects(self, shard: int, names: Sequence[str]) -> None:
         self.instruments.observe(events.ForeignObjectsFound(shard=shard, count=len(names)))
         if names:
-            log.warning(
-                "ledger.foreign_objects", folder=chunk_folder(shard), count=len(names), names=names[:MAX_LOGGED_NAMES]
-            )
+            log.warning("ledger.foreign_objects", folder=chunk_folder(shard), count=len(names), names=names)
 
     def _on_leader(self, topic: str, payload: bytes) -> None:
         for leader in self._active_leaders():

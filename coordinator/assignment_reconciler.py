@@ -279,10 +279,7 @@ class AssignmentReconciler:
         self._apply_moves(handover.Moves(releases=tuple((held, how) for held in slices)), reason, None)
 
     def _compute_target(
-        self,
-        gate: Gate,
-        preferred_owners: Mapping[SegmentSlice, Sequence[str]],
-        stalled: Mapping[SegmentSlice, str],
+        self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]], stalled: Mapping[SegmentSlice, str]
     ) -> dict[SegmentSlice, str]:
         """Return slice → owner. A consumer that makes no progress keeps whole segments, and gets no further one."""
         holdings, consumers = self._subscription.holdings, self._subscription.consumers

@@ -80,9 +80,7 @@ class DrainPoller:
         """Time until the next poll; 0 during a poll, None if none is scheduled."""
         if not self.running:
             return None
-        if self._poll_at is None:
-            return 0.0
-        return max(0.0, self._poll_at - asyncio.get_running_loop().time())
+        return 0.0 if self._poll_at is None else max(0.0, self._poll_at - asyncio.get_running_loop().time())
 
     @property
     def check_seconds(self) -> float | None:

@@ -32,6 +32,7 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from metrics import events
 from shard.reporting.description import describe
@@ -156,7 +157,7 @@ class SubscriptionCoordinator:
         return explain(subscription, topic, self.reconciler.gate, context, segments=segments, consumers=consumers)
 
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
-        known = ", ".join(sorted(self._subscription.consumers)) or "none"
+        known = listed(sorted(self._subscription.consumers)) or "none"
         reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
         return refuse("invalid", reason)
 

@@ -14,12 +14,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headgate.model.short_list import listed
 from headgate.views.cluster import ComponentInfo, ComponentState, DaemonState
 
 STALLED_SECONDS = 10.0
 """Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
 30 s."""
-MAX_NAMED_SHARDS = 5
 CLOCK_TOLERANCE_SECONDS = 10.0
 """As much as `shard.state.steady_clock` follows at once."""
 DESCRIPTORS_FRACTION = 0.9
@@ -106,8 +106,7 @@ def _cluster(facts: HealthFacts) -> _Verdict:
     if not facts.without_leader:
         return _OK, leads
     named = [f"shard {shard} ({reason})" for shard, reason in sorted(facts.without_leader.items())]
-    others = f" and {len(named) - MAX_NAMED_SHARDS} more" if len(named) > MAX_NAMED_SHARDS else ""
-    return _DEGRADED, f"{leads}; without a leader: {', '.join(named[:MAX_NAMED_SHARDS])}{others}"
+    return _DEGRADED, f"{leads}; without a leader: {listed(named)}"
 
 
 def _zookeeper(facts: HealthFacts) -> _Verdict:
@@ -141,7 +140,7 @@ def _store(facts: HealthFacts) -> _Verdict:
 def _ledger(facts: HealthFacts) -> _Verdict:
     if not facts.unreadable:
         return _OK, "no unreadable object"
-    shards = "; ".join(f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items()))
+    shards = listed([f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items())], separator="; ")
     return _DEGRADED, f"{shards}; this daemon does not lead these shards, and reads the objects again within a minute"
 
 

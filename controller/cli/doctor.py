@@ -34,6 +34,7 @@ from headgate.cli.cluster.client_checks import certificate_finding
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, TransportError
 from headgate.ledger.identity import read_ledger_id
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.storage.write_probe import write_problem
@@ -52,11 +53,8 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
         return [problem("settings", str(error), f"correct it; then: headgate check-config --config {path}")]
     found = [ok("settings", f"{path} is valid, and so are the files that it names")]
     found += [warning("settings", each, "see docs/security.md") for each in security_warnings(settings)]
-    found += [
-        certificate_finding(f"{use}.certificate_file", file)
-        for use in USES
-        if (file := getattr(settings, use).certificate_file) is not None
-    ]
+    files = {f"{use}.certificate_file": getattr(settings, use).certificate_file for use in USES}
+    found += [certificate_finding(name, file) for name, file in files.items() if file is not None]
     found += _folders(settings)
     found += await asyncio.to_thread(_spark, settings)
     found.append(await _zookeeper(settings, timeout_seconds))
@@ -122,7 +120,7 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
         instances = await elections.registry.instances()
     if refused:
         return problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates")
-    registered = "no daemon is registered yet" if not instances else f"daemons: {', '.join(sorted(instances))}"
+    registered = "no daemon is registered yet" if not instances else f"daemons: {listed(sorted(instances))}"
     return ok("ZooKeeper", f"{hosts} answers in {seconds * 1000:.0f} ms; {registered}")
 
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 import headgate
-from headgate.log.event_log import LogEvent
+from headgate.log.event_log import LogEvent, short_value
 from headgate.log.lossy_output import lossy
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ class _Threshold:
 
 
 _threshold = _Threshold()
+
+
+def shorten(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    return {name: short_value(value) for name, value in event.items()}
 
 
 class _Forward(logging.Handler):
@@ -102,6 +106,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
             structlog.contextvars.merge_contextvars,
             add_instance,
             structlog.processors.add_log_level,
+            shorten,
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),

@@ -29,6 +29,7 @@ from typing import Final, Literal
 from controller.settings.sections import RetentionSettings
 from headgate.model.entries import SubscriptionType, TopicPolicy
 from headgate.model.layout import Layout, Segment, SegmentState
+from headgate.model.short_list import listed
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from shard.steps import Steps
@@ -164,7 +165,7 @@ def decide_pruning(
             parent for parent in layout.segments[segment].parents if parent in layout.segments and parent not in pruned
         ]
         if blocking:
-            retained[segment] = f"its ancestors {', '.join(map(str, blocking))} are retained"
+            retained[segment] = f"its ancestors {listed(blocking)} are retained"
         elif segment not in due:
             retained[segment] = _not_due(age, rules)
         elif segment in kept:

@@ -27,9 +27,7 @@ def trim_point(
     time of each one that exists, replaced ones included.
     """
     visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
-    if not snapshots:
-        return 1
-    return max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
+    return 1 if not snapshots else max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
 
 
 def deletable(numbers: Iterable[int], *, below: int, term_start_chunks: Iterable[int]) -> list[int]:

@@ -33,6 +33,4 @@ def next_compaction(
             sources = tuple(each for each, _ in group)
             return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
     last = compacted_through([each for each, _ in covering])
-    if last + chunks <= watermark:
-        return PlannedCompaction(ChunkRange(last + 1, last + chunks), 0, ())
-    return None
+    return PlannedCompaction(ChunkRange(last + 1, last + chunks), 0, ()) if last + chunks <= watermark else None

@@ -12,7 +12,7 @@ table does. So a count reads new files only, and a compacted table is read once 
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +23,7 @@ from drain.external.backlog import RemainingEntries
 from drain.external.file_facts import FACTS
 from drain.external.file_reader import GONE, DataFile
 from headgate.errors import HeadgateError
-
-SHOWN: Final = 10
+from headgate.model.short_list import listed
 
 
 class TableError(HeadgateError):
@@ -82,7 +81,7 @@ class KnownFiles:
         if not labels:
             return
         if not labels & ends.keys():
-            names = ", ".join(sorted(ends)[:SHOWN])
+            names = listed(sorted(ends))
             raise TableError(f"no row belongs to a segment of the topic: one has {min(labels)!r}, they are {names}")
         if missing := set.intersection(*map(set, self._facts["missing"].drop_null().to_pylist())):
             raise TableError(f"no file has a value in column {min(missing)!r}: correct the mapping, or remove it there")

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from headgate.client.connection import Client
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
+from headgate.model.short_list import listed
 from headgate.process.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.views.cluster import ClusterInfo
 
 NEXT_DAEMON_SECONDS: Final = 0.75
 """A daemon answers within milliseconds, or within two seconds if it has to wait for another one."""
-MAX_NAMED_SHARDS: Final = 10
 
 
 async def describe_cluster(client: Client, shards: int, timeout_seconds: float, *, blocked: bool) -> ClusterInfo:
@@ -108,5 +108,4 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
 
 
 def _named(shards: list[int]) -> str:
-    others = f" and {len(shards) - MAX_NAMED_SHARDS} more" if len(shards) > MAX_NAMED_SHARDS else ""
-    return f"shard{'s' * (len(shards) > 1)} {', '.join(map(str, shards[:MAX_NAMED_SHARDS]))}{others}"
+    return f"shard{'s' * (len(shards) > 1)} {listed(shards)}"

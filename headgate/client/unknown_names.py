@@ -6,14 +6,13 @@ names none. A user who may not list what exists gets the leader's words.
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Final, Protocol
+from typing import Protocol
 
 from headgate.errors import HeadgateError, RequestRejectedError
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
-
-MAX_NAMES_SHOWN: Final = 10
 
 
 class Lists(Protocol):
@@ -58,5 +57,4 @@ def _hint(name: str, existing: Iterable[str]) -> str:
     names = sorted(existing)
     if near := get_close_matches(name, names):
         return f"did you mean {' or '.join(map(repr, near))}?"
-    more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
-    return f"there are: {', '.join(names[:MAX_NAMES_SHOWN])}{more}" if names else ""
+    return f"there are: {listed(names)}" if names else ""

@@ -11,6 +11,20 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headgate.model.short_list import MAX_SHOWN, short_list
+
+MAX_TEXT = 2000
+"""Characters of a field. Tracebacks are no fields, and stay whole."""
+
+
+def short_value(value: object) -> object:
+    """Return the value of a field. One that grows with segments, consumers or keys is shortened."""
+    if isinstance(value, list | tuple | set | frozenset) and len(value) > MAX_SHOWN:
+        return short_list(value)
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        return f"{value[:MAX_TEXT]}… and {len(value) - MAX_TEXT} more characters"
+    return value
+
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
@@ -20,7 +34,7 @@ class LogEvent:
     fields: Mapping[str, object]
 
     def __str__(self) -> str:
-        return " ".join([self.event, *(f"{name}={value!r}" for name, value in self.fields.items())])
+        return " ".join([self.event, *(f"{name}={short_value(value)!r}" for name, value in self.fields.items())])
 
 
 class EventLogger:

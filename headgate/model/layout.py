@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from headgate.errors import LayoutError
 from headgate.model.hashing import SEGMENT_HASHES
+from headgate.model.short_list import listed
 
 
 class SegmentState(StrEnum):
@@ -245,7 +246,7 @@ class _Draft:
             ]
             raise LayoutError(
                 f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbors; "
-                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}"
+                f"segment {first_id} can merge with: {listed(neighbors) or 'none'}"
             )
         self._replace((low.segment_id, high.segment_id), (low.first_hash, high.last_hash))
 
@@ -254,7 +255,7 @@ class _Draft:
         if segment is not None and segment.state is SegmentState.ACTIVE:
             return segment
         problem = "unknown" if segment is None else "already sealed"
-        choices = ", ".join(str(other.segment_id) for other in _active(self.segments))
+        choices = listed([other.segment_id for other in _active(self.segments)])
         raise LayoutError(f"cannot {verb} segment {segment_id}: it is {problem}; active segments are {choices}")
 
     def _replace(self, parents: tuple[int, ...], *ranges: tuple[int, int]) -> None:

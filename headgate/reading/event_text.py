@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from headgate.model import entries as e
+from headgate.model.short_list import listed
 
-SHOWN: Final = 10
 TAKEN: Final = {"timed_out": "it did not confirm in time", "stalled": "it made no progress"}
 """Reasons of a release that are events: a holder lost its segment against its will."""
 
 
 def _segments(numbers: Iterable[int]) -> str:
-    listed = sorted(numbers)
-    return f"segment{'s' * (len(listed) > 1)} {', '.join(map(str, listed[:SHOWN]))}{' …' * (len(listed) > SHOWN)}"
+    found = sorted(numbers)
+    return f"segment{'s' * (len(found) > 1)} {listed(found)}"
 
 
 TEXTS: Final[Mapping[type[e.Entry], Callable[[Any], str]]] = {

@@ -4,12 +4,11 @@ A segment loses its records as a whole, when it is pruned. So the offsets of an 
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from headgate.errors import PositionOutOfRangeError
+from headgate.model.short_list import listed
 from headgate.views.topics import TopicInfo
 
-MAX_SEGMENTS_SHOWN: Final = 10
 OffsetBounds = tuple[int, int]
 """The first offset, and the one before which to stop."""
 
@@ -30,9 +29,8 @@ def select_offsets(
     selected: dict[int, OffsetBounds] = {}
     for segment, (first, stop) in sorted((dict.fromkeys(ends, (0, None)) if offsets is None else offsets).items()):
         if segment not in ends:
-            shown = [f"{each} (0 to {end})" for each, end in sorted(ends.items())[:MAX_SEGMENTS_SHOWN]]
-            listed = ", ".join(shown + ["…"] * (len(ends) > len(shown))) or "none"
-            raise _out_of_range(f"{_absence(topic, segment)}; its segments, and their offsets, are {listed}")
+            known = listed([f"{each} (0 to {end})" for each, end in sorted(ends.items())]) or "none"
+            raise _out_of_range(f"{_absence(topic, segment)}; its segments, and their offsets, are {known}")
         end = ends[segment] if stop is None else stop
         if not 0 <= first <= end <= ends[segment]:
             found = f"segment {segment} of topic {topic.topic!r} ends at offset {ends[segment]}"

@@ -17,6 +17,7 @@ from typing import Final
 
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
 from headgate.model.layout import SegmentState
+from headgate.model.short_list import listed
 from headgate.model.time_text import duration
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount
@@ -112,7 +113,7 @@ def _records(count: RecordCount) -> str:
 
 
 def _segments(labels: Sequence[str]) -> str:
-    return f"segment{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
+    return f"segment{'s' if len(labels) > 1 else ''} {listed(labels)}"
 
 
 class _Explainer:
@@ -281,7 +282,7 @@ class _Explainer:
     # Blocking ancestors
 
     def _blocked(self, segment: int, blocking: Sequence[tuple[m.BlockingSegment, str]]) -> list[str]:
-        names = ", ".join(str(each.segment) for each, _ in blocking)
+        names = listed([each.segment for each, _ in blocking])
         ancestors = f"segments {names} are" if len(blocking) > 1 else f"segment {names} is"
         sentences = [f"{self._title(segment)} is blocked until {ancestors} drained."]
         sentences += [sentence for _, sentence in blocking]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from headgate.errors import LayoutError
 from headgate.model.bucket_ranges import SegmentSlice, slice_fields
 from headgate.model.layout import Layout, SegmentState
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from shard.balancing.balance import compute_target
 from shard.state.subscription import Subscription
@@ -90,17 +91,13 @@ def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, 
     consumers = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
     for name in changes.add_consumers:
         if name in consumers:
-            raise LayoutError(f"consumer {name!r} is already registered; consumers: {_listed(consumers)}")
+            raise LayoutError(f"consumer {name!r} is already registered; consumers: {listed(sorted(consumers))}")
         consumers[name] = True
     for name in changes.remove_consumers:
         if name not in consumers:
-            raise LayoutError(f"there is no consumer {name!r}; consumers: {_listed(consumers)}")
+            raise LayoutError(f"there is no consumer {name!r}; consumers: {listed(sorted(consumers)) or 'none'}")
         del consumers[name]
     return consumers
-
-
-def _listed(consumers: Collection[str]) -> str:
-    return ", ".join(sorted(consumers)) or "none"
 
 
 def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.ProposedMove]:

@@ -11,6 +11,7 @@ from typing import Final
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashes
+from headgate.model.short_list import listed as shortened
 from headgate.protocol import messages as m
 
 _LABEL: Final = re.compile(m.LABEL_PATTERN)
@@ -38,7 +39,7 @@ def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
             raise LayoutError(f"segment {label!r} is listed twice")
         listed[label] = item
         if len(set(item.parents)) != len(item.parents):
-            raise LayoutError(f"segment {label!r} names a parent twice: {', '.join(item.parents)}")
+            raise LayoutError(f"segment {label!r} names a parent twice: {shortened(item.parents)}")
         if request.positions == "opaque" and item.end_offset is not None:
             raise LayoutError(f"segment {label!r} has an end_offset, but positions are opaque: set sealed instead")
         if request.positions == "offsets" and item.sealed and item.end_offset is None:
@@ -63,7 +64,7 @@ def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
         first, last = hashes
         if not first <= last < 1 << hash_bits:
             raise LayoutError(
-                f"segment {item.segment!r} has hashes {first} to {last}: give first ≤ last < 2^{hash_bits}",
+                f"segment {item.segment!r} has hashes {first} to {last}: give first ≤ last < 2^{hash_bits}"
             )
 
 
@@ -96,7 +97,7 @@ def _parents_first(listed: Mapping[str, m.SegmentImport]) -> list[str]:
         ready = sorted(opened)
     if len(ordered) < len(listed):
         waiting = sorted(listed.keys() - set(ordered))
-        raise LayoutError(f"these segments are in a cycle, or descend from one: {', '.join(waiting[:10])}")
+        raise LayoutError(f"these segments are in a cycle, or descend from one: {shortened(waiting)}")
     return ordered
 
 

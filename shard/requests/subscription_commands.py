@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from headgate.model import entries as e
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
 from shard.reporting.description import describe
@@ -110,7 +111,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
         return Decision((), done)
     _, subscription = find_subscription(request.topic, request.subscription, state)
     if subscription.consumers and not request.force:
-        names = ", ".join(sorted(subscription.consumers))
+        names = listed(sorted(subscription.consumers))
         return Refusal(
             "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
         )
@@ -258,9 +259,7 @@ def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if request.to is not None:
         return request.to
     positions = dict(request.positions)
-    if len(positions) < len(request.positions):
-        return refuse("invalid", SEGMENT_TWICE)
-    return positions
+    return refuse("invalid", SEGMENT_TWICE) if len(positions) < len(request.positions) else positions
 
 
 def _seek_answer(

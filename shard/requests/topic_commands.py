@@ -12,6 +12,7 @@ import msgspec
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import Layout
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
 from shard.requests.handlers import Answer, Decision, command, done, user_command
@@ -53,12 +54,12 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
         return Decision((), done)
     topic = find_topic(request.topic, state)
     users = sorted(
-        f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
+        f"{subscription.name} ({listed(sorted(subscription.consumers))})"
         for subscription in topic.subscriptions.values()
         if subscription.consumers
     )
     if users and not request.force:
-        return Refusal("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
+        return Refusal("invalid", f"topic {request.topic!r} is in use by {listed(users)}: stop them, or use force")
     return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), done)
 
 

@@ -28,6 +28,7 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Layout, Segment, SegmentState
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from shard.requests.handlers import Answer, Decision, StepResult, stepwise_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
@@ -112,7 +113,7 @@ def _check_acknowledged(topic: Topic | None, plan: ImportPlan) -> None:
                 assert topic is not None, "it has a subscription"
                 raise LayoutError(
                     f"segment {_label(topic.layout.segments[segment_id])!r} ends at {end}, but subscription "
-                    f"{subscription.name!r} has acknowledged it to {positions[segment_id]}",
+                    f"{subscription.name!r} has acknowledged it to {positions[segment_id]}"
                 )
 
 
@@ -158,7 +159,7 @@ class _Planner:
                     parents=[ids[parent] for parent in parents[label]],
                     hashes=item.hashes,
                     end_offset=end_of(item, self._request.positions),
-                ),
+                )
             )
         if len(ids) > MAX_SEGMENTS:
             raise LayoutError(f"it would hold {len(ids)} segments; the limit is {MAX_SEGMENTS}")
@@ -187,9 +188,7 @@ class _Planner:
             raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
         had = {_label(self._segments[parent]) for parent in segment.parents}
         if others := [parent for parent in item.parents if parent in self._known and parent not in had]:
-            raise LayoutError(
-                f"segment {label!r} has a parent that it did not have before: {', '.join(sorted(others))}"
-            )
+            raise LayoutError(f"segment {label!r} has a parent that it did not have before: {listed(sorted(others))}")
         end = end_of(item, self._external.positions)
         if segment.state is SegmentState.SEALED:
             if end != segment.end_offset:
@@ -262,7 +261,7 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
     if (external.positions, external.hash_bits) != (request.positions, request.hash_bits):
         raise LayoutError(
             f"it has {external.positions} positions and hashes of {external.hash_bits} bits; "
-            f"this listing has {request.positions} positions and {request.hash_bits} bits",
+            f"this listing has {request.positions} positions and {request.hash_bits} bits"
         )
     if external.source and request.source and request.source != external.source:
         raise LayoutError(

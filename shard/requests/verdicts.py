@@ -75,9 +75,7 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
         )
     if isinstance(request.body, m.ProduceBatch):
         return Refusal(
-            "not_leader",
-            "a batch without leader_epoch cannot be kept in order: upgrade this client",
-            delayed=True,
+            "not_leader", "a batch without leader_epoch cannot be kept in order: upgrade this client", delayed=True
         )
     if isinstance(request.body, m.TransferShard):
         return Refusal("not_leader", "a transfer is for one term: state its leader_epoch")

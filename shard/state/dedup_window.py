@@ -63,9 +63,7 @@ class FinishedBatches:
         self._restored, self._unpacked = _NO_BATCHES, None
 
     def __len__(self) -> int:
-        if self._unpacked is None and self._restored == _NO_BATCHES:
-            return 0
-        return len(self._packed)
+        return 0 if self._unpacked is None and self._restored == _NO_BATCHES else len(self._packed)
 
     def __getitem__(self, index: int) -> FinishedBatch:
         return _DECODER.decode(self._packed[index])

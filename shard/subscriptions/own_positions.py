@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.model.layout import Layout
+from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from shard.state.topic import TopicView
 
-SHOWN_SEGMENTS: Final = 5
 _CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"
 
 
@@ -70,8 +70,7 @@ def _position_error(
 
 def _gone(layout: Layout) -> str:
     first = [str(segment) for segment, known in sorted(layout.segments.items()) if not known.parents]
-    more = ", …" if len(first) > SHOWN_SEGMENTS else ""
     return (
-        f"are gone, and the first kept ones begin at offset 0 of segment {', '.join(first[:SHOWN_SEGMENTS])}{more}; "
+        f"are gone, and the first kept ones begin at offset 0 of segment {listed(first)}; "
         'continue there with behind="continue", and raise retention.checkpoint_retention_seconds'
     )

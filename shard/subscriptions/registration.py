@@ -166,8 +166,5 @@ def _changed_configuration(
     if (subscription.type, subscription.order, subscription.balance) == (request.subscription_type, order, balance):
         return None
     return e.SubscriptionConfigured(
-        **subscription.ids,
-        subscription_type=request.subscription_type,
-        order=order,
-        balance=balance,
+        **subscription.ids, subscription_type=request.subscription_type, order=order, balance=balance
     )

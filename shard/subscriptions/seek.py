@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from headgate.model.layout import Layout
+from headgate.model.short_list import listed
 
 SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
 """A named position, or segment → offset."""
@@ -41,8 +42,7 @@ def seek_positions(
         return "no position is given: name at least one segment with its offset"
     for segment, offset in sorted(seek_target.items()):
         if segment not in layout.segments:
-            known = ", ".join(map(str, sorted(layout.segments)))
-            return f"there is no segment {segment}; the segments are {known}"
+            return f"there is no segment {segment}; the segments are {listed(sorted(layout.segments))}"
         if offset > ends[segment]:
             return f"segment {segment} ends at {ends[segment]}; {offset} is beyond it: choose 0 to {ends[segment]}"
     moved = {segment: seek_target[segment] for segment in sorted(seek_target)}
@@ -66,8 +66,8 @@ def _skipped_records_error(
     """Return why ``segment`` cannot be at ``offset``: it would skip records of its ancestors (rule 4)."""
     unread = {a: ends[a] - positions.get(a, 0) for a in sorted(layout.ancestors(segment))}
     unread = {a: count for a, count in unread.items() if count > 0}
-    unread_ancestors = ", ".join(f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread)
-    choices = " ".join(f"{a}={ends[a]}" for a in unread)
+    unread_ancestors = listed([f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread])
+    choices = listed([f"{a}={ends[a]}" for a in unread], separator=" ")
     return (
         f"segment {segment} at {offset} comes after unread records of segment {unread_ancestors}: "
         f"choose {segment}=0, or add {choices} to skip {sum(unread.values())} records"

@@ -80,13 +80,13 @@ def test_every_unreadable_shard_is_named_with_its_object():
 
 
 def test_shards_without_a_leader_degrade_and_are_named_up_to_a_limit():
-    without = {shard: f"reason {shard}" for shard in range(7)}
+    without = {shard: f"reason {shard}" for shard in range(12)}
     health = judge_health(replace(HEALTHY_FACTS, without_leader=without))
 
     assert (health.ready, health.state) == (True, "degraded")
     reason = component(health, "cluster").reason
     assert "without a leader: shard 0 (reason 0), shard 1" in reason
-    assert reason.endswith("shard 4 (reason 4) and 2 more")
+    assert reason.endswith("shard 9 (reason 9), … and 2 more")
 
 
 def test_liveness_depends_on_the_loop_alone():

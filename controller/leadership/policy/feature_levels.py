@@ -11,13 +11,11 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from headgate.views.cluster import MAX_LEVEL_PROBLEMS, FeatureLevel
+from headgate.model.short_list import short_list
+from headgate.views.cluster import FeatureLevel
 
 SHARDS_GROW: Final = 2
-LEVELS: Final = {
-    1: "what version 0.1.0 writes",
-    SHARDS_GROW: "raising the number of shards",
-}
+LEVELS: Final = {1: "what version 0.1.0 writes", SHARDS_GROW: "raising the number of shards"}
 """Level → what it allows beyond the one before."""
 FIRST: Final = 1
 
@@ -69,5 +67,4 @@ def judged(level: int, daemons: Mapping[str, tuple[int, int]], maintenance: Coll
         for name in sorted(set(maintenance) - set(daemons))
         if newest > level
     ]
-    more = [f"and {len(problems) - MAX_LEVEL_PROBLEMS} more"] if len(problems) > MAX_LEVEL_PROBLEMS else []
-    return FeatureLevel(level=level, newest=max(newest, level), problems=(*problems[:MAX_LEVEL_PROBLEMS], *more))
+    return FeatureLevel(level=level, newest=max(newest, level), problems=tuple(map(str, short_list(problems))))

@@ -56,9 +56,7 @@ class MaintenanceRecord(msgspec.Struct, frozen=True):
 
     def after(self, token: str, *, on: bool) -> MaintenanceRecord | None:
         """Return the record after a command; None if it was executed before."""
-        if token in self.tokens:
-            return None
-        return MaintenanceRecord(on, (*self.tokens, token)[-MAX_TOKENS:])
+        return None if token in self.tokens else MaintenanceRecord(on, (*self.tokens, token)[-MAX_TOKENS:])
 
 
 def read_maintenance(data: bytes) -> MaintenanceRecord:

@@ -9,6 +9,7 @@
 from typing import Final
 
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
+from headgate.model.short_list import listed
 from headgate.model.time_text import duration
 from headgate.transport.port import LARGEST_PACKET_BYTES, BrokerProperties
 from headgate.views.cluster import ClusterInfo, DaemonInfo, FeatureLevel
@@ -85,8 +86,8 @@ def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
     without = [each.shard for each in cluster.shards if each.daemon is None]
     found = [ok("leaders", f"each of {len(cluster.shards)} shards has a leader")]
     if without:
-        shards = ", ".join(map(str, without[:10])) + (", …" if len(without) > 10 else "")  # noqa: PLR2004
-        found = [problem("leaders", f"shards without a leader: {shards}", "see the logs of the daemons, and ZooKeeper")]
+        text = f"shards without a leader: {listed(without)}"
+        found = [problem("leaders", text, "see the logs of the daemons, and ZooKeeper")]
     for daemon in cluster.daemons:
         found += _daemon(daemon)
     if (level := cluster.feature_level) is not None:

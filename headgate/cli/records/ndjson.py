@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from headgate.model.short_list import listed
 from headgate.model.time_text import TimeUnit, time_ms
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
@@ -61,7 +62,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _STRING = msgspec.json.Decoder(str)
-_MAX_FIELDS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +265,7 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
 
 
 def _format_names(fields: dict[str, msgspec.Raw]) -> str:
-    names = list(fields)
-    shown = ", ".join(repr(name) for name in names[:_MAX_FIELDS_SHOWN])
-    return (shown or "none") + (", …" if len(names) > _MAX_FIELDS_SHOWN else "")
+    return listed([repr(name) for name in fields]) or "none"
 
 
 def _reason(error: Exception) -> str:

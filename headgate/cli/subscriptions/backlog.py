@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,13 +15,12 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
 from headgate.cli.terminal.output import print_table
 from headgate.errors import ConfigError, HeadgateError
+from headgate.model.short_list import listed
 from headgate.process.child_command import python_module
 
 if TYPE_CHECKING:
     from headgate import Admin, BacklogInfo
     from headgate.settings.config import ClientConfig
-
-MAX_NAMES_SHOWN: Final = 10
 
 
 class _ShowByDefault(click.Group):
@@ -108,8 +107,7 @@ def verify(context: CommandContext, topic: str | None, ledger: str | None, maste
         if ledger is None:
             _refuse_another_ledger(context.client_config(), announced)
         if external:
-            names = ", ".join(external[:MAX_NAMES_SHOWN]) + (", …" if len(external) > MAX_NAMES_SHOWN else "")
-            click.echo(f"external topics, whose tables are not read: {names}", err=True)
+            click.echo(f"external topics, whose tables are not read: {listed(external)}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
     command += ["--ledger", counted, *(["--json"] if context.as_json else [])]

@@ -12,6 +12,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions.subscription import describe_holdings
 from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError
+from headgate.model.short_list import listed
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:
@@ -126,7 +127,5 @@ def _find(described: SubscriptionInfo, name: str) -> ConsumerInfo:
     for member in described.consumers:
         if member.consumer == name:
             return member
-    known = ", ".join(member.consumer for member in described.consumers) or "none"
-    raise HeadgateError(
-        f"subscription {described.subscription} of {described.topic} has no consumer {name!r}; consumers: {known}"
-    )
+    known = listed([member.consumer for member in described.consumers]) or "none"
+    raise HeadgateError(f"subscription {described.subscription} has no consumer {name!r}; consumers: {known}")

@@ -17,6 +17,7 @@ from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes
 from headgate.cli.topics.segment_tree import draw_topic, import_lines
 from headgate.cli.topics.transfer import copy
 from headgate.model.entries import TopicPolicy
+from headgate.model.short_list import listed
 from headgate.protocol.request_fields import PolicyField
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def _contents_line(name: str, contents: dict[str, Any]) -> str:
     records = "records that stay at their source"
     if contents["records"] is not None:
         records = f"{contents['records']} records ({format_bytes(contents['bytes'])})"
-    subscriptions = ", ".join(contents["subscriptions"]) or "none"
+    subscriptions = listed(contents["subscriptions"]) or "none"
     line = f"topic {name}: {contents['segments']} segments, {records}; subscriptions: {subscriptions}"
     if contents["connected_consumers"]:
         line += f"; {contents['connected_consumers']} consumers are connected, so it needs --force"

@@ -24,6 +24,7 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.model.short_list import listed
 from headgate.protocol.messages import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     Acknowledgement,
@@ -356,13 +357,11 @@ def by_segment(offsets: ByHolding) -> Offsets:
 def offsets_text(offsets: Offsets) -> str:
     """Return ``offsets`` for people, as in "segment 3: offsets 5 to 9"."""
     parts = [f"segment {segment}: {_ranges_text(ranges)}" for segment, ranges in sorted(offsets.items())]
-    more = [f"{len(parts) - MAX_NAMED} more segments"] if len(parts) > MAX_NAMED else []
-    return "; ".join(parts[:MAX_NAMED] + more)
+    return listed(parts, MAX_NAMED, "; ")
 
 
 def _ranges_text(ranges: tuple[OffsetRange, ...]) -> str:
     if not ranges:
         return "its checkpoint, or resumed records"
     parts = [str(first) if end == first + 1 else f"{first} to {end - 1}" for first, end in ranges]
-    more = [f"{len(parts) - MAX_NAMED} more ranges"] if len(parts) > MAX_NAMED else []
-    return "offsets " + ", ".join(parts[:MAX_NAMED] + more)
+    return "offsets " + listed(parts, MAX_NAMED)

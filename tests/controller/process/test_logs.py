@@ -68,6 +68,20 @@ def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
     }
 
 
+def test_fields_that_grow_with_segments_are_shortened_and_tracebacks_are_not():
+    stream = configured()
+    structlog.get_logger("x").warning("late", segments=list(range(4096)), text="é" * 9000, few=[1, 2])
+    get_logger("headgate.x").warning("late", segments=tuple(range(4096)))
+
+    first, second = stream.events()
+    assert first["segments"] == second["segments"] == [*range(10), "… and 4086 more"]
+    assert (len(first["text"]) < 2100, first["text"][-26:], first["few"]) == (
+        True,
+        "… and 7000 more characters",
+        [1, 2],
+    )
+
+
 @pytest.mark.parametrize("library", ["kazoo.client", "py4j.java_gateway"])
 def test_libraries_log_only_errors(library: str):
     stream = configured()

@@ -143,7 +143,7 @@ async def test_without_a_leader_the_error_names_shards_and_broker_in_time():
 
     assert str(error.value) == (
         "no leader describes cluster 'test' (waited 4 s): shard 0: its leader does not reply; "
-        "shards 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more: it has no leader; "
+        "shards 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, … and 3 more: it has no leader; "
         "the broker at mq:1883 (from client.toml) answers, so look at the daemons and at ZooKeeper"
     )
 

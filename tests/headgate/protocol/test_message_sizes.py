@@ -12,11 +12,11 @@ from msgspec import inspect as shapes
 
 from controller.settings.sections import MAX_SHARDS
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.short_list import MAX_SHOWN
 from headgate.protocol import messages as m
 from headgate.protocol.paging import PAGE_BYTES
 from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
-from headgate.views.cluster import MAX_LEVEL_PROBLEMS
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.producers import MAX_SOURCE_POSITIONS
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS, MAX_RECORDS_OF_SUBSCRIPTION
@@ -114,7 +114,7 @@ LIMITS = {
     "ClusterInfo.daemons": m.MAX_DESCRIBED_DAEMONS,
     "ClusterInfo.subscriptions": 0,
     **dict.fromkeys(["shards", "earlier_shards"], MAX_SHARDS),
-    "FeatureLevel.problems": MAX_LEVEL_PROBLEMS + 1,
+    "FeatureLevel.problems": MAX_SHOWN + 1,
     "FeatureLevel.problems.item": SENTENCE,
     "DaemonInfo.components": 10,
     "SubscriptionSummary.blocking_segments": m.MAX_BLOCKING_SEGMENTS,

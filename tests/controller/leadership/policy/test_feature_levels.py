@@ -4,7 +4,8 @@ import pytest
 
 from controller.leadership.policy import feature_levels
 from controller.leadership.policy.feature_levels import join_problem, judged, level_of, refusal
-from headgate.views.cluster import MAX_LEVEL_PROBLEMS, FeatureLevel
+from headgate.model.short_list import MAX_SHOWN
+from headgate.views.cluster import FeatureLevel
 from tests.support.documents.markdown import sections
 
 OF_THIS_VERSION = feature_levels.LEVELS
@@ -35,8 +36,8 @@ def test_what_prevents_a_higher_level_is_named() -> None:
     assert (found.level, found.newest) == (1, 3)
     assert found.problems[:2] == ("daemon b supports levels 1 to 2", "daemon c supports levels 1 to 1")
     assert found.problems[2].startswith("daemon gone is in maintenance and not live, so its version is not known: ")
-    many = judged(1, {"new": (1, 3)} | {f"old-{n:02d}": (1, 1) for n in range(MAX_LEVEL_PROBLEMS + 5)}, [])
-    assert (len(many.problems), many.problems[-1]) == (MAX_LEVEL_PROBLEMS + 1, "and 5 more")
+    many = judged(1, {"new": (1, 3)} | {f"old-{n:02d}": (1, 1) for n in range(MAX_SHOWN + 5)}, [])
+    assert (len(many.problems), many.problems[-1]) == (MAX_SHOWN + 1, "… and 5 more")
 
 
 @pytest.mark.parametrize(

@@ -130,5 +130,5 @@ def test_a_text_names_ten_segments_and_ten_ranges_of_one() -> None:
     many = {SegmentId(segment): ((0, 1),) for segment in range(12)}
     gaps = tuple((2 * offset, 2 * offset + 1) for offset in range(12))
 
-    assert "segment 9: offsets 0; 2 more segments" in offsets_text(many)
-    assert "segment 3: offsets 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 2 more ranges" == offsets_text({SegmentId(3): gaps})
+    assert "segment 9: offsets 0; … and 2 more" in offsets_text(many)
+    assert "segment 3: offsets 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, … and 2 more" == offsets_text({SegmentId(3): gaps})
