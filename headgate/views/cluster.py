@@ -10,6 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from headgate.model.entries import SubscriptionType
+from headgate.model.short_list import listed
 from headgate.views.backlogs import Outlook
 
 MAX_DESCRIBED_DAEMONS: Final = 100
@@ -18,8 +19,6 @@ MAX_REASON_CHARACTERS: Final = 500
 """A reply cuts a longer reason: that of an unreadable ledger names every shard."""
 MAX_BLOCKING_SEGMENTS: Final = 5
 """Segments that a subscription waits for; the first ones are named."""
-MAX_LEVEL_PROBLEMS: Final = 10
-"""More daemons that hold an upgrade back are only counted."""
 
 
 class ComponentState(StrEnum):
@@ -151,3 +150,16 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     daemons: tuple[DaemonInfo, ...] = ()
     subscriptions: tuple[SubscriptionSummary, ...] = ()
     """By topic and name."""
+
+    def maintenance_effect(self, daemon: str) -> str:
+        """Say what happens to the shards of ``daemon`` in maintenance, as far as this shows it."""
+        led = [each.shard for each in self.shards if each.daemon == daemon]
+        others = [each for each in self.daemons if each.daemon != daemon]
+        able = [x.daemon for x in others if x.spread in ("settled", "settling") and x.state != "unreachable"]
+        if not led:
+            return "it leads no shard"
+        if able:
+            return f"it transfers its shards {listed(led)} to {listed(able)}"
+        lacking = listed([f"{each.daemon} is {each.spread or each.state}" for each in others])
+        reason = f"none can now: {lacking}" if others else "there is no other one"
+        return f"it keeps its shards {listed(led)} until another daemon can take them; {reason}"

@@ -23,9 +23,7 @@ def list_(context: CommandContext) -> None:
     found = context.ask(lambda admin: admin.describe_cluster(blocked=True))
     if context.printed_as_json(found.daemons):
         return
-    led = {
-        name.daemon: [str(each.shard) for each in found.shards if each.daemon == name.daemon] for name in found.daemons
-    }
+    led = {each.daemon: [str(x.shard) for x in found.shards if x.daemon == each.daemon] for each in found.daemons}
     print_table(
         ("daemon", "state", "spread", "version", "shards"),
         [(x.daemon, x.state, x.spread, x.version, ", ".join(led[x.daemon]) or "-") for x in found.daemons],
@@ -39,16 +37,15 @@ def list_(context: CommandContext) -> None:
 def drain(context: CommandContext, name: str, off: bool) -> None:
     """Empty DAEMON before its maintenance: it transfers its shards, and gets none until --off.
 
-    The command returns once this is stored; `headgate daemon list` shows when the daemon leads nothing. It outlasts
-    restarts. SIGTERM transfers all shards too, so a short restart needs no maintenance. Needs the role administrator
-    for all topics.
+    The command returns once this is stored, and says which daemons can take the shards. It outlasts restarts. SIGTERM
+    transfers all shards too, so a short restart needs no maintenance. Needs the role administrator for all topics.
     """
     context.ask(lambda admin: admin.set_maintenance(name, on=not off))
-    ended, begun = (
-        f"the maintenance of daemon {name} has ended",
-        f"daemon {name} is in maintenance; it transfers its shards",
-    )
-    context.report({"daemon": name, "maintenance": not off}, ended if off else begun)
+    done = f"the maintenance of daemon {name} has ended"
+    if not off:
+        effect = context.ask(lambda admin: admin.describe_cluster(blocked=True)).maintenance_effect(name)
+        done = f"daemon {name} is in maintenance; {effect}"
+    context.report({"daemon": name, "maintenance": not off}, done)
 
 
 @click.group()

@@ -8,6 +8,7 @@ from headgate.cli.cluster.judgements import judge_cluster
 from headgate.cli.cluster.status_report import report_lines
 from headgate.views.cluster import FeatureLevel
 from tests.support.samples.cluster_overviews import cluster as overview
+from tests.support.samples.cluster_overviews import daemon
 
 OLD = "daemon b supports levels 1 to 1"
 
@@ -38,3 +39,22 @@ def test_a_daemon_that_does_not_know_the_level_is_asked_again(invoke, cluster):
     cluster.overview = overview()
 
     assert "has not heard of the feature level yet: try again" in invoke("cluster", "upgrade").stderr
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ([], "it keeps its shards 0, 1 until another daemon can take them; there is no other one"),
+        ([("vm-2", "settling"), ("vm-3", "no_broker")], "it transfers its shards 0, 1 to vm-2"),
+        (
+            [("vm-2", "maintenance"), ("vm-3", None)],
+            "it keeps its shards 0, 1 until another daemon can take them; none can now: vm-2 is maintenance",
+        ),
+    ],
+)
+def test_drain_says_who_can_take_the_shards(invoke, cluster, others, text):
+    cluster.overview = overview(daemons=[daemon(name, spread=spread) for name, spread in [("vm-1", None), *others]])
+    result = invoke("daemon", "drain", "vm-1")
+    assert f"daemon vm-1 is in maintenance; {text}" in result.stderr + result.stdout
+    assert cluster.calls == [("set_maintenance", "vm-1", True)]
+    assert "it leads no shard" in invoke("daemon", "drain", "vm-9").stderr
