@@ -2,7 +2,8 @@
 
 1. Who asks needs a token with the name of a user in the access file. The requests are sent in the name of this user, so
    the leaders judge its rights as those of a command.
-2. Without confirmation, an action says what it would change, and changes nothing.
+2. Without confirmation, an action says what it would change, and changes nothing. It is refused then for every reason
+   that is known before, the rights of the user included.
 """
 
 import asyncio
@@ -15,11 +16,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from headgate.client.admin import Admin
+from headgate.client.admin import Admin, subscription_type
 from headgate.client.open_letters import OpenLetters, act, find_open
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError, StoreError
+from headgate.model.byte_text import Encoding, as_bytes, as_text
+from headgate.model.short_list import listed
 from headgate.model.time_text import time_ms
+from headgate.protocol.request_fields import SegmentCount, require_name
 from headgate.reading.topic_reader import ObjectTooLargeError
+from headgate.views.cluster import ClusterInfo
+from headgate.views.subscriptions import SubscriptionInfo
 from shard.access import rules
 from web.access import ForbiddenError, HttpAccess, RefusedError
 from web.api.documents import ActionDocument, DeadLetter, DeadLettersDocument
@@ -36,53 +42,78 @@ log = structlog.get_logger(__name__)
 
 class Action(NamedTuple):
     summary: str
-    fields: Mapping[str, type]
+    fields: Mapping[str, Any]
+    """Name → its type, or its type and its default."""
     preview: Callable[..., Awaitable[list[str]]]
     """Called with an Admin and the fields; returns what would change, or raises HeadgateError."""
     execute: Callable[..., Awaitable[Any]]
     needs: rules.Action = rules.Action.ADMINISTER
-    reads: bool = False
-    """Whether its preview reads records. No leader judges that, so the user must have the right."""
 
     @property
     def struct(self) -> type[msgspec.Struct]:
-        return msgspec.defstruct("Fields", list(self.fields.items()), forbid_unknown_fields=True)
+        fields = [(name, *(kind if isinstance(kind, tuple) else (kind,))) for name, kind in self.fields.items()]
+        return msgspec.defstruct("Fields", fields, forbid_unknown_fields=True)
+
+    def act(self, given: Mapping[str, Any]) -> rules.Act:
+        everywhere = "topic" not in self.fields
+        return rules.Act(self.needs, given.get("topic"), given.get("subscription"), on_all_topics=everywhere)
 
 
 async def _segments(admin: Admin, topic: str, *wanted: int) -> list[str]:
     found = {each.segment: each for each in (await admin.describe_topic(topic)).segments if each.state == "active"}
     if missing := [each for each in wanted if each not in found]:
-        raise InvalidQueryError(f"segment {missing[0]} of {topic} is not active")
+        raise InvalidQueryError(f"segment {missing[0]} of {topic} is not active; these are: {listed(sorted(found))}")
+    first, last = (sorted((found[each] for each in wanted), key=lambda each: each.first_hash)[end] for end in (0, -1))
+    if len(wanted) > 1 and first.last_hash + 1 != last.first_hash:
+        raise InvalidQueryError(f"segments {wanted[0]} and {wanted[1]} are not neighbors")
     return [f"segment {each}, with {found[each].next_offset} records, is sealed" for each in wanted]
 
 
 async def _seek(admin: Admin, topic: str, subscription: str, to: str, *, dry_run: bool = True) -> list[str]:
     moves = (await admin.seek(topic, subscription, **_place(to, "to"), dry_run=dry_run)).moves
-    return [f"segment {each.segment} moves from offset {each.from_offset} to {each.to_offset}" for each in moves]
+    moved = [each for each in moves if each.from_offset != each.to_offset]
+    texts = [f"segment {each.segment} moves from offset {each.from_offset} to {each.to_offset}" for each in moved]
+    return texts or [f"no position differs: {subscription} is there already"]
 
 
 async def _topic(admin: Admin, topic: str) -> list[str]:
     found = await admin.describe_topic(topic)
+    _require_unused(*await admin.list_subscriptions(topic))
     records = sum(each.next_offset for each in found.segments)
-    subscriptions = ", ".join(found.subscriptions) or "none"
-    return [f"{topic} is deleted, with {records} records; its subscriptions: {subscriptions}"]
+    return [f"{topic} is deleted, with {records} records; its subscriptions: {listed(found.subscriptions) or 'none'}"]
 
 
 async def _subscription(admin: Admin, topic: str, subscription: str) -> list[str]:
-    found = await admin.describe_subscription(topic, subscription)
+    _require_unused(found := await admin.describe_subscription(topic, subscription))
     return [f"subscription {subscription} of {topic} is deleted, with its positions in {len(found.segments)} segments"]
 
 
-async def _key(admin: Admin, topic: str, subscription: str, key: str, drop: bool) -> list[str]:
+def _require_unused(*subscriptions: SubscriptionInfo) -> None:
+    if names := [f"{user.consumer} of {each.subscription}" for each in subscriptions for user in each.consumers]:
+        raise InvalidQueryError(f"it has consumers: {listed(names)}; stop or evict them first")
+
+
+async def _key(admin: Admin, topic: str, subscription: str, key: str, drop: bool, key_encoding: Encoding) -> list[str]:
     parked = {each.key: each.records for each in await admin.parked_keys(topic, subscription)}
-    if (wanted := key.encode()) not in parked:
-        shown = ", ".join(each.decode("utf-8", "backslashreplace") for each in list(parked)[:20])
-        raise InvalidQueryError(f"key {key!r} is not parked; these are: {shown or 'none'}")
+    if (wanted := as_bytes(key, key_encoding)) not in parked:
+        known = [text + " (base64)" * (kind == "base64") for text, kind in map(as_text, parked)]
+        raise InvalidQueryError(f"key {key!r} is not parked; these are: {listed(known) or 'none'}")
     return [f"{parked[wanted]} parked records of key {key} are {'given up' if drop else 'delivered in order'}"]
 
 
-async def _created(_: Admin, *given: Any) -> list[str]:
-    return [f"created: {', '.join(map(str, given))}"]
+async def _new_topic(admin: Admin, topic: str, segments: int) -> list[str]:
+    require_name("topic", topic)
+    if topic in [each.topic for each in await admin.list_topics()]:
+        raise InvalidQueryError(f"topic {topic!r} already exists")
+    return [f"topic {topic} is created, with {segments} segments"]
+
+
+async def _new_subscription(admin: Admin, topic: str, name: str, kind: str, start: str) -> list[str]:
+    require_name("subscription", name)
+    if name in (await admin.describe_topic(topic)).subscriptions:
+        raise InvalidQueryError(f"subscription {name!r} of topic {topic!r} exists: seek moves it")
+    _place(start, "start")
+    return [f"subscription {name} of {topic} is created, of type {subscription_type(kind)}, from {start}"]
 
 
 def _place(text: str, word: str) -> dict[str, Any]:
@@ -92,13 +123,32 @@ def _place(text: str, word: str) -> dict[str, Any]:
 async def _consumer(admin: Admin, topic: str, subscription: str, consumer: str) -> list[str]:
     held = {each.consumer: each.segments for each in (await admin.describe_subscription(topic, subscription)).consumers}
     if consumer not in held:
-        raise InvalidQueryError(f"{subscription} has no consumer {consumer!r}")
-    return [f"segment {each} goes to another consumer" for each in held[consumer]]
+        raise InvalidQueryError(f"{subscription} has no consumer {consumer!r}; these are: {listed(held) or 'none'}")
+    fate = "its segments go to other consumers" if len(held) > 1 else "no other consumer can read its segments"
+    return [f"{consumer} is removed; {fate}: {listed(held[consumer]) or 'none'}"]
 
 
-async def _leaders(admin: Admin, moved: int | str, _: object) -> list[str]:
-    shards = (await admin.describe_cluster(blocked=True)).shards
-    return [f"{each.daemon} leads shard {each.shard}" for each in shards if moved in (each.shard, each.daemon)]
+async def _transfer(admin: Admin, shard: int, daemon: str) -> list[str]:
+    found = await _cluster_with(admin, daemon)
+    leaders = {each.shard: each.daemon for each in found.shards}
+    if shard not in leaders:
+        raise InvalidQueryError(f"there is no shard {shard}: this cluster has shards 0 to {len(leaders) - 1}")
+    how = "stays with" if leaders[shard] == daemon else f"moves from {leaders[shard] or 'no leader'} to"
+    return [f"shard {shard} {how} {daemon}"]
+
+
+async def _maintenance(admin: Admin, daemon: str, on: bool) -> list[str]:
+    if on:
+        return [f"daemon {daemon} is in maintenance; {(await _cluster_with(admin, daemon)).maintenance_effect(daemon)}"]
+    return [f"the maintenance of daemon {daemon} ends; it gets shards again while it is live"]
+
+
+async def _cluster_with(admin: Admin, daemon: str) -> ClusterInfo:
+    """Return the cluster. Raises InvalidQueryError if ``daemon`` is not live in it."""
+    found = await admin.describe_cluster(blocked=True)
+    if daemon not in (names := [each.daemon for each in found.daemons]) and len(names) == found.totals.daemons:
+        raise InvalidQueryError(f"no daemon {daemon!r} is live; these are: {listed(names)}")
+    return found
 
 
 async def _letters(
@@ -127,7 +177,7 @@ async def _count(admin: Admin, topic: str, name: str, through: str, *, replay: b
 
 def _on_letters(summary: str, *, replay: bool) -> Action:
     fields = SUBSCRIPTION | {"through": str}
-    return Action(summary, fields, partial(_count, replay=replay), partial(act, replay=replay), reads=True)
+    return Action(summary, fields, partial(_count, replay=replay), partial(act, replay=replay))
 
 
 SUBSCRIPTION: Final[dict[str, type]] = {"topic": str, "subscription": str}
@@ -141,33 +191,39 @@ ACTIONS: Final = {
         lambda *given: _seek(*given, dry_run=False),
         rules.Action.CONSUME,
     ),
-    "create-topic": Action("Create a topic.", {"topic": str, "segments": int}, _created, Admin.create_topic),
+    "create-topic": Action("Create a topic.", {"topic": str, "segments": SegmentCount}, _new_topic, Admin.create_topic),
     "delete-topic": Action("Delete a topic with all its records.", {"topic": str}, _topic, Admin.delete_topic),
     "create-subscription": Action(
         "Create a subscription of type stream, queue or checkpoint, from earliest, latest or a time.",
         SUBSCRIPTION | {"type": str, "start": str},
-        _created,
+        _new_subscription,
         lambda admin, topic, name, kind, at: admin.create_subscription(topic, name, type=kind, **_place(at, "start")),
         rules.Action.CONSUME,
     ),
     "delete-subscription": Action("Delete a subscription.", SUBSCRIPTION, _subscription, Admin.delete_subscription),
     "resume": Action(
         "Deliver the records of a parked key, or drop them.",
-        SUBSCRIPTION | {"key": str, "drop": bool},
+        SUBSCRIPTION | {"key": str, "drop": bool, "key_encoding": (Encoding, "utf-8")},
         _key,
-        lambda admin, topic, name, key, drop: admin.resume_key(topic, name, key.encode(), drop=drop),
+        lambda admin, topic, name, key, drop, kind: admin.resume_key(topic, name, as_bytes(key, kind), drop=drop),
     ),
     "replay-dead-letters": _on_letters("Send dead letters back, each once.", replay=True),
     "drop-dead-letters": _on_letters("Drop dead letters: they are not listed or sent back any more.", replay=False),
     "evict": Action("Remove a consumer.", SUBSCRIPTION | {"consumer": str}, _consumer, Admin.evict_consumer),
-    "transfer": Action("Transfer a shard.", {"shard": int, "daemon": str}, _leaders, Admin.transfer_shard),
+    "transfer": Action("Transfer a shard.", {"shard": int, "daemon": str}, _transfer, Admin.transfer_shard),
     "maintenance": Action(
         "Begin or end the maintenance of a daemon.",
         {"daemon": str, "on": bool},
-        _leaders,
+        _maintenance,
         lambda admin, daemon, on: admin.set_maintenance(daemon, on=on),
     ),
 }
+
+
+def find_action(name: str) -> Action:
+    if (action := ACTIONS.get(name)) is None:
+        raise UnknownNameError(f"there is no action {name[:100]!r}; choose from {', '.join(ACTIONS)}")
+    return action
 
 
 class Actions:
@@ -178,10 +234,8 @@ class Actions:
 
     def may(self, name: str, given: Mapping[str, str], authorization: str | None) -> bool:
         """Whether the token's holder may do this action."""
-        needs, everywhere = ACTIONS[name].needs, "topic" not in ACTIONS[name].fields
-        act = rules.Act(needs, given.get("topic"), given.get("subscription"), on_all_topics=everywhere)
         with suppress(ForbiddenError):
-            self._access().require(authorization, act)
+            self._access().require(authorization, ACTIONS[name].act(given))
             return True
         return False
 
@@ -190,14 +244,15 @@ class Actions:
     ) -> ActionDocument:
         """Act in the name of the token's holder, or say what that would change. Raises RefusedError."""
         user = self._access().require(authorization, rules.Act(rules.Action.DESCRIBE))
-        if (action := ACTIONS.get(name)) is None:
-            raise UnknownNameError(f"there is no action {name[:100]!r}; choose from {', '.join(ACTIONS)}")
+        action = find_action(name)
         try:
-            values = msgspec.structs.astuple(msgspec.convert(given, action.struct, strict=False))
+            fields = msgspec.convert(given, action.struct, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidQueryError(f"{error}; fields: {', '.join(action.fields)}") from None
-        if action.reads:
-            self._access().require(authorization, rules.Act(action.needs, *values[:2]))
+            text, _, field = str(error).partition(" - at `$.")
+            place = f"{field[:-1]}: " if field else ""
+            raise InvalidQueryError(f"{place}{text}; fields: {', '.join(action.fields)}") from None
+        self._access().require(authorization, action.act(msgspec.structs.asdict(fields)))
+        values = msgspec.structs.astuple(fields)
 
         async def perform(admin: Admin) -> list[str]:
             found = await action.preview(admin, *values)

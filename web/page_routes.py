@@ -17,7 +17,8 @@ from yarl import URL
 
 from metrics.events import Observer
 from web.access import RefusedError
-from web.actions import ACTIONS, Actions
+from web.actions import Actions, find_action
+from web.api.documents import ActionDocument
 from web.api.overview import NotAnsweredError, StatusSource, UnknownNameError
 from web.api.query import InvalidQueryError, Query, read_query
 from web.bodies import read_body, send_body
@@ -57,7 +58,7 @@ def _digest(name: str) -> str:
 
 MAX_PATH: Final = 1000
 TITLES: Final = {400: "This is not possible", 403: "Not allowed", 404: "There is no such page", 503: "No answer"}
-RECORDS_QUERY: Final = ("segment", "key", "last")
+RECORDS_QUERY: Final = ("segment", "key", "key_encoding", "last")
 EVENTS_QUERY: Final = ("topic", "since_ms", "before_ms", "limit")
 PATHS: Final = ("/", "/topics", "/subscriptions", "/topics/{topic}", "/topics/{topic}/subscriptions/{subscription}")
 
@@ -115,19 +116,24 @@ class StatusPages:
         name, confirmed = request.match_info["action"], request.method == "POST"
         query = (await read_body(request)).decode("utf-8", "replace") if confirmed else request.query_string
         given = dict(parse_qsl(query, keep_blank_values=True))
-        found = None
-        if name not in ACTIONS or confirmed or given.keys() >= ACTIONS[name].fields.keys():
-            authorization = request.headers.get("Authorization")
-            found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
-        return action_page(name, ACTIONS[name].summary, list(ACTIONS[name].fields), given, found)
+        action = find_action(name)
+        found: ActionDocument | str = ""
+        if confirmed or given.keys() >= {each for each, kind in action.fields.items() if not isinstance(kind, tuple)}:
+            try:
+                found = await self._actions.run(
+                    name, given, request.headers.get("Authorization"), dry_run=not confirmed
+                )
+            except InvalidQueryError as error:
+                found = str(error)
+        return action_page(name, action.summary, action.fields, given, found)
 
     async def _respond(
         self, make: Callable[[web.Request], Awaitable[Page]], request: web.Request, *, live: bool = False
     ) -> web.StreamResponse:
         """Send a page, with the actions that the holder of the token may do."""
-        path, status = request.path_qs, 200
         try:
             page = await make(request)
+            status = page.status
             authorization = request.headers.get("Authorization")
             may = (each for each in page.actions if self._actions.may(each, page.acts_on, authorization))
             page = replace(page, actions=tuple(may))
@@ -135,7 +141,7 @@ class StatusPages:
             status, text = error.status, str(error)
             live = live and isinstance(error, NotAnsweredError)
             page = _problem(TITLES[status], text + " This page loads again when there is one." * live, live=live)
-        body = await asyncio.to_thread(lambda: whole_page(page, path, self._around).encode())
+        body = await asyncio.to_thread(lambda: whole_page(page, request.path_qs, self._around).encode())
         return await send_body(request, body, "text/html", "utf-8", status)
 
     async def _live(self, request: web.Request) -> web.StreamResponse:

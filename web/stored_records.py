@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from headgate.errors import LedgerError, StoreError
 from headgate.ledger.ledger import Ledger
+from headgate.model.byte_text import as_bytes, as_text
 from headgate.model.hashing import segment_hash
 from headgate.reading.ledger_events import LedgerEvents, names_of
 from headgate.reading.topic_reader import ObjectTooLargeError, TopicReader
@@ -56,7 +57,10 @@ class StoredRecords:
 
     async def _read(self, topic: TopicInfo, query: Query) -> tuple[list[RecordDocument], bool]:
         """Return the newest records, and whether older ones were looked for as far as needed."""
-        key = None if query.key is None else query.key.encode()
+        try:
+            key = None if query.key is None else as_bytes(query.key, query.key_encoding)
+        except ValueError as error:
+            raise InvalidQueryError(str(error)) from None
         ends = {
             each.segment: each.next_offset
             for each in topic.segments
@@ -110,13 +114,13 @@ class StoredRecords:
 
 
 def shown(data: bytes) -> RecordData:
-    """Return the beginning of ``data`` as text, or as hexadecimal digits if it is no text."""
+    """Return the beginning of ``data`` as text, or as base64 if it is no text."""
     first = data[:SHOWN_BYTES]
     try:
         # A character that the limit has cut is left out.
         text = codecs.getincrementaldecoder("utf-8")().decode(first, final=len(first) == len(data))
     except UnicodeDecodeError:
-        return RecordData(first.hex(), "hex", len(data))
+        return RecordData(*as_text(first), len(data))
     return RecordData(text, "utf-8", len(data))
 
 

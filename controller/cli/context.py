@@ -84,12 +84,7 @@ class DaemonContext(CommandContext):
         configure_logging(settings, stream, instance=instance)
 
     def serve(
-        self,
-        main: Coroutine[Any, Any, Result],
-        *,
-        log: LogSettings,
-        instance: str,
-        stream: TextIO | None = None,
+        self, main: Coroutine[Any, Any, Result], *, log: LogSettings, instance: str, stream: TextIO | None = None
     ) -> Result:
         """Run ``main`` like `run`, with the logs of a daemon (None: to standard error), and stop patiently."""
         self.start_daemon_logs(log, stream or sys.stderr, instance)

@@ -39,12 +39,9 @@ def token(_: CommandContext, name: str, path: Path) -> None:
     """
     made = new_token()
     line = f"{token_line(name, made)}\n"
-    if path.exists():
-        before = path.read_bytes()
-        if before:
-            read_tokens(path, "--file")
-        if not before.endswith(b"\n") and before:
-            line = f"\n{line}"
+    if path.exists() and (before := path.read_bytes()):
+        read_tokens(path, "--file")
+        line = line if before.endswith(b"\n") else f"\n{line}"
     # In one write, so that a daemon that reads the file finds whole lines.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, OWNER_ONLY)
     try:

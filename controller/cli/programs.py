@@ -50,7 +50,7 @@ snapshot = program_command("snapshot", "controller.snapshots.job", "Write the sn
         "headgate drain serve --ledger file:///var/lib/headgate/ledger --listen /run/headgate/drain.sock",
         "headgate drain job --ledger s3://bucket/headgate --out s3://bucket/headgate",
         "headgate drain compact --ledger s3://bucket/headgate",
-    ),
+    )
 )
 def drain() -> None:
     """Count backlogs and compact chunks with Spark, as programs of their own.

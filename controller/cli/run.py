@@ -55,9 +55,7 @@ def read_settings(path: Path) -> Settings:
     """Return the settings in ``path`` for a daemon in this process. Raises ConfigError."""
     credentials = os.environ.get("CREDENTIALS_DIRECTORY")
     return load_settings(
-        path,
-        default_instance=instance_name(),
-        credentials=None if credentials is None else Path(credentials),
+        path, default_instance=instance_name(), credentials=None if credentials is None else Path(credentials)
     )
 
 
@@ -116,7 +114,7 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
     epilog=examples(
         "headgate run --config /etc/headgate/headgate.toml",
         "headgate check-config --config headgate.toml && headgate run --config headgate.toml",
-    ),
+    )
 )
 @config_option
 @pass_daemon_context

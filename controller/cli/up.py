@@ -77,7 +77,7 @@ class _UpOptions:
         "headgate up --ledger s3://bucket/headgate",
         "headgate up --data ./other --mqtt-port 0 --zookeeper-port 0 --http-port 0",
         "headgate --config ./other/client.toml topic list",
-    ),
+    )
 )
 @click.option(
     "--data",
@@ -117,13 +117,7 @@ class _UpOptions:
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
 @pass_daemon_context
-def up(
-    context: DaemonContext,
-    *,
-    data: Path,
-    verbose: bool,
-    **given: Any,
-) -> None:
+def up(context: DaemonContext, *, data: Path, verbose: bool, **given: Any) -> None:
     """Start a complete node on loopback: ZooKeeper, an MQTT broker, Spark and a daemon.
 
     Needs no server and no configuration. Ctrl-C or SIGTERM stops everything without losing data; the next start with
@@ -142,10 +136,7 @@ def up(
         node = _Node(context, folder, options, instance, reserved_ports)
         try:
             context.serve(
-                node.run(),
-                log=LogSettings(format="auto" if verbose else "json"),
-                stream=stream,
-                instance=instance,
+                node.run(), log=LogSettings(format="auto" if verbose else "json"), stream=stream, instance=instance
             )
         except InterruptedBySignalError:
             _print_status("everything has stopped; no data is lost")
@@ -183,22 +174,18 @@ class _Node:
     ) -> None:
         """Choose shards and ports; reserve the ports until ``reserved_ports`` ends. Raises ConfigError."""
         previous = folder.load_state()
-        if previous.shards and options.shards not in (None, previous.shards):
-            raise ConfigError(
-                f"--shards {options.shards}: the first start of {folder.path} fixed {previous.shards} shards; "
-                "leave the option out, or choose another folder with --data",
-            )
         if previous.shards and options.tls and not previous.tls:
             raise ConfigError(
                 f"--tls: the first start of {folder.path} was without TLS, so its producers and consumers have no "
                 "users; leave the option out, or choose another folder with --data"
             )
-        own_ledger = (folder.path / "ledger").as_uri()
-        if previous.shards and options.ledger not in (None, previous.ledger or own_ledger):
-            raise ConfigError(
-                f"--ledger {options.ledger}: the first start of {folder.path} fixed {previous.ledger or own_ledger}; "
-                "leave the option out, or choose another folder with --data"
-            )
+        ledger = previous.ledger or (folder.path / "ledger").as_uri()
+        for option, given, fixed in (("shards", options.shards, previous.shards), ("ledger", options.ledger, ledger)):
+            if previous.shards and given not in (None, fixed):
+                raise ConfigError(
+                    f"--{option} {given}: the first start of {folder.path} fixed {fixed}; leave the option out, or "
+                    "choose another folder with --data"
+                )
         self._context = context
         self._folder = folder
         self._instance = instance
@@ -209,14 +196,13 @@ class _Node:
         self._external = None if options.external is None else options.external.absolute()
         if self._external is not None:
             read_tables(self._external)
-        self._reserved_ports = reserved_ports
-        defaults = DEFAULT_PORTS
+        ports = {}
+        for name in ("mqtt_port", "zookeeper_port", "http_port"):
+            choice = (getattr(each, name) for each in (options, previous, DEFAULT_PORTS))
+            port = reserved_ports.enter_context(reserve_port(f"--{name.replace('_', '-')}", *choice))
+            ports[name] = port.number
         self._node_state = NodeState(
-            mqtt_port=self._port("--mqtt-port", options.mqtt_port, previous.mqtt_port, defaults.mqtt_port),
-            zookeeper_port=self._port(
-                "--zookeeper-port", options.zookeeper_port, previous.zookeeper_port, defaults.zookeeper_port
-            ),
-            http_port=self._port("--http-port", options.http_port, previous.http_port, defaults.http_port),
+            **ports,
             shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
             tls=previous.tls or options.tls,
             ledger=previous.ledger or options.ledger or "",
@@ -224,12 +210,9 @@ class _Node:
         )
         moved = previous.folder not in ("", str(folder.path)) and not previous.ledger
         self._moved_from = (Path(previous.folder) / "ledger").as_uri() if moved else None
-        self._ledger_url = self._node_state.ledger or own_ledger
+        self._ledger_url = self._node_state.ledger or ledger
         self._cluster = ClusterSettings(shards=self._node_state.shards)
         self._security = LocalSecurity(folder.path, self._cluster.name) if self._node_state.tls else None
-
-    def _port(self, option: str, requested: int | None, previous: int, default: int) -> int:
-        return self._reserved_ports.enter_context(reserve_port(option, requested, previous, default)).number
 
     async def run(self) -> None:
         """Start everything, print the addresses, and serve until cancelled."""
@@ -243,7 +226,7 @@ class _Node:
                     folder.path / "zookeeper",
                     state.zookeeper_port,
                     None if security is None else security.zookeeper_tls(),
-                ),
+                )
             )
             _print_status(f"ZooKeeper at {zookeeper.address}")
             broker = await stack.enter_async_context(
@@ -311,8 +294,7 @@ class _Node:
             ),
         )
         self._folder.write(
-            CLIENT_FILE,
-            client_toml("Written by `headgate up` at each start, for clients.", servers.client_config()),
+            CLIENT_FILE, client_toml("Written by `headgate up` at each start, for clients.", servers.client_config())
         )
         if self._security is not None:
             self._security.write_client_files(servers.plain_client_config())
@@ -398,7 +380,7 @@ def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:
             f"  {command} consume orders billing --type stream --from earliest",
             "",
             "Ctrl-C stops everything; no data is lost.",
-        ),
+        )
     )
 
 
@@ -428,7 +410,4 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
     The file is for a further daemon, so the settings in which the two daemons must differ are kept.
     """
     read = load_settings(path, default_instance=running.instance.name)
-    return read.replace(
-        drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn),
-        http=running.http,
-    )
+    return read.replace(drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn), http=running.http)

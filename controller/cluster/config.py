@@ -204,7 +204,7 @@ def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[ShardM
         raise ConfigError(
             f"ledger.url is {settings.ledger.url!r}, but cluster {settings.cluster.name!r} uses "
             f"{config.get('ledger_url')!r}: a cluster must use a single ledger. If it was moved while all daemons were "
-            f"stopped, change ledger_url in the ZooKeeper node {node}, and remove ledger_id",
+            f"stopped, change ledger_url in the ZooKeeper node {node}, and remove ledger_id"
         )
     if not is_ledger_id(ledger_id := config.get("ledger_id")) and ledger_id is not None:
         raise ConfigError(

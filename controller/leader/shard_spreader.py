@@ -239,9 +239,7 @@ class ShardSpreader:
         if (lacks := LACKS.get(self.view.records[daemon].readiness)) is not None:
             return f"daemon {daemon!r} {lacks}: see its log"
         queue = self._elections.queue(shard)
-        if queue is None or daemon not in queue.waiting:
-            return _not_contending(shard, daemon)
-        return None
+        return _not_contending(shard, daemon) if queue is None or daemon not in queue.waiting else None
 
     def _weigh(self) -> None:
         others = {name: record.loads for name, record in self.view.records.items() if name != self._instance}

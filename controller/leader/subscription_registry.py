@@ -279,9 +279,7 @@ class SubscriptionRegistry:
 
     def _evict(self, request: m.EvictConsumer, _: str) -> m.Done | Refusal:
         """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
-        if request.token in self._state.commands:
-            return m.Done()
-        return self._find(request).evict(request)
+        return m.Done() if request.token in self._state.commands else self._find(request).evict(request)
 
     def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
         if request.topic is not None:

@@ -55,7 +55,7 @@ class DataFolder:
             os.close(self._lock)
             raise ConfigError(
                 f"data folder {self.path} is in use by the node with process id {holder}; "
-                "stop that node, or choose another folder with --data",
+                "stop that node, or choose another folder with --data"
             ) from None
         os.ftruncate(self._lock, 0)
         with contextlib.suppress(OSError):  # The lock counts; a full disk only hides who has it.

@@ -26,11 +26,7 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.certificates import ServerTls
 from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
-from controller.local.supervised_process import (
-    ProcessSpec,
-    ProcessStartError,
-    SupervisedProcess,
-)
+from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from drain.spark.java import find_java
 from headgate.process.child_command import python_module
 from headgate.transport.loopback import host_port
@@ -254,11 +250,7 @@ class EmbeddedBroker(EmbeddedServer):
             # The child must import this very package, however this process was started.
             environ["PYTHONPATH"] = os.pathsep.join([INSTALLED_IN, *filter(None, [os.environ.get("PYTHONPATH")])])
         return ProcessSpec(
-            self.kind,
-            command,
-            self.folder / f"{self.kind}.log",
-            self._ready(_is_broker_ready, port),
-            environ=environ,
+            self.kind, command, self.folder / f"{self.kind}.log", self._ready(_is_broker_ready, port), environ=environ
         )
 
 

@@ -151,6 +151,4 @@ class SupervisedProcess:
 
 
 def outcome(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
+    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"

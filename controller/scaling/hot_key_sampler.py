@@ -47,9 +47,7 @@ class HotKeySampler:
     def hottest_hash_fraction(self, topic_id: int, segment: int) -> float | None:
         """Return the fraction of the most frequent hash in the samples of ``segment``; None: too few samples."""
         samples = self._samples.get((topic_id, segment), ())
-        if len(samples) < MIN_SAMPLES:
-            return None
-        return Counter(samples).most_common(1)[0][1] / len(samples)
+        return None if len(samples) < MIN_SAMPLES else Counter(samples).most_common(1)[0][1] / len(samples)
 
     def roll(self, topic_id: int, parents: Sequence[int], child: int) -> None:
         """Count the samples of the sealed ``parents`` for ``child``, which has their range."""

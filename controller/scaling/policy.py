@@ -140,8 +140,7 @@ def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription])
         for segment_id in sorted(layout.segments):
             known = [parent for parent in layout.segments[segment_id].parents if parent in depth]
             depth[segment_id] = max(
-                (depth[parent] + (parent not in subscription.drained) for parent in known),
-                default=0,
+                (depth[parent] + (parent not in subscription.drained) for parent in known), default=0
             )
             most[segment_id] = max(most[segment_id], depth[segment_id])
     return most

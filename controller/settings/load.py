@@ -67,7 +67,7 @@ Problem = tuple[str, str]
 
 def http_problems(http: HttpSettings) -> Iterator[Problem]:
     """Yield settings that lack their partner, and a server that everyone could read."""
-    yield from _partner_problems("http", http, ("certificate_file", "key_file"))
+    yield from _partner_problems("http", http, "certificate_file", "key_file")
     if http.client_ca_file is not None and http.certificate_file is None:
         problem = "is set, and certificate_file is not: without TLS, clients present no certificates"
         yield "http.client_ca_file", f"{problem}; set certificate_file and key_file, or remove it"
@@ -98,7 +98,7 @@ def advertised_url(http: HttpSettings, address: str, machine: str) -> str:
 
 def zookeeper_problems(zookeeper: ZooKeeperSettings) -> Iterator[Problem]:
     """Yield everything that the types do not check."""
-    yield from _partner_problems("zookeeper", zookeeper, ("username", "password_file"))
+    yield from _partner_problems("zookeeper", zookeeper, "username", "password_file")
     if (tls_problem := tls_option_problem(zookeeper)) is not None:
         yield f"zookeeper.{tls_problem[0]}", tls_problem[1]
     if problem := _hosts_problem(zookeeper.hosts):
@@ -127,13 +127,12 @@ def zookeeper_warnings(zookeeper: ZooKeeperSettings) -> list[str]:
     return found
 
 
-def _partner_problems(section: str, settings: Section, *pairs: tuple[str, str]) -> Iterator[Problem]:
-    """Yield each setting that is missing although its partner is set."""
-    for pair in pairs:
-        absent = [name for name in pair if getattr(settings, name) is None]
-        if len(absent) == 1:
-            (present,) = set(pair) - set(absent)
-            yield f"{section}.{absent[0]}", f"{present} is set, and {absent[0]} is not; set both, or neither"
+def _partner_problems(section: str, settings: Section, *pair: str) -> Iterator[Problem]:
+    """Yield the setting that is missing although its partner is set."""
+    absent = [name for name in pair if getattr(settings, name) is None]
+    if len(absent) == 1:
+        (present,) = set(pair) - set(absent)
+        yield f"{section}.{absent[0]}", f"{present} is set, and {absent[0]} is not; set both, or neither"
 
 
 def _hosts_problem(hosts: str) -> str | None:
@@ -282,16 +281,10 @@ def _problems(settings: Settings) -> Iterator[Problem]:
     if (tls_problem := tls_option_problem(broker)) is not None:
         yield f"broker.{tls_problem[0]}", tls_problem[1]
     yield from _scaling_problems(settings.scaling)
-    heartbeat_seconds, grace_seconds = (
-        settings.subscriptions.heartbeat_interval_seconds,
-        settings.subscriptions.grace_seconds,
-    )
-    if heartbeat_seconds * 3 > grace_seconds:
-        problem = (
-            f"{heartbeat_seconds:g} is more than a third of grace_seconds {grace_seconds:g}: consumers would be "
-            "evicted after one lost heartbeat"
-        )
-        yield "subscriptions.heartbeat_interval_seconds", problem
+    heartbeat, grace = settings.subscriptions.heartbeat_interval_seconds, settings.subscriptions.grace_seconds
+    if heartbeat * 3 > grace:
+        problem = f"{heartbeat:g} is more than a third of grace_seconds {grace:g}"
+        yield "subscriptions.heartbeat_interval_seconds", f"{problem}: a lost heartbeat would evict consumers"
 
 
 def security_warnings(settings: Settings) -> list[str]:

@@ -54,7 +54,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
         if not await ledger.exists(number):
             raise LedgerError(
                 f"{where} is ahead of {chunk_folder(ledger.shard)}: chunk {number} is missing, although a snapshot "
-                "is written only after its chunk is durable; the ledger has lost its end, or is another one",
+                "is written only after its chunk is durable; the ledger has lost its end, or is another one"
             )
         try:
             return await take_steps(decode_steps(await ledger.store.read(where), shard=ledger.shard, chunk=number))
@@ -67,7 +67,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
-            f"({'; '.join(reasons) or 'there is none'}): the ledger has a gap, or has been trimmed",
+            f"({'; '.join(reasons) or 'there is none'}): the ledger has a gap, or has been trimmed"
         )
     return ShardState(ledger.shard)
 

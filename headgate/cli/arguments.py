@@ -18,6 +18,7 @@ import click
 from headgate.cli.completion import complete_consumer, complete_subscription, complete_topic
 from headgate.cli.context import CommandContext
 from headgate.errors import HeadgateError
+from headgate.model.byte_text import as_bytes
 from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:
@@ -73,6 +74,17 @@ def destroy(
     if not dry_run:
         context.ask(request)
     context.report(report, f"dry run: {what} was not {done}" if dry_run else f"{what} {done}")
+
+
+base64_option = click.option("--base64", "is_base64", is_flag=True, help="The key is base64: its bytes are not text.")
+
+
+def key_bytes(key: str, *, is_base64: bool) -> bytes:
+    """Return a key as it is stored. Raises BadParameter: it is not base64."""
+    try:
+        return as_bytes(key, "base64" if is_base64 else "utf-8")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="KEY") from None
 
 
 topic_argument = click.argument("topic", shell_complete=complete_topic)

@@ -41,9 +41,7 @@ class Validity:
     def problem(self, now: datetime) -> str | None:
         if now < self.not_before:
             return f"is not valid before {self.not_before:%Y-%m-%d %H:%M:%S} UTC; is the clock of this machine right?"
-        if now > self.not_after:
-            return f"expired at {self.not_after:%Y-%m-%d %H:%M:%S} UTC; renew it"
-        return None
+        return f"expired at {self.not_after:%Y-%m-%d %H:%M:%S} UTC; renew it" if now > self.not_after else None
 
 
 def validity_of(der: bytes) -> Validity:

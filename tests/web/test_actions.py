@@ -28,9 +28,9 @@ GIVEN = {
     "merge": {"topic": "orders", "first": 2, "second": 3},
     "seek": {"topic": "orders", "subscription": "billing", "to": "earliest"},
     "create-topic": {"topic": "clicks", "segments": 4},
-    "delete-topic": {"topic": "orders"},
+    "delete-topic": {"topic": "unused"},
     "create-subscription": {"topic": "orders", "subscription": "audit", "type": "queue", "start": "latest"},
-    "delete-subscription": {"topic": "orders", "subscription": "billing"},
+    "delete-subscription": {"topic": "orders", "subscription": "unused"},
     "resume": {"topic": "orders", "subscription": "billing", "key": "alice", "drop": True},
     "evict": {"topic": "orders", "subscription": "billing", "consumer": "ada"},
     "transfer": {"shard": 0, "daemon": "two"},
@@ -40,14 +40,14 @@ CHANGES = {
     "split": ["segment 2, with 400 records, is sealed"],
     "merge": ["segment 2, with 400 records, is sealed", "segment 3, with 400 records, is sealed"],
     "seek": ["segment 0 moves from offset 300 to 0"],
-    "create-topic": ["created: clicks, 4"],
-    "delete-topic": ["orders is deleted, with 1600 records; its subscriptions: billing"],
-    "create-subscription": ["created: orders, audit, queue, latest"],
-    "delete-subscription": ["subscription billing of orders is deleted, with its positions in 4 segments"],
+    "create-topic": ["topic clicks is created, with 4 segments"],
+    "delete-topic": ["unused is deleted, with 1600 records; its subscriptions: billing"],
+    "create-subscription": ["subscription audit of orders is created, of type QUEUE, from latest"],
+    "delete-subscription": ["subscription unused of orders is deleted, with its positions in 4 segments"],
     "resume": ["3 parked records of key alice are given up"],
-    "evict": ["segment 0 goes to another consumer", "segment 1 goes to another consumer"],
-    "transfer": ["one leads shard 0"],
-    "maintenance": ["one leads shard 0"],
+    "evict": ["ada is removed; its segments go to other consumers: 0, 1"],
+    "transfer": ["shard 0 moves from one to two"],
+    "maintenance": ["daemon one is in maintenance; it transfers its shards 0 to two"],
 }
 
 
@@ -90,6 +90,15 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     )
     (entry,) = (each for each in logs if each["event"] == "http.action")
     assert (entry["user"], entry["action"], entry["outcome"]) == ("administrator", name, "done")
+
+
+async def test_a_key_that_is_no_text_is_resumed_by_the_base64_that_commands_print(harness):
+    given = GIVEN["resume"] | {"key": "/w==", "key_encoding": "base64"}
+    status, text = await post(harness, "/api/v1/actions/resume", json.dumps(given))
+    assert (status, json.loads(text)["changes"]) == (200, ["3 parked records of key /w== are given up"])
+    _, _, page = await harness.get("/actions/resume?key=/w==&key_encoding=base64", Authorization="Bearer administrator")
+    assert re.findall(r"<option[^>]*>[^<]*", page)[-2:] == ["<option>utf-8", "<option selected>base64"]
+    assert [request.key for _, request in harness.sent] == [b"\xff"]
 
 
 LETTERS = {"topic": "orders", "subscription": "billing", "through": "0/1/0:3"}
@@ -163,9 +172,10 @@ async def test_an_action_needs_a_token_of_a_user_of_the_access_file(harness):
     async def status(name="observer", path="/api/v1/actions/split"):
         return (await post(harness, path, json.dumps(GIVEN["split"]), Authorization=f"Bearer {name}"))[0]
 
-    assert [await status(each) for each in ("observer", "up", "x")] == [200, 403, 401]
+    assert [await status(each) for each in ("administrator", "observer", "up", "x")] == [200, 403, 403, 401]
+    assert await status("observer", "/api/v1/actions/split?dry_run=true") == 403, "it may not confirm it either"
     harness.server.connect = None
-    assert await status() == 503
+    assert await status("administrator") == 503
     for access in (HttpAccess(), HttpAccess(tokens=TOKENS), HttpAccess(rules=RULES)):
         harness.server.access = access
         assert [await status(), await status(path="/actions/split")] == [403, 403]
@@ -210,12 +220,30 @@ async def test_a_form_of_another_site_changes_nothing(harness):
         ("split", "x", 400, "the body is no JSON object"),
         ("split", b"\xff", 400, "the body is no JSON object"),
         ("split", "{}", 400, "Object missing required field `topic`; fields: topic, segment"),
-        ("split", '{"topic": "orders", "segment": "x"}', 400, "Expected `int`"),
+        ("split", '{"topic": "orders", "segment": "x"}', 400, "segment: Expected `int`"),
         ("split", '{"topic": "orders", "segment": 2, "x": 1}', 400, "Object contains unknown field `x`"),
-        ("split", '{"topic": "orders", "segment": 0}', 400, "segment 0 of orders is not active"),
+        ("split", '{"topic": "orders", "segment": 0}', 400, "segment 0 of orders is not active; these are: 1, 2, 3"),
+        ("merge", '{"topic": "orders", "first": 1, "second": 2}', 400, "segments 1 and 2 are not neighbors"),
+        ("merge", '{"topic": "orders", "first": 1, "second": 1}', 400, "segments 1 and 1 are not neighbors"),
+        ("create-topic", '{"topic": "orders", "segments": 1}', 400, "topic 'orders' already exists"),
+        ("create-topic", '{"topic": "a/b", "segments": 1}', 400, "topic name 'a/b': use"),
+        ("create-topic", '{"topic": "new", "segments": 2000}', 400, "segments: Expected `int` <= 1024"),
+        ("create-subscription", json.dumps(GIVEN["create-subscription"] | {"subscription": "billing"}), 400, "subscr"),
+        ("create-subscription", json.dumps(GIVEN["create-subscription"] | {"start": "noon"}), 400, "'noon' is not a"),
+        ("delete-topic", '{"topic": "orders"}', 400, "it has consumers: ada of billing, bob of billing"),
+        ("delete-subscription", json.dumps(GIVEN["evict"] | {"consumer": "x"}), 400, "Object contains unknown"),
+        ("transfer", '{"shard": 9, "daemon": "one"}', 400, "there is no shard 9: this cluster has shards 0 to 0"),
+        ("transfer", '{"shard": 0, "daemon": "x"}', 400, "no daemon 'x' is live; these are: one, two"),
+        ("maintenance", '{"daemon": "x", "on": true}', 400, "no daemon 'x' is live; these are: one, two"),
         ("seek", '{"topic": "orders", "subscription": "billing", "to": "noon"}', 400, "'noon' is not a time"),
         ("evict", json.dumps(GIVEN["evict"] | {"consumer": "x"}), 400, "billing has no consumer 'x'"),
-        ("resume", json.dumps(GIVEN["resume"] | {"key": ""}), 400, "key '' is not parked; these are: alice"),
+        (
+            "resume",
+            json.dumps(GIVEN["resume"] | {"key": ""}),
+            400,
+            "key '' is not parked; these are: alice, /w== (base64)",
+        ),
+        ("resume", json.dumps(GIVEN["resume"] | {"key_encoding": "base64", "key": "?"}), 400, "'?' is not base64: "),
         ("create-subscription", json.dumps(GIVEN["create-subscription"] | {"type": "x"}), 400, "type='x': use"),
         ("splat", "{}", 404, "there is no action 'splat'; choose from split, merge"),
         ("split?dry=1", "{}", 400, "there is no parameter 'dry' here"),
@@ -223,7 +251,7 @@ async def test_a_form_of_another_site_changes_nothing(harness):
     ],
 )
 async def test_a_wrong_request_is_one_clear_answer(harness, path, body, status, message):
-    found, text = await post(harness, f"/api/v1/actions/{path}", body)
+    found, text = await post(harness, f"/api/v1/actions/{path}{'' if '?' in path else '?dry_run=true'}", body)
 
     assert found == status
     assert status == 413 or json.loads(text)["error"].startswith(message)
@@ -248,5 +276,10 @@ async def test_the_page_asks_for_what_is_missing_and_escapes_what_is_given(harne
     status, _, html = await harness.get("/actions/split?topic=orders&segment=2", **headers)
     assert (status, 'method="post"' in html, "Confirm: split" in html) == (200, True, True)
     assert "Confirm" not in (await post(harness, "/actions/split", "topic=orders&segment=2"))[1]
-    assert (await harness.get("/actions/split?topic=orders&segment=0", **headers))[0] == 400
+    status, _, html = await harness.get("/actions/split?topic=orders&segment=0", **headers)
+    assert (status, 'role="alert">segment 0 of orders is not active' in html, 'value="orders"' in html) == (
+        400,
+        True,
+        True,
+    )
     assert (await harness.get("/actions/x", **headers))[0] == 404

@@ -54,6 +54,7 @@ async def test_the_newest_records_of_all_segments_of_one_and_of_a_key(harness):
     assert await found(harness, "?last=3") == newest[:3]
     assert await found(harness, "?segment=0") == [each for each in newest if each[0] == 0]
     of_key = int(segment_hash(b"k1") > 32767)
+    assert await found(harness, "?key=azE%3D&key_encoding=base64") == await found(harness, "?key=k1")
     assert await found(harness, "?key=k1") == [each for each in newest if each[0] == of_key and each[1] % 2] != []
     await compact(harness.known.ledger, 1, 2)
     assert await found(harness, "?segment=1") == [(1, 2), (1, 1), (1, 0)]
@@ -65,6 +66,7 @@ async def test_the_newest_records_of_all_segments_of_one_and_of_a_key(harness):
         ("?last=101", "last is '101'; give a number from 1 to 100"),
         ("?segment=x", "segment is 'x'; give a number"),
         ("?segment=9", "topic 't' has no segment 9; it may have been pruned"),
+        ("?key=x&key_encoding=base64", "'x' is not base64: "),
         ("?limit=5", "there is no parameter 'limit' here"),
     ],
 )
@@ -131,10 +133,10 @@ def test_hostile_bytes_are_only_text_on_the_page():
     assert list(ET.fromstring(html).iter("script")) == []
     assert HOSTILE in text
     assert '{"a":"\\u202e</code>"}' in text
-    assert ("hex ff00" in text, "\\u001b[2J" in text, str(2**62) in text) == (True, True, True)
+    assert ("base64 /wA=" in text, "\\u001b[2J" in text, str(2**62) in text) == (True, True, True)
 
 
 def test_bytes_are_shown_as_text_or_digits_up_to_a_limit():
-    assert (shown(b"a\xff").text, shown(b"a\xff").encoding) == ("61ff", "hex")
+    assert (shown(b"a\xff").text, shown(b"a\xff").encoding) == ("Yf8=", "base64")
     long = shown(("x" + "ä" * 4000).encode())
     assert (long.text, long.encoding, long.size_bytes) == ("x" + "ä" * 2047, "utf-8", 8001)

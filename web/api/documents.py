@@ -6,10 +6,9 @@
 3. A summary costs its leader little; documents with segments are made for one topic or subscription.
 """
 
-from typing import Literal
-
 import msgspec
 
+from headgate.model.byte_text import Encoding
 from headgate.model.dead_letter import Origin
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.cluster import ClusterInfo, DaemonInfo, SubscriptionSummary
@@ -136,10 +135,10 @@ class SubscriptionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordData(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a record: as text, or as hexadecimal digits if they are no text; the first 4 096 of them."""
+    """Bytes of a record: as text, or as base64 if they are no text; the first 4 096 of them."""
 
     text: str
-    encoding: Literal["utf-8", "hex"]
+    encoding: Encoding
     size_bytes: int
     """Of all of them."""
 

@@ -55,7 +55,7 @@ OPERATIONS: Final = (
         "/topics/{topic}/records",
         "The newest stored records of a topic. Needs a token whose user may consume the topic.",
         RecordsDocument,
-        ("segment", "key", "last"),
+        ("segment", "key", "key_encoding", "last"),
     ),
     Operation("events", "/events", "The newest events.", EventList, ("topic", "since_ms", "before_ms", "limit")),
     Operation(

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from headgate.model.byte_text import Encoding
 from headgate.views.cluster import SubscriptionSummary
 from web.access import RefusedError
 from web.api.documents import SubscriptionPage, TopicPage, TopicSummary
@@ -42,6 +43,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: Annotated[int | None, Meta(description="milliseconds since 1970: only earlier events")] = None
     segment: Annotated[int | None, Meta(description="a number: only records of this segment")] = None
     key: Annotated[str | None, Meta(description="Only records with this key.")] = None
+    key_encoding: Annotated[Encoding, Meta(description="utf-8, or base64 for a key that is no text")] = "utf-8"
     last: Annotated[int, Meta(ge=1, le=100, description="a number from 1 to 100: how many records")] = 20
     dry_run: Annotated[bool, Meta(description="true, to change nothing and learn what would change, or false")] = False
 

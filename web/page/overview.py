@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
+from headgate.model.short_list import listed
 from web.api.documents import ClusterDocument, DaemonDocument, SubscriptionPage, TopicPage, TopicSummary
 from web.api.overview import Overview, ordered_topics
 from web.api.query import Query, subscription_page, topic_page
@@ -115,7 +116,7 @@ def _problems(cluster: ClusterDocument, daemons: Iterable[DaemonDocument], runbo
         for each in cluster.degraded
     ]
     if leaderless:
-        shards = f"no known leader of shards {', '.join(leaderless)}: their topics are missing on this page "
+        shards = f"no known leader of shards {listed(leaderless)}: their topics are missing on this page "
         items.insert(0, element("li", badge("failed"), " ", shards))
     if not items:
         return element("p", badge("ok"), f" All parts of {plural(cluster.totals.daemons, 'daemon')} work.")

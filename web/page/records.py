@@ -1,8 +1,10 @@
 """The pages of the newest records of a topic, and of the dead letters of a subscription. Pure."""
 
+from headgate.model.byte_text import Encoding, as_bytes
 from headgate.model.time_text import iso_time
 from web.api.documents import DeadLetter, DeadLettersDocument, RecordData, RecordDocument, RecordsDocument
 from web.api.query import Query
+from web.page.actions import form_field
 from web.page.markup import Html, element
 from web.page.shell import Page
 from web.page.tables import Column, link, part, table
@@ -46,10 +48,10 @@ def letters_page(document: DeadLettersDocument) -> Page:
 
 def records_page(document: RecordsDocument, query: Query) -> Page:
     topic = document.topic
-    fields = {"segment": query.segment, "key": query.key, "last": query.last}
+    kinds = {"segment": int, "key": str, "key_encoding": (Encoding,), "last": int}
     form = element(
         "form",
-        *(element("label", f"{name} ", element("input", name=name, value=each)) for name, each in fields.items()),
+        *(element("label", f"{name} ", form_field(name, kind, getattr(query, name))) for name, kind in kinds.items()),
         element("button", "Show"),
         action=f"/topics/{topic}/records",
     )
@@ -70,11 +72,10 @@ def records_page(document: RecordsDocument, query: Query) -> Page:
 
 
 def _data(data: RecordData) -> Html:
-    """Return text or digits."""
-    hexadecimal = data.encoding == "hex"
-    beginning = len(data.text.encode()) // (2 if hexadecimal else 1) < data.size_bytes
-    rest = f" … of {size(data.size_bytes)}" if beginning else None
-    return element("span", "hex " if hexadecimal else None, element("code", _visible(data.text)), rest, class_="data")
+    """Return text or base64."""
+    rest = f" … of {size(data.size_bytes)}" if len(as_bytes(data.text, data.encoding)) < data.size_bytes else None
+    kind = "base64 " if data.encoding == "base64" else None
+    return element("span", kind, element("code", _visible(data.text)), rest, class_="data")
 
 
 def _visible(text: str) -> str:

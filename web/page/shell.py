@@ -31,6 +31,8 @@ class Page:
     acts_on: Mapping[str, str] = field(default_factory=dict)
     live: bool = field(default=True)
     """Whether a stream of events replaces the parts."""
+    status: int = 200
+    """Of the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

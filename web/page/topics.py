@@ -5,6 +5,7 @@ from typing import Final
 
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.identifiers import SegmentId
+from headgate.model.short_list import listed
 from headgate.views.cluster import SubscriptionSummary
 from headgate.views.explanations import BlockingSegment
 from headgate.views.subscriptions import ConsumerInfo, SegmentAssignment
@@ -212,16 +213,13 @@ def _waiting(document: SubscriptionDocument) -> Html:
     return element("div", element("ul", *items, class_="problems"), summary, reason)
 
 
-def _listed(segments: Sequence[int], shown: int = 8) -> str:
-    more = f" and {count(len(segments) - shown)} more" if len(segments) > shown else ""
-    return f"segment{'' if len(segments) == 1 else 's'} {', '.join(map(str, segments[:shown]))}{more}"
+def _listed(segments: Sequence[int]) -> str:
+    return f"segment{'' if len(segments) == 1 else 's'} {listed(segments)}"
 
 
 def _holder(assignment: SegmentAssignment) -> str:
     names = {each.consumer for each in assignment.bucket_ranges if each.consumer}
-    if len(names) > 1:
-        return f"{len(names)} consumers"
-    return assignment.consumer or next(iter(names), "")
+    return f"{len(names)} consumers" if len(names) > 1 else assignment.consumer or next(iter(names), "")
 
 
 def _layout(document: SubscriptionDocument) -> Iterable[Html | None]:
@@ -340,9 +338,7 @@ def _state(gone_at_ms: int | None, now_ms: int) -> Html:
 
 def _held(consumer: ConsumerInfo) -> str:
     parts = {each.segment: str(BucketRange(*each)) for each in consumer.bucket_ranges}
-    held = ", ".join(parts.get(segment, str(segment)) for segment in consumer.segments[:20])
-    more = ", …" if len(consumer.segments) > 20 else ""  # noqa: PLR2004
-    return held + more or f"none: {consumer.idle}"
+    return listed([parts.get(each, each) for each in consumer.segments]) or f"none: {consumer.idle}"
 
 
 def _ago(age_ms: int | None) -> str:

@@ -1,18 +1,16 @@
 """Keys, values and headers as fields of a JSON object: strings, or base64 if they are no text. Pure."""
 
-import base64
 from typing import Any
 
+from headgate.model.byte_text import as_text
 from headgate.model.headers import Headers
 
 
 def put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     """Put ``data`` into ``line`` as field ``name``; if it is base64, the field ``<name>_encoding`` says so."""
-    try:
-        line[name] = data.decode()
-    except UnicodeDecodeError:
-        line[name] = base64.b64encode(data).decode()
-        line[f"{name}_encoding"] = "base64"
+    line[name], encoding = as_text(data)
+    if encoding != "utf-8":
+        line[f"{name}_encoding"] = encoding
 
 
 def json_headers(headers: Headers) -> list[dict[str, Any]]:

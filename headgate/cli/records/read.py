@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import topic_argument
+from headgate.cli.arguments import base64_option, key_bytes, topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.consume import record_line
@@ -71,7 +71,8 @@ def _format_option(_: click.Context, parameter: click.Parameter, text: str | Non
 )
 @click.option("--tail", type=click.IntRange(0, MAX_TAIL_RECORDS), metavar="N", help="Only the last N stored records.")
 @click.option("--follow", "-f", is_flag=True, help="Then print new records, until Ctrl-C.")
-@click.option("--key", type=str.encode, metavar="TEXT", help="Only records with this key.")
+@click.option("--key", metavar="TEXT", help="Only records with this key.")
+@base64_option
 @click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
 @click.option(
     "--format",
@@ -94,7 +95,8 @@ def read(
     """
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
-    wanted = _Wanted(**given)
+    key, is_base64 = given.pop("key"), given.pop("is_base64")
+    wanted = _Wanted(key=None if key is None else key_bytes(key, is_base64=is_base64), **given)
     _check_starts(wanted.starts, tail=wanted.tail, follow=wanted.follow)
     line = form or (record_formatter("%v\\n") if raw else record_line)
     printed = context.run(_print_records(context, topic, wanted, line))

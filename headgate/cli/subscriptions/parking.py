@@ -5,14 +5,12 @@ A key is text. One that is not UTF-8 is shown as base64, as `headgate read` show
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from headgate.cli.arguments import consent_options, destroy, of_subscription
+from headgate.cli.arguments import base64_option, consent_options, destroy, key_bytes, of_subscription
 from headgate.cli.cluster.finding import plural
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.json_fields import put_text
@@ -25,20 +23,12 @@ if TYPE_CHECKING:
     from headgate import ParkedKeyInfo
 
 _key_argument = click.argument("key")
-_base64_option = click.option("--base64", "is_base64", is_flag=True, help="KEY is base64: its bytes are not text.")
 
 
 def _document(each: ParkedKeyInfo) -> dict[str, Any]:
     document: dict[str, Any] = {}
     put_text(document, "key", each.key)
     return msgspec.structs.asdict(each) | document
-
-
-def _given(key: str, *, is_base64: bool) -> bytes:
-    try:
-        return base64.b64decode(key, validate=True) if is_base64 else key.encode()
-    except binascii.Error as error:
-        raise click.BadParameter(f"{key!r} is not base64: {error}", param_hint="KEY") from None
 
 
 @command("headgate subscription parked orders billing", "headgate subscription parked orders billing --json")
@@ -71,13 +61,13 @@ def parked(context: CommandContext, topic: str, name: str) -> None:
 @command("headgate subscription resume orders billing customer-7")
 @of_subscription
 @_key_argument
-@_base64_option
+@base64_option
 def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
     """Deliver the parked records of KEY in order, and then newer ones.
 
     The consumer that reads the key begins within a heartbeat. The key stays parked until the records are processed.
     """
-    wanted = _given(key, is_base64=is_base64)
+    wanted = key_bytes(key, is_base64=is_base64)
     context.ask(lambda admin: admin.resume_key(topic, name, wanted))
     report: dict[str, Any] = {}
     put_text(report, "key", wanted)
@@ -92,7 +82,7 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
 )
 @of_subscription
 @_key_argument
-@_base64_option
+@base64_option
 @consent_options
 def drop(
     context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool, dry_run: bool, yes: bool
@@ -102,7 +92,7 @@ def drop(
     What is in the dead-letter topic stays there, but cannot be resumed any more. On a terminal, the command says what
     is dropped and asks first. Elsewhere it needs --yes.
     """
-    wanted = _given(key, is_base64=is_base64)
+    wanted = key_bytes(key, is_base64=is_base64)
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")

@@ -101,9 +101,7 @@ def _print_moves(answer: SeekResult, *, err: bool = False) -> None:
 def describe_move(move: SegmentSeek) -> str:
     if move.to_offset > move.from_offset:
         return f"{move.to_offset - move.from_offset} skipped"
-    if move.to_offset < move.from_offset:
-        return f"{move.from_offset - move.to_offset} delivered again"
-    return "unchanged"
+    return f"{move.from_offset - move.to_offset} delivered again" if move.to_offset < move.from_offset else "unchanged"
 
 
 @command(

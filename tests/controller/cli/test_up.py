@@ -105,7 +105,7 @@ def test_invalid_tables_are_rejected_before_anything_starts(
 @pytest.mark.parametrize(
     ("first", "second", "fixed"),
     [
-        (("--shards", "2"), ("--shards", "3"), "2 shards"),
+        (("--shards", "2"), ("--shards", "3"), "2;"),
         (("--ledger", "file:///{0}/first"), ("--ledger", "file:///{0}/second"), "file:///{0}/first"),
         ((), ("--ledger", "file:///{0}/second"), "file://{0}/ledger"),
     ],

@@ -10,6 +10,7 @@ from headgate.client.topic_source import TopicSource
 from headgate.model.dead_letter import Origin
 from headgate.protocol import messages as m
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.views.cluster import DaemonInfo
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import HOSTILE, FakeSource, subscription_document, topic_document
@@ -43,7 +44,9 @@ class RecordingAdmin(Admin):
         return "token"
 
     async def describe_cluster(self, *, blocked=False):
-        return (await FakeSource().overview()).cluster
+        found = (await FakeSource().overview()).cluster
+        daemons = tuple(DaemonInfo(daemon=name, state="ready", spread="settled") for name in ("one", "two"))
+        return replace(found, daemons=daemons, totals=replace(found.totals, daemons=2))
 
     async def _request(self, shard, request, kind):
         if m.is_command(request) and not getattr(request, "dry_run", False):
@@ -54,13 +57,20 @@ class RecordingAdmin(Admin):
             moves = (SegmentSeek(segment=0, from_offset=300, to_offset=0, end_offset=400),)
             return m.SeekReply(result=SeekResult(seek_generation=1, moves=moves))
         if kind is m.ParkedKeyList:
-            key = ParkedKeyInfo(key=b"alice", records=3, since_ms=0, reason="", dead_letter_topic="", is_resuming=False)
-            return m.ParkedKeyList(keys=(key,), next=None)
+            parked = {"records": 3, "since_ms": 0, "reason": "", "dead_letter_topic": "", "is_resuming": False}
+            return m.ParkedKeyList(
+                keys=tuple(ParkedKeyInfo(key=each, **parked) for each in (b"alice", b"\xff")), next=None
+            )
         if kind is m.TopicReply:
             return m.TopicReply(topic=topic_document().topic)
-        return (
-            m.SubscriptionReply(subscription=subscription_document().subscription) if kind is not m.Done else m.Done()
-        )
+        if kind is m.TopicList:
+            return m.TopicList(topics=[topic_document().topic], next=None)
+        unused = getattr(request, "subscription", None) == "unused" or getattr(request, "topic", None) == "unused"
+        described = subscription_document().subscription
+        described = replace(described, consumers=() if unused else described.consumers)
+        if kind is m.SubscriptionList:
+            return m.SubscriptionList(subscriptions=[described], next=None)
+        return m.SubscriptionReply(subscription=described) if kind is not m.Done else m.Done()
 
 
 def with_letters(monkeypatch, *, kind="QUEUE", number=2):
