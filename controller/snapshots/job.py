@@ -9,7 +9,6 @@ state. The exit code is 1 if a shard failed; other shards are still written.
 
 import asyncio
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExist
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
+from headgate.process.priority import give_way
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import open_store
 from shard.state.shard_state import ShardState
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
-        os.nice(10)  # Clients wait for the daemon, not for this job.
+        give_way(10)  # Clients wait for the daemon, not for this job.
     try:
         return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks, arguments.level))
     except ConfigError as error:

@@ -7,6 +7,7 @@ from typing import Final, NoReturn
 
 from drain.spark_extra import needs_spark
 from headgate.errors import HeadgateError
+from headgate.process.priority import give_way
 
 NICENESS: Final = 5
 """Clients wait for the daemon, which has three times the share of a busy processor. A child waits for a drain check,
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # A traceback would fill the log of a daemon that starts this program again and again.
         sys.stderr.write(f"headgate: {error}\n")
         sys.exit(1)
-    os.nice(NICENESS)
+    give_way(NICENESS)
     code = serve(argv)
     sys.stdout.flush()
     # Not sys.exit: it would wait for threads, and one may hang in a call to a dead JVM.
