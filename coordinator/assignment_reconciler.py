@@ -210,7 +210,7 @@ class AssignmentReconciler:
             return
         # The last reconciliation decided the next owners, and nothing has changed since.
         state = handover.HandoverState(
-            target={each: self._next_owner[each] for each in confirmed},
+            target={each: self._next_owner.pop(each) for each in confirmed},
             holdings={each: holdings[each] for each in confirmed},
             consumers=self._subscription.consumers,
             confirmed=confirmed,

@@ -1,6 +1,7 @@
 """The documents name links, files, make targets and markers that exist."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -59,3 +60,15 @@ def test_the_tiers_in_contributing_are_the_markers() -> None:
     tiers = set(re.findall(r"^\| \w+ \| `(\w+)` \|", CONTRIBUTING, re.MULTILINE))
 
     assert tiers == {marker.partition(":")[0] for marker in declared}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_an_example_imports_what_it_says_to_install(path: Path) -> None:
+    source = path.read_text()
+    modules = {name.split(".")[0] for name in re.findall(r"^(?:from|import) ([\w.]+)", source, re.MULTILINE)}
+    said = "".join(each.read_text() for each in (path, path.parent / "README.md") if each.exists())
+    installed = "".join(re.findall(r"pip install (.*)", said)) + " headgate_faststream pydantic"  # what those bring
+
+    assert [] == [each for each in modules - sys.stdlib_module_names if each not in installed]

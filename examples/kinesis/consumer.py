@@ -10,12 +10,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
-import sys
 import time
 from pathlib import Path
-
-import structlog
 
 from headgate import load_client_config
 from headgate.kinesis import KinesisConsumer, KinesisRecord
@@ -29,11 +25,6 @@ async def handle(record: KinesisRecord) -> None:
 
 async def consume(arguments: argparse.Namespace) -> None:
     """Read until SIGTERM or Ctrl-C."""
-    # Standard output is reserved for records.
-    structlog.configure(
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-    )
     async with KinesisConsumer(
         load_client_config(arguments.config),
         stream=arguments.stream,

@@ -88,7 +88,7 @@ async def migrate(
                 elif wanted is not None:
                     await segment.acknowledge(checkpoint=wanted)
                 waiting.discard(segment.label)
-                report(f"{len(leases) - len(waiting)} of {len(leases)} shards")
+                report(f"{len(leases) - len(waiting)} of {len(leases)} leases")
                 if not waiting:
                     consumer.stop()
                 if wanted != FINISHED:

@@ -11,12 +11,11 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from headgate.backoff import Backoff, BackoffSchedule
+from headgate.backoff import BackoffSchedule
 from headgate.kinesis.position import Position, iterator_arguments
-from headgate.kinesis.stream import IteratorExpiredError, KinesisStream, KinesisUnavailableError, Page
+from headgate.kinesis.stream import BACKOFF, IteratorExpiredError, KinesisStream, KinesisUnavailableError, Page
 from headgate.log.event_log import get_logger
 
-BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=10.0)
 REQUEST_SECONDS: Final = 0.2
 BYTES_PER_SECOND: Final = 2_000_000
 IDLE_SECONDS: Final = 1.0

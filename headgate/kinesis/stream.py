@@ -1,21 +1,27 @@
 """The adapter of Kinesis: boto3's client, in threads.
 
-Errors that pass raise `KinesisUnavailableError`; the reader tries again. All others raise HeadgateError.
+Errors that pass raise `KinesisUnavailableError`; listings and the reader try again. All others raise HeadgateError.
 """
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
+from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.source_listing import ExternalLayout, read_list_shards
 from headgate.errors import ConfigError, HeadgateError
+from headgate.log.event_log import get_logger
 
 THREADS: Final = 16
 """Requests at the same time. One takes some 20 ms, and a shard is read five times a second at most."""
+BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=10.0)
+LISTING_ATTEMPTS: Final = 7
+"""An account may list 20 times a second, and all programs of a team start at once. The pauses take 25 s at most."""
 _PASSING: Final = (
     "InternalFailure",
     "KMSThrottlingException",
@@ -25,6 +31,8 @@ _PASSING: Final = (
     "ServiceUnavailable",
     "ThrottlingException",
 )
+
+log = get_logger(__name__)
 
 
 class KinesisUnavailableError(HeadgateError):
@@ -59,13 +67,13 @@ class KinesisStream:
 
     async def shards(self) -> ExternalLayout:
         """Return all shards. The source names this very stream: one that is created again by its name is another."""
-        summary = await self._ask(self._client.describe_stream_summary, StreamName=self.name)
+        summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
         found = summary["StreamDescriptionSummary"]
         shards: list[Any] = []
-        page = await self._ask(self._client.list_shards, StreamName=self.name)
+        page = await self._list(self._client.list_shards, StreamName=self.name)
         shards += page["Shards"]
         while token := page.get("NextToken"):
-            page = await self._ask(self._client.list_shards, NextToken=token)
+            page = await self._list(self._client.list_shards, NextToken=token)
             shards += page["Shards"]
         source = f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp():.0f}"
         return read_list_shards(json.dumps({"Shards": shards}).encode(), source=source)
@@ -89,6 +97,16 @@ class KinesisStream:
             for each in found["Records"]
         ]
         return Page(records, found.get("NextShardIterator"), found.get("MillisBehindLatest", 0))
+
+    async def _list(self, request: Callable[..., Any], **arguments: Any) -> Any:
+        schedule = BackoffSchedule(BACKOFF, random.random)
+        for _ in range(1, LISTING_ATTEMPTS):
+            try:
+                return await self._ask(request, **arguments)
+            except KinesisUnavailableError as error:
+                log.warning("kinesis.not_listed", reason=str(error))
+                await asyncio.sleep(schedule.next_seconds())
+        return await self._ask(request, **arguments)
 
     async def _ask(self, request: Callable[..., Any], **arguments: Any) -> Any:
         from botocore.exceptions import (  # noqa: PLC0415 - in the extra

@@ -48,9 +48,9 @@ def _reason(subscription: Subscription, *, moving: bool, shares: bool, able: int
         kind = "of type CHECKPOINT" if subscription.type else "of unknown type"
         return f"segments of a subscription {kind} are not shared, and each has a consumer"
     if not shares:
-        return "its client is too old to share a segment, and each segment has a consumer"
+        return "its client reads whole segments only, and each has a consumer"
     if able == 1:
-        return "the clients of the other consumers are too old to share a segment"
+        return "the clients of the other consumers read whole segments only"
     return f"each segment is already shared by {KEY_BUCKETS} consumers"
 
 

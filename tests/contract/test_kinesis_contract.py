@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
 from headgate.kinesis.aggregation import hash_of
 from headgate.kinesis.position import Position, iterator_arguments
-from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page, ShardGoneError
+from headgate.kinesis.stream import LISTING_ATTEMPTS, KinesisStream, KinesisUnavailableError, Page, ShardGoneError
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
 from tests.support.waiting import until
@@ -148,8 +149,13 @@ class Refusing:
             {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
             "GetRecords",
         )
+        self.asked = 0
 
     def get_records(self, **_: Any) -> None:
+        raise self._error
+
+    def describe_stream_summary(self, **_: Any) -> None:
+        self.asked += 1
         raise self._error
 
 
@@ -168,3 +174,17 @@ async def test_only_what_passes_is_tried_again(code: str, status: int, passes: b
         await stream.page("iterator", 1)
     stream.close()
     assert passes is isinstance(raised.value, KinesisUnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"), [("LimitExceededException", LISTING_ATTEMPTS), ("AccessDeniedException", 1)]
+)
+async def test_a_listing_that_is_refused_for_now_is_repeated(
+    code: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that start at the same time may ask more often than Kinesis allows."""
+    monkeypatch.setattr("headgate.kinesis.stream.BACKOFF", Backoff(first_seconds=0.001, longest_seconds=0.001))
+    client = Refusing(code, 400)
+    with pytest.raises(HeadgateError, match=code):
+        await KinesisStream(client, "s").shards()
+    assert asked == client.asked

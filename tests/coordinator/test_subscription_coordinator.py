@@ -75,6 +75,7 @@ async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirme
     harness.confirm("ada", 2)
     assert {0: "ada", 1: "ada", 2: "bob", 3: "bob"} == harness.holders()
     assert harness.coordinator.reconciler.handovers_complete
+    assert {None} == {each.next_owner for [each] in harness.coordinator.reconciler.holders().values()}
     assert [(3, 5), (2, 6)] == [(g.segment, g.generation) for push in harness.take_pushes("bob") for g in push.granted]
     assert [] == harness.take_pushes("ada")
 

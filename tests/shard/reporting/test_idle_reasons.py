@@ -34,13 +34,13 @@ def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gat
 def test_an_old_client_beside_a_newer_one_is_named_as_the_reason() -> None:
     reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
 
-    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+    assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}
 
 
 def test_a_load_is_no_reason_while_segments_are_balanced_by_count() -> None:
     reasons = idle(Gate((0, 1), {}, frozenset()), ada=True, bob=False)
 
-    assert reasons == {"bob": "its client is too old to share a segment, and each segment has a consumer"}
+    assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}
 
 
 def test_a_single_bucket_without_a_holder_is_about_to_be_assigned() -> None:
