@@ -26,6 +26,12 @@ class CoordinatorSettings:
     """Shortest time between two changes of weights."""
 
     @property
+    def lease_seconds(self) -> float:
+        """How long after its last contact a consumer has its segments alone: a revocation may have been lost."""
+        shortest = MISSED_HEARTBEATS * self.heartbeat_interval_seconds
+        return min(self.grace_seconds, max(self.revoke_timeout_seconds, shortest))
+
+    @property
     def deadline_seconds(self) -> tuple[float, ...]:
         """How far the deadlines that `SubscriptionCoordinator.tick` checks are ahead when they begin."""
         return MISSED_HEARTBEATS * self.heartbeat_interval_seconds, self.grace_seconds, self.revoke_timeout_seconds

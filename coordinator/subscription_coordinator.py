@@ -202,6 +202,7 @@ class SubscriptionCoordinator:
             blocked=len(self.reconciler.gate.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
+            lease_seconds=self._settings.lease_seconds,
             term_id=self._ledger.term_id,
             policy=self._subscription.redelivery.policy,
         )

@@ -17,8 +17,8 @@ from shard.subscriptions.refusal import Refusal
 
 MAX_LOGGED_CLIENTS: Final = 1000
 """Clients whose refusals were logged. Beyond it all are forgotten, and are logged once more."""
-QUOTA_LOG_INTERVAL_SECONDS: Final = 60.0
-"""Between two log lines about the quotas of one client."""
+LOG_INTERVAL_SECONDS: Final = 60.0
+"""Between two log lines about the quotas of one client, or the protocol of clients of one user."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class AccessControl:
         self._spending: dict[str, Spending] = {}
         """User of the rules → what it has spent. All users without rights are one."""
         self._denials_logged = ReportLimit(math.inf, MAX_LOGGED_CLIENTS)
-        self._quotas_logged = ReportLimit(QUOTA_LOG_INTERVAL_SECONDS, MAX_LOGGED_CLIENTS)
+        self._repeated_logged = ReportLimit(LOG_INTERVAL_SECONDS, MAX_LOGGED_CLIENTS)
 
     @property
     def rules(self) -> AccessRules:
@@ -61,6 +61,11 @@ class AccessControl:
     def rules(self, rules: AccessRules) -> None:
         self._rules = rules
         self._spending = {user: spent for user, spent in self._spending.items() if user in rules.users}
+
+    def report_other_version(self, address: str, reason: str, now: float) -> None:
+        """Log that the client at ``address`` speaks another version of the protocol. ``now``: the loop's clock."""
+        if self._repeated_logged.is_due(now, ("protocol", m.user_of(address))):
+            log.warning("client.protocol_mismatch", client=address, reason=reason)
 
     def admit(self, address: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
         """Count a message from the client at ``address``, or return why it is not to be read.
@@ -102,5 +107,5 @@ class AccessControl:
 
     def _report_exceeded(self, address: str, quota: Quota, now: float, reason: Callable[[], str]) -> None:
         self._observer.observe(events.QuotaExceeded(quota=quota))
-        if self._quotas_logged.is_due(now, address):
+        if self._repeated_logged.is_due(now, address):
             log.warning("quota.exceeded", client=address, quota=quota, reason=reason())

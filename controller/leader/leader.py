@@ -214,6 +214,8 @@ class ShardLeader:
         if isinstance(request, Malformed):
             self.context.observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self.state.shard, reason=request.reason, size_bytes=len(payload))
+            if request.kind == "protocol":
+                self.context.access.report_other_version(sender, request.reason, asyncio.get_running_loop().time())
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return

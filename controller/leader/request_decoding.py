@@ -108,6 +108,7 @@ def _malformed(payload: bytes, kind: MalformedKind, reason: str) -> Malformed:
         return Malformed(kind, reason, None)
     if address.protocol != m.PROTOCOL_VERSION:
         # Any other error may be an error in this leader's protocol version only.
-        reason = f"a request of protocol {address.protocol}; this leader supports protocol {m.PROTOCOL_VERSION}"
+        reason = f"a request of protocol {address.protocol}; this leader supports protocol {m.PROTOCOL_VERSION}: "
+        reason += "install the version of headgate that the daemons run"
         return Malformed("protocol", reason, address)
     return Malformed(kind, reason, address)

@@ -392,7 +392,7 @@ class Consumer:
             if self._state is _State.NEW:
                 raise HeadgateError("this consumer is not open; use it as an async context manager")
             raise StopAsyncIteration
-        while self._deliveries.returned:
+        while self._deliveries.returned and self._feed.may_deliver:
             record = self._deliveries.returned.popleft()
             if self._feed.is_present(record):
                 return [record]

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
@@ -218,7 +219,6 @@ class _ExternalGroupMember(Consumer):
     def _open_feed(self, shard: int, topic_id: int) -> None:
         """Open without a store: headgate does not store this topic."""
         self._log.debug("consumer.registered", shard=shard, topic_id=topic_id)
-        self._grants.registered = True
 
     def start_reading(self, read: Read, slots: asyncio.Semaphore, retry: RetryPolicy) -> None:
         async def attempts(segment: GrantedSegment) -> None:
@@ -258,21 +258,20 @@ class _ExternalGroupMember(Consumer):
 class _GrantFeed(RecordFeed):
     """Calls the program's function once per held segment, instead of reading records."""
 
+    reads_by_call = True
+
     def __init__(
         self, topic: str, positions: Mapping[SegmentId, Offset], spawn: Spawn, member: _ExternalGroupMember
     ) -> None:
         super().__init__(topic, SubscriptionType.STREAM, positions, spawn)
-        self.registered = False
         self.read: Read | None = None
         self.started = asyncio.Event()
         """Set together with ``read``: segments can be granted before the program calls `run`."""
+        self.turns: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Segment → held by its call, which may still be at work although its holding was dropped."""
         self.arrivals: dict[HeldKey, int | None] = {}
         """What was reported last, see `GrantedSegment.report_unhandled`."""
         self._member = member
-
-    @property
-    def is_open(self) -> bool:
-        return self.registered
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         raise AssertionError(f"topic {topic_id} of shard {shard} is external: nothing of it is in {store}")
@@ -290,11 +289,11 @@ class _GrantFeed(RecordFeed):
     def unhandled(self) -> list[tuple[int, int, int | None]]:
         return [(*key, arrived_ms) for key, arrived_ms in self.arrivals.items()]
 
-    def reader_ended(self, segment: int, generation: int) -> None:
+    def reader_ended(self, reader: _CallbackReader, segment: int, generation: int) -> None:
         self.arrivals.pop((segment, generation), None)
         self.totals.asked += 1  # It can be given segments again, if it was too slow.
         holding = self.holdings.get((segment, generation))
-        if holding is not None:
+        if holding is not None and holding.reader is reader:
             holding.acknowledged = holding.delivered
             holding.progress.set()
 
@@ -311,9 +310,10 @@ class _CallbackReader:
         try:
             await self._feed.started.wait()
             assert self._feed.read is not None, "started without the program's function"
-            await self._feed.read(self._segment)
+            async with self._feed.turns[self._segment.segment]:
+                await self._feed.read(self._segment)
         finally:
-            self._feed.reader_ended(self._segment.segment, self.generation)
+            self._feed.reader_ended(self, self._segment.segment, self.generation)
         if not self._segment.finished:
             raise HeadgateError(
                 f"reading {self._segment.label} returned before its end: call finish() once it is read to the end"

@@ -3,6 +3,8 @@
 1. The consumer registers again at every leader announcement, which also follows every reconnection.
    It keeps its incarnation, and continues to deliver meanwhile. A heartbeat without a reply is no
    reason to: a registration costs a leader that is late already far more.
+   When its lease has ended (headgate.client.consuming.delivery_lease), it delivers nothing more. It
+   registers after the next heartbeat that has a reply.
 2. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
    is missing again.
 3. A newer program of the same name, an eviction by a command, or the deletion of the subscription
@@ -56,7 +58,8 @@ class Membership:
         self._forbidden_since: float | None = None
         """Loop time since which every request was forbidden; None: the newest was not."""
         deliveries.sender.heartbeat = deliveries.parking.heartbeat = self.heartbeat
-        self._cleanup_callbacks: list[Callable[[], None]] = []
+        self._feed.queue.lease.on_end = self.lease_ended
+        self._cleanup_callbacks: list[Callable[[], None]] = [self._feed.queue.lease.close]
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
         client, self._shard = self._client, shard
@@ -76,7 +79,7 @@ class Membership:
     def close(self) -> None:
         for remove in self._cleanup_callbacks:
             remove()
-        self._cleanup_callbacks.clear()
+        self._cleanup_callbacks[1:] = []
         self._deliveries.chunks.close()
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
@@ -88,6 +91,7 @@ class Membership:
 
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._holdings.decisions.registration_requested()
+        asked_at = asyncio.get_running_loop().time()
         registered, leader_epoch = await self._requests.register(
             self._subscription_id, self._feed.own_positions, timeout_seconds
         )
@@ -97,7 +101,16 @@ class Membership:
         self._interval_seconds = registered.heartbeat_interval_seconds
         self._open_feed(self._shard, registered.topic_id)
         self._holdings.registered(leader_epoch, registered)
+        self._feed.queue.lease.begin(asked_at, registered.lease_seconds)
+        self._feed.queue.wake()
+        if self._holdings.handling is not None:
+            self._holdings.handling.start()
         self._feed.own = {SegmentId(segment) for segment, _ in self._feed.holdings}
+
+    def lease_ended(self) -> None:
+        self._log.warning("consumer.lease_ended", reason=self._client.unanswered(self._shard))
+        if self._feed.reads_by_call:
+            self._holdings.drop_all()
 
     def positions_text(self) -> str:
         """Return where the next consumer continues, and what these positions belong to."""
@@ -116,6 +129,7 @@ class Membership:
             follows=self._deliveries.chunks.follows,
         )
         self._asked_before = asked
+        self._feed.queue.lease.extend(asked_at)
         self._feed.head.advance(alive.head)
         self._deliveries.heard(alive, asked_at)
         await self._deliveries.chunks.heard(self._shard, alive)
@@ -146,7 +160,7 @@ class Membership:
                     self._holdings.drop_all()
                     registers = True
             else:
-                registers = False
+                registers = not self._feed.may_deliver
             if registers:
                 self._registration_needed.set()
 
@@ -164,7 +178,7 @@ class Membership:
             return
         if isinstance(push, m.AssignmentChanged):
             self._holdings.changed(push)
-        elif isinstance(push, m.ConsumerFenced) and self._feed.is_open:
+        elif isinstance(push, m.ConsumerFenced) and self._subscription_id is not None:
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

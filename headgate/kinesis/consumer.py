@@ -96,6 +96,8 @@ class _Shards:
         self.holdings: dict[HeldKey, _HeldShard] = {}
         self.totals = ConsumerTotals()
         self.queue: asyncio.Queue[KinesisRecord] = asyncio.Queue(QUEUED_RECORDS)
+        self.may_deliver = True
+        """The end of the lease cancels what reads a shard."""
 
     def pause(self, key: HeldKey) -> None:
         if key in self.holdings:

@@ -241,8 +241,9 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Registered(ReplyBody, frozen=True, tag="registered"):
     """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else.
 
-    ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment. ``term_id``: the term that
-    wrote chunk ``head``, which is the leader's. ``policy``: the delivery policy of the subscription.
+    ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment. ``lease_seconds``: how long
+    after this request, or a heartbeat, no other consumer gets the segments. ``term_id``: the term that wrote chunk
+    ``head``, which is the leader's. ``policy``: the delivery policy of the subscription.
     """
 
     topic_id: int
@@ -252,6 +253,7 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
     blocked: int
     heartbeat_interval_seconds: float
     revoke_timeout_seconds: float = 30.0
+    lease_seconds: float = 30.0
     term_id: int = 0
     policy: DeliveryPolicy = DeliveryPolicy()
 

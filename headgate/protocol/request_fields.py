@@ -16,7 +16,7 @@ from headgate.model.shard_map import MAX_SHARDS
 
 FIRST_PROTOCOL_VERSION = 1
 """Its clients do not state it."""
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_RECORD_BYTES = 1024 * 1024
 """Limit for key, value and headers of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
 MAX_BATCH_RECORDS = 10_000

@@ -7,7 +7,7 @@ import { shardOf } from "./hashing.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
-const [PROTOCOL, SILENT_MS] = [2n, 10_000]; // daemons that hear of another ledger describe theirs again
+const [PROTOCOL, SILENT_MS] = [3n, 10_000]; // daemons that hear of another ledger describe theirs again
 
 export class Connection {
   cluster = null; // its description, once it is known

@@ -116,6 +116,7 @@ export class Consumer {
     this.#runner = new Runner(handler, options, this.#type, {
       holdings: this.#holdings,
       take: () => this.#take(),
+      mayBegin: () => this.#membership.mayDeliver,
       wait: () => this.#wait(),
       begin: (held, record) => this.#begin(held, record),
       handled: (held, record) => this.#handled(held, record),
@@ -165,7 +166,7 @@ export class Consumer {
   }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;
-    const entry = this.#feed.take();
+    const entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
     if (entry && entry.record.offset >= entry.held.delivered) entry.held.delivered = entry.record.offset + 1n;
     return entry;
   }

@@ -13,6 +13,7 @@ export class Membership {
   provenHead = 0n; // the newest one that a reply stated
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
+  #leaseMs = 0; #leaseEndsAt = Infinity; // by the own clock; infinite before the first registration
   #subscriptionId; #heartbeatMs; #heartbeatAt = 0;
   #problem; // why its dead letters are not sent
   #forbiddenSince = 0;
@@ -22,6 +23,10 @@ export class Membership {
     this.shard.onHead = (head) => head > this.head && (this.head = head);
     this.shard.onLeader = this.shard.onReconnect = () => (this.mustRegister = true);
     this.connection.onPush = (push) => this.#onPush(push);
+  }
+  /** Whether no other consumer can have the segments. */
+  get mayDeliver() {
+    return performance.now() < this.#leaseEndsAt;
   }
   /** Send a request until the leader replies. Its points of history, if it carries any, are confirmed then. */
   async ask(type, fields = {}, withHistory = false) {
@@ -56,6 +61,7 @@ export class Membership {
   }
   async register() {
     this.mustRegister = false;
+    const askedAt = performance.now();
     this.holdings.registrationRequested();
     const fields = { ...this.options, subscription_id: this.#subscriptionId, host: hostname().slice(0, 128) };
     const positions = this.holdings.ownPositions;
@@ -66,6 +72,9 @@ export class Membership {
     this.policy = reply.policy ?? {};
     this.#heartbeatMs = Number(reply.heartbeat_interval_seconds) * 1000;
     this.finishMs = (Number(reply.revoke_timeout_seconds ?? 30) * 2000) / 3;
+    this.#leaseMs = Number(reply.lease_seconds ?? 30) * 1000;
+    this.#leaseEndsAt = askedAt + this.#leaseMs;
+    this.mustRegister ||= !this.mayDeliver; // the reply was late
     this.holdings.registered(reply.grants, reply.epoch);
     this.#heartbeatAt = 0; // at once: the leader repeats what was lost or ignored before
     this.connection.changed.notify();
@@ -77,6 +86,8 @@ export class Membership {
     try {
       const reply = await this.ask("heartbeat", { held, ready, dead_letter_problem: this.#problem }, true);
       if (ready) this.asked = false;
+      if (this.mayDeliver) this.#leaseEndsAt = Math.max(this.#leaseEndsAt, now + this.#leaseMs);
+      else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};
       this.#problem = reply.dead_letters?.length ? NO_SENDER : undefined;
     } catch (error) {

@@ -13,7 +13,7 @@ export class Runner {
   #schedule; #handler; #concurrency; #retry; #internals;
   #running = 0; // calls of the handler
   #taken = new Set(); // holdings with records
-  /** `internals`: holdings, take, wait, begin, handled, fail, resumed and progressed of the consumer. */
+  /** `internals`: holdings, take, mayBegin, wait, begin, handled, fail, resumed and progressed of the consumer. */
   constructor(handler, { concurrency = 1, retry = {} }, type, internals) {
     this.#retry = { ...RETRY, ...retry };
     const { then } = this.#retry;
@@ -42,8 +42,8 @@ export class Runner {
     while (!this.isStopping) {
       const entry = this.#internals.take();
       if (entry) this.#taken.add(entry.held) && this.#schedule.add(entry);
-      if (entry) this.#start();
-      else await this.#internals.wait();
+      this.#start(); // after the end of a lease, what waits
+      if (!entry) await this.#internals.wait();
     }
     const until = performance.now() + stopMs;
     const isBusy = () => this.#running || (this.#schedule.unfinished && !this.#failure);
@@ -53,7 +53,7 @@ export class Runner {
     return this.#report;
   }
   #start() {
-    while (this.isFree && !this.#failure) {
+    while (this.isFree && !this.#failure && this.#internals.mayBegin()) {
       const work = this.#schedule.next();
       if (!work) return;
       this.#running++;

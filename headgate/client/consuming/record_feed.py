@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.consuming.delivery_lease import DeliveryLease
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -147,6 +148,9 @@ OnFailed = Callable[[HeldSegment, list[Redelivery]], None]
 
 
 class RecordFeed:
+    reads_by_call = False
+    """Whether the end of a lease has to end the reading: nothing else limits what a call reads."""
+
     def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[SegmentId, Offset], spawn: Spawn) -> None:
         """``positions``: for CHECKPOINT, where to start instead of at the grant's offset."""
         self.head = Head()
@@ -176,11 +180,6 @@ class RecordFeed:
         if self._cache is None:
             self._cache = ChunkCache(Ledger(store, shard), topic_id)
             self._compacted = CompactedRecords(store, shard, topic_id)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the feed knows the ledger to read from."""
-        return self._cache is not None
 
     async def close(self) -> None:
         for holding in self.holdings.values():
@@ -365,7 +364,7 @@ class RecordFeed:
     def take(self, max_records: int) -> list[ConsumedRecord]:
         """Return the next records of one run, at most so many; an empty list if none is queued."""
         queue = self.queue
-        while queue.runs:
+        while queue.runs and queue.lease.is_valid:
             holding = queue.runs[0].holding
             records = queue.take(1 if holding.parked else max_records)
             if records := self._delivered(holding, records):
@@ -440,6 +439,10 @@ class RecordFeed:
                 holding.deadlines.pop(record.offset, None)
                 holding.progress.set()
 
+    @property
+    def may_deliver(self) -> bool:
+        return self.queue.lease.is_valid
+
     def is_near(self, head: int) -> bool:
         """Return whether every reader is at the end, or near it, of a ledger that ends with chunk ``head``."""
         reads = self._cache is not None and bool(self.holdings)
@@ -487,6 +490,8 @@ class _Queue:
     """Runs of records for the program, bounded in records."""
 
     def __init__(self) -> None:
+        self.lease = DeliveryLease()
+        """Without a valid one, nothing is taken."""
         self.runs: deque[_Run] = deque()
         self.records = 0
         """Those that are read, and that the program has not taken."""
@@ -522,8 +527,8 @@ class _Queue:
         return records
 
     async def changed(self) -> None:
-        """Wait until there is a record, or the consumer should check whether to stop."""
-        if not self.runs:
+        """Wait until there is a record to take, or the consumer should check whether to stop."""
+        if not self.runs or not self.lease.is_valid:
             self._changed.clear()
             await self._changed.wait()
 

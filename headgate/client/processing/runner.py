@@ -38,6 +38,8 @@ class Feed(Protocol):
 
     @property
     def holdings(self) -> Sized: ...
+    @property
+    def may_deliver(self) -> bool: ...
     def generations(self) -> list[HeldKey]: ...
     def pause(self, key: HeldKey) -> None: ...
     def resume(self, key: HeldKey) -> None: ...
@@ -158,20 +160,20 @@ class Runner:
             for record in some:
                 if (full := schedule.add(record, now, held)) is not None:
                     feed.pause(full)
-            self._start()
+            self.start()
             await asyncio.sleep(0)
         schedule.hurried = True
-        self._start()
+        self.start()
         self._note_progress()
 
     async def _wind_down(self) -> None:
         schedule, seconds = self.schedule, self._options.stop_seconds
         schedule.hurried = True
         self.report.unhandled += sum(self._give_back(key) for key in self._deliveries.feed.generations())
-        self._start()
+        self.start()
         try:
             async with asyncio.timeout(seconds):
-                while schedule.unfinished:
+                while schedule.unfinished and (schedule.running or self._deliveries.feed.may_deliver):
                     await self._next_progress()
         except TimeoutError:
             self._log.warning("run.handlers_late", records=schedule.unfinished, seconds=seconds)
@@ -186,20 +188,23 @@ class Runner:
 
     # Calls of the handler
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Call the handler for what may start."""
+        if not self._deliveries.feed.may_deliver:
+            return
         if self.schedule.can_start(asyncio.get_running_loop().time()):
             self._workers.start()
         if self._options.batch is not None and not self._ended:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
             due = self.schedule.starts_at
-            self._batch_timer = None if due is None else asyncio.get_running_loop().call_at(due, self._start)
+            self._batch_timer = None if due is None else asyncio.get_running_loop().call_at(due, self.start)
 
     async def _work(self) -> None:
         """Call the handler for what may start, until nothing may."""
         clock, schedule, totals = asyncio.get_running_loop().time, self.schedule, self._deliveries.feed.totals
         batch = schedule.start(clock())
-        self._start()
+        self.start()
         while batch is not None and not self._ended:
             try:
                 begun = await self._deliveries.begin(batch.records)
@@ -222,15 +227,15 @@ class Runner:
                 await self._store(schedule.finished(batch))
             if self._workers.should_pause(now := clock()):
                 await asyncio.sleep(0)
-            batch = schedule.start(now)
+            batch = schedule.start(now) if self._deliveries.feed.may_deliver else None
             if self._options.batch is not None:
-                self._start()
+                self.start()
 
     async def _failed(self, batch: Batch, error: BaseException) -> None:
         """Retry after a pause, or perform the last action. The pause keeps only the batch's keys waiting."""
         schedule, records = self.schedule, batch.records
         schedule.failed(batch)
-        self._start()
+        self.start()
         outcome = self._options.retry.after(batch.failures, error, self._draw())
         log = self._log.bind(
             segment=batch.works[0].record.segment, offset=batch.works[0].record.offset, error=repr(error)

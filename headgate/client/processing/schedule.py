@@ -94,7 +94,8 @@ class Schedule:
         self._batch = batch
         self._look_ahead = look_ahead
         self._cumulative = cumulative
-        self._running = 0
+        self.running = 0
+        """Calls of the handler."""
         self._held = 1
         """Segments that have a share of the look-ahead."""
         self._holdings: dict[HeldKey, _Holding] = {}
@@ -110,7 +111,7 @@ class Schedule:
     @property
     def is_free(self) -> bool:
         """Whether fewer calls run than may."""
-        return self._running < self._concurrency
+        return self.running < self._concurrency
 
     # Records
 
@@ -157,7 +158,7 @@ class Schedule:
     # Calls of the handler
 
     def can_start(self, now: float) -> bool:
-        if self._running >= self._concurrency or not (self._ready or self._retries):
+        if self.running >= self._concurrency or not (self._ready or self._retries):
             return False
         is_full = self._ready_records >= self._batch.max_records
         return is_full or self.hurried or bool(self._retries) or now >= self._due_at
@@ -165,7 +166,7 @@ class Schedule:
     def start(self, now: float) -> Batch | None:
         if not self.can_start(now):
             return None
-        self._running += 1
+        self.running += 1
         if self._retries:
             return self._retries.popleft()
         limit = self._batch.max_records
@@ -185,7 +186,7 @@ class Schedule:
     @property
     def starts_at(self) -> float | None:
         """When an incomplete batch is due; None: nothing waits for others."""
-        return self._due_at if self._ready and self._running < self._concurrency else None
+        return self._due_at if self._ready and self.running < self._concurrency else None
 
     @property
     def _due_at(self) -> float:
@@ -193,12 +194,12 @@ class Schedule:
 
     def failed(self, batch: Batch) -> None:
         """End a call. `retry`, `give_up` or `abandon` its batch later."""
-        self._running -= 1
+        self.running -= 1
         batch.failures += 1
 
     def finished(self, batch: Batch) -> list[ConsumedRecord]:
         """End a call; return the records to acknowledge, those of one holding in order."""
-        self._running -= 1
+        self.running -= 1
         return self.give_up(batch)
 
     def give_up(self, batch: Batch) -> list[ConsumedRecord]:

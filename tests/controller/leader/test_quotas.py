@@ -112,6 +112,22 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
     assert 0 == exceeded(shard, "requests_per_second")
 
 
+async def test_requests_of_another_version_are_counted_and_logged_once_a_minute_for_each_user() -> None:
+    with capture_logs() as logs:
+        async with shard_with() as shard, shard.client("client-shop", "shop") as shop:
+            for protocol in range(1, 100):
+                old = m.Request(request_id=7, protocol=protocol, client_id="client-shop", body=m.ListTopics())
+                shop.send_raw(m.encode(old))
+            await asyncio.sleep(1)
+            refused = [each.body for each in shop.replies[7] if isinstance(each.body, m.Rejected)]
+    assert {"invalid"} == {each.verdict for each in refused if each.reason.startswith("a request of protocol")}
+    assert 98 == shard.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "protocol"})
+    reasons = [line["reason"] for line in logs if line["event"] == "client.protocol_mismatch"]
+    assert [f"a request of protocol 1; this leader supports protocol {m.PROTOCOL_VERSION}"] == [
+        each.partition(":")[0] for each in reasons
+    ]
+
+
 async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     with capture_logs() as logs:
         async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:

@@ -6,6 +6,7 @@ import pytest
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Address, Malformed, read_request, read_request_id
 from headgate.protocol import messages as m
 
+THIS = m.PROTOCOL_VERSION
 SENDER = "shop/till-3"
 BODY = {"type": "describe_topic", "topic": "orders"}
 DEEP = 100_000
@@ -13,12 +14,12 @@ DEEP = 100_000
 
 
 def packed(body: object = BODY, **changes: object) -> bytes:
-    return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "protocol": 2, "body": body} | changes)
+    return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "protocol": THIS, "body": body} | changes)
 
 
 def test_a_valid_request_carries_the_address_of_its_sender():
     assert read_request(packed(), SENDER, b"") == m.Request(
-        request_id=7, protocol=m.PROTOCOL_VERSION, client_id=SENDER, body=m.DescribeTopic(topic="orders")
+        request_id=7, protocol=THIS, client_id=SENDER, body=m.DescribeTopic(topic="orders")
     )
 
 
@@ -26,8 +27,8 @@ def test_a_valid_request_carries_the_address_of_its_sender():
     ("payload", "kind", "reason", "address"),
     [
         (b"\xc1", "not_msgpack", "not msgpack", None),
-        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 2", Address(7, SENDER)),
-        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 2", Address(7, SENDER)),
+        (packed(BODY | {"topic": "no/slash"}), "invalid", f"not a request of protocol {THIS}", Address(7, SENDER)),
+        (packed(BODY | {"type": "unheard_of"}), "invalid", f"not a request of protocol {THIS}", Address(7, SENDER)),
         (packed(client_id="no/slash"), "invalid", "client_id", None),
         (packed({"type": "produce"}), "invalid", "missing required field", Address(7, SENDER)),
         (
@@ -37,17 +38,22 @@ def test_a_valid_request_carries_the_address_of_its_sender():
             Address(7, SENDER),
         ),
         (packed(msgspec.Raw(b"\x82\xa4type\xablist_topics\xa1x" + b"\x91" * DEEP + b"\xc0")), "not_msgpack", "", None),
-        (packed(protocol=3), "protocol", "of protocol 3; this leader supports protocol 2", Address(7, SENDER)),
         (
-            msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": BODY}),
+            packed(protocol=THIS + 1),
             "protocol",
-            "a request of protocol 1; this leader supports protocol 2",
+            f"of protocol {THIS + 1}; this leader supports protocol {THIS}",
             Address(7, SENDER),
         ),
         (
-            packed(BODY | {"topic": 5}, protocol=3),
+            msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": BODY}),
             "protocol",
-            "of protocol 3; this leader supports protocol 2",
+            f"a request of protocol 1; this leader supports protocol {THIS}",
+            Address(7, SENDER),
+        ),
+        (
+            packed(BODY | {"topic": 5}, protocol=THIS + 1),
+            "protocol",
+            f"of protocol {THIS + 1}; this leader supports protocol {THIS}",
             Address(7, SENDER),
         ),
         (
@@ -103,7 +109,7 @@ def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body
 @pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
 def test_the_id_of_a_request_is_read_without_decoding_it(number: int) -> None:
     request = m.Request(
-        request_id=number, protocol=m.PROTOCOL_VERSION, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics()
+        request_id=number, protocol=THIS, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics()
     )
 
     assert read_request_id(m.encode(request), SENDER) == Address(number, SENDER)

@@ -125,13 +125,36 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
     """The leader pushes what the heartbeat does not list. It is late, so a registration would cost it more."""
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster):
         leader.answers = False
-        await asyncio.sleep(60)
+        await asyncio.sleep(12)
         leader.requests.clear()
         leader.answers = True
         await asyncio.sleep(30)
         assert [(0, 1)] == leader.seen(m.Heartbeat)[0].held
         assert [] == leader.seen(m.RegisterConsumer)
-    assert "consumer.no_leader" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE", "CHECKPOINT"])
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "moved"])
+async def test_without_an_answer_nothing_is_delivered_after_the_lease_until_a_registration(kind, kept, cluster, caplog):
+    cluster.store_records(records(*"0123"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster, type=kind) as reader:
+        await asyncio.sleep(12)  # The heartbeat at 10 s is answered.
+        leader.answers = False
+        await asyncio.sleep(27)
+        assert ["0"] == await take(reader, 1), "29 s after the last request that was answered was sent"
+        await asyncio.sleep(2)
+        assert [] == await reader.get_many(10, 60)
+        assert "consumer.lease_ended" in caplog.text
+        assert "consumer.no_leader" in caplog.text
+        leader.refused["RegisterConsumer"] = "unavailable"
+        leader.requests.clear()
+        leader.grants = [grant(generation=1 if kept else 2)]
+        leader.answers = True
+        assert [] == await reader.get_many(10, 30), "an answer to a heartbeat does not say what is still held"
+        assert isinstance(leader.requests[0].body, m.Heartbeat), "a leader that is late gets no registration"
+        leader.refused.clear()
+        first = "1" if kept or kind == "CHECKPOINT" else "0"
+        assert first == (await take(reader, 1))[0]
 
 
 async def test_a_revocation_before_the_reply_to_the_registration_is_confirmed_at_once(cluster):

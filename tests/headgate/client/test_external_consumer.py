@@ -217,3 +217,33 @@ async def test_no_more_segments_are_read_at_the_same_time_than_the_program_allow
             task.cancel()
             await asyncio.wait([task])
     assert (3, 1) == (len(at_once), max(at_once))
+
+
+async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_one_after_its_end() -> None:
+    events: list[str] = []
+
+    async def read(segment: GrantedSegment) -> None:
+        events.append(f"begins at {segment.checkpoint}")
+        await segment.acknowledge(checkpoint="7")
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            await asyncio.sleep(30)
+            events.append("ends")
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", layout(seg("a", 0, 15)))
+        one = client(cluster, "one")
+        async with ExternalConsumer(one, topic="orders", subscription="s") as consumer:
+            task = asyncio.create_task(consumer.run(read))
+            await asyncio.sleep(20)
+            cluster.broker.cut("one")
+            await asyncio.sleep(31)
+            assert consumer.segments == []
+            cluster.broker.heal("one")
+            await until(lambda: consumer.segments)
+            assert ["begins at None"] == events
+            await until(lambda: len(events) == 3)
+            assert ["ends", "begins at 7"] == events[1:]
+            task.cancel()
+            await asyncio.wait([task])

@@ -24,7 +24,9 @@ CLUSTER, THEIRS, OTHER = "plant", "a" * 32, "b" * 32
 
 def client(store: FakeStore | None) -> Client:
     broker = FakeBroker()
-    described = m.ClusterDescription(protocol=2, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS)
+    described = m.ClusterDescription(
+        protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS
+    )
     broker.retained[m.cluster_topic(CLUSTER)] = m.encode(described)
     return Client(
         transport=broker.transport("c"),

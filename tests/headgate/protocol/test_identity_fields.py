@@ -12,7 +12,9 @@ OPEN = {"type": "open_producer", "token": "t"}
 
 
 def decoded(body: dict[str, Any]) -> m.Request:
-    return m.decode_request(msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": 2, "body": body}))
+    return m.decode_request(
+        msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": m.PROTOCOL_VERSION, "body": body})
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ REGISTER = {"type": "register", "topic": "orders", "subscription": "billing", "c
 def test_positions_of_another_type_are_invalid(kind: str) -> None:
     body = {**REGISTER, "subscription_type": kind, "positions": [[0, 1]]}
     with pytest.raises(msgspec.ValidationError, match="positions: only for type CHECKPOINT"):
-        m.decode_request(msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": 2, "body": body}))
+        m.decode_request(
+            msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": m.PROTOCOL_VERSION, "body": body})
+        )
 
 
 def test_positions_arrive_as_pairs() -> None:

@@ -55,7 +55,7 @@ class ScriptedLeader:
         self.grants = list(grants)
         self.blocked, self.stable = 0, True
         self.heartbeat_seconds = 5.0
-        self.revoke_timeout_seconds = 30.0
+        self.revoke_timeout_seconds = self.lease_seconds = 30.0
         self.answers = True
         """Whether it replies at all."""
         self.refused: dict[str, m.Verdict] = {}
@@ -188,6 +188,7 @@ class ScriptedLeader:
                     blocked=self.blocked,
                     heartbeat_interval_seconds=self.heartbeat_seconds,
                     revoke_timeout_seconds=self.revoke_timeout_seconds,
+                    lease_seconds=self.lease_seconds,
                 )
             case m.Heartbeat():
                 return m.HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)

@@ -18,7 +18,9 @@ SMALL = ProducerSettings(batch_bytes=200)
 
 def described(world: OneShard) -> bytes:
     named = world.ledger_id.hex()
-    return m.encode(m.ClusterDescription(protocol=2, shards=1, ledger_url="file:///x", ledger_id=named))
+    return m.encode(
+        m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x", ledger_id=named)
+    )
 
 
 def client(world: OneShard, client_id: str, user: str | None = None) -> Client:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
-from headgate.errors import ConfigError, FencedError, HandlerFailedError, HeadgateError
+from headgate.errors import AcknowledgementsNotStoredError, ConfigError, FencedError, HandlerFailedError, HeadgateError
 from headgate.model.hashing import segment_hash
 from headgate.model.position_token import decode_positions
 from headgate.protocol import messages as m
@@ -284,6 +284,24 @@ async def test_what_a_former_holder_finishes_has_no_effect_and_its_failure_neith
         await asyncio.sleep(1)
         assert not task.done()
         assert [(0, 2, 2)] == acknowledged(cluster)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_no_handler_begins_after_the_lease_until_a_registration(stopped, cluster):
+    handler = Handler({"a0": 40})
+    cluster.store_records(keyed(*"aaabb"))
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        leader.answers = False
+        async with running(reader, handler) as run:
+            await asyncio.sleep(50)
+            assert ["a0"] == handler.done, "it was at work"
+            assert ["a0"] == handler.begun
+            if stopped:
+                reader.stop()
+                with pytest.raises(AcknowledgementsNotStoredError, match=r"segment 0: offsets 0\)"):
+                    await asyncio.wait_for(run, 31)
+            leader.answers = True
+            await until(lambda: [(0, 1, 1 if stopped else 5)] == acknowledged(cluster)[-1:])
 
 
 async def test_a_fenced_consumer_ends_its_run(cluster):
