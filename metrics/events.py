@@ -141,11 +141,6 @@ class DelayedRepliesChanged(ShardEvent, frozen=True):
     replies: int
 
 
-@counted("requests_without_epoch", "shard")
-class RequestWithoutEpochRejected(ShardEvent, frozen=True):
-    """Batches rejected because they contain no leader epoch."""
-
-
 @counted("requests_over_limit", "limit")
 class RequestLimitReached(Event, frozen=True):
     """Requests refused because as many of their kind as the limit permits wait. Clients repeat them."""

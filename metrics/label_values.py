@@ -24,9 +24,8 @@ LayoutChangeReason = Literal["rate", "bytes", "size", "age", "consumers", "quiet
 """``command``: a person or a program asked for it. The others are automatic."""
 SplitLimit = Literal["hot_key", "max_segments", "undrained_ancestors", "single_hash", "layout_full", "quota"]
 TransferReason = Literal["spread", "maintenance", "shutdown", "operator", "no_broker", "no_store"]
-RequestLimit = Literal["cluster_overviews", "operator_commands", "backlogs", "delayed_refusals"]
-"""Requests that wait for other daemons (for an overview of the cluster; transfers and maintenance), for Spark, or for
-their refusal, because they name no leader epoch."""
+RequestLimit = Literal["cluster_overviews", "operator_commands", "backlogs"]
+"""Requests that wait for other daemons (for an overview of the cluster; transfers and maintenance), or for Spark."""
 TransferOutcome = Literal["completed", "abandoned"]
 DrainState = Literal["off", "starting", "ready", "degraded"]
 DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid", "denied", "wrong_ledger"]

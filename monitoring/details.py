@@ -62,9 +62,8 @@ REFUSALS: Final = Row(
             "Messages",
             units.CountsPerSecond,
             rate("messages_malformed_total", "reason", "malformed: "),
-            rate("requests_without_epoch_total", prefix="without epoch"),
             rate("messages_too_large_total", prefix="too large"),
-            text="Messages that do not follow the protocol, lack an epoch, or are too large to send.",
+            text="Messages that do not follow the protocol, or are too large to send.",
         ),
         graph(
             "Client ids and announcements",

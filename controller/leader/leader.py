@@ -44,9 +44,6 @@ from shard.requests.verdicts import Accept, Duplicate, judge_batch, judge_deadli
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
-MISSING_EPOCH_DELAY_SECONDS = 1.0
-"""Before a batch without leader epoch is refused: it slows the retries of old clients."""
-MAX_DELAYED_REFUSALS = 1000
 BYTES_PER_COST = 512
 """Bytes of a request that are decoded at the cost of one unit."""
 
@@ -245,12 +242,7 @@ class ShardLeader:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
         if isinstance(request.body, m.ProduceBatch):
             self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=refusal.verdict))
-        if not refusal.delayed:
-            self._outbox.refuse(request, refusal)
-            return
-        self.context.observer.observe(events.RequestWithoutEpochRejected(shard=self.state.shard))
-        later = partial(asyncio.sleep, MISSING_EPOCH_DELAY_SECONDS, refusal)
-        self.outcomes.defer(request, Deferred(later, "delayed_refusals", MAX_DELAYED_REFUSALS))
+        self._outbox.refuse(request, refusal)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)

@@ -652,9 +652,8 @@ def is_command(body: RequestBody) -> bool:
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The envelope of every request.
 
-    ``leader_epoch``: the term this request is for. Batches must carry it: a batch without one comes
-    from a client too old to keep batches in order, and is rejected with a delay. Other requests may
-    leave it out.
+    ``leader_epoch``: the term this request is for. Batches must carry it, because their order cannot
+    be kept without it. Other requests may leave it out.
 
     ``max_term_age_ms``: the deadline, by the clock of that term: once the term has lasted this long,
     the leader refuses the request as ``expired``. None: no deadline.

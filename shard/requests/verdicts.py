@@ -74,9 +74,7 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
     if isinstance(request.body, m.ProduceBatch):
-        return Refusal(
-            "not_leader", "a batch without leader_epoch cannot be kept in order: upgrade this client", delayed=True
-        )
+        return Refusal("invalid", "a batch without leader_epoch cannot be kept in order")
     if isinstance(request.body, m.TransferShard):
         return Refusal("not_leader", "a transfer is for one term: state its leader_epoch")
     return None

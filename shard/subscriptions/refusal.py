@@ -13,7 +13,7 @@ from metrics.label_values import Quota
 class Refusal:
     """Reject the request.
 
-    Without one of the three flags the leader replies at once.
+    Without one of the two flags the leader replies at once.
     """
 
     verdict: m.Verdict
@@ -24,8 +24,6 @@ class Refusal:
     client's session."""
     after_proposed: bool = False
     """Reply once every entry that was proposed before the decision is durable, because the decision rests on them."""
-    delayed: bool = False
-    """Reply after a delay, because the client would repeat the request at once."""
     term_age_ms: int | None = None
     """For ``expired``: how long the term has lasted."""
     quota: Quota | None = None

@@ -31,7 +31,7 @@ def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gat
     assert idle(gate, ada=True, bob=False) == {"ada": reason, "bob": reason}
 
 
-def test_an_old_client_beside_a_newer_one_is_named_as_the_reason() -> None:
+def test_a_client_that_cannot_share_is_named_as_the_reason() -> None:
     reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
 
     assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}

@@ -83,14 +83,12 @@ def test_another_term_is_not_leader(epoch: int) -> None:
     """The epoch must be equal: older and newer ones are refused at once."""
     judgement = judge_term(request(batch(), epoch), 1)
 
-    assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
+    assert ("not_leader", False) == (judgement.verdict, judgement.after_barrier)
 
 
-def test_no_epoch_is_refused_with_a_delay() -> None:
-    """The delay slows down the retries of a client whose batches cannot be kept in order."""
-    judgement = judge_term(request(batch(), None), 1)
-
-    assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
+def test_a_batch_without_an_epoch_is_invalid() -> None:
+    """Its order cannot be kept, however often it is repeated."""
+    assert "invalid" == judge_term(request(batch(), None), 1).verdict
 
 
 def test_a_batch_of_this_term_passes_row_2() -> None:
