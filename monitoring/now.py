@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import units
 
-from monitoring.panels import CLUSTER, Query, Row, graph, highest, quantiles, rate, stat, subscription, summed
+from monitoring.panels import CLUSTER, LEADS, Query, Row, graph, highest, quantiles, rate, stat, subscription, summed
 
 NOW: Final = Row(
     "Now",
@@ -24,9 +24,9 @@ NOW: Final = Row(
         ),
         stat(
             "Drain service not ready",
-            Query(f'sum(headgate_drain_service_state{{{CLUSTER}, state="ready"}} == bool 0)'),
+            Query(f'sum(headgate_drain_service_state{{{CLUSTER}, state="ready"}} == bool 0 and {LEADS})'),
             1,
-            text="Daemons whose drain service is not ready.",
+            text="Daemons that lead a shard and whose drain service is not ready.",
         ),
         stat("Blocked segments", summed("segments_blocked")),
         stat(

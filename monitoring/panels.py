@@ -13,6 +13,7 @@ from typing import Final, Literal
 from grafana_foundation_sdk.models import units
 
 CLUSTER: Final = 'job="$job"'
+LEADS: Final = "on (job, instance) headgate_shard_is_leader == 1"
 SUBSCRIPTION: Final = f'{CLUSTER}, topic=~"$topic", subscription=~"$subscription"'
 
 
