@@ -150,7 +150,7 @@ def _drain(facts: HealthFacts) -> _Verdict:
     if facts.drain == "off" and facts.shards_led == 0:
         return _OK, "not asked yet, since this daemon leads no shard"
     reason = facts.drain_reason or "no reason given"
-    return _DEGRADED, f"{facts.drain}: {reason}; children of split and merged segments stay blocked"
+    return _DEGRADED, f"{facts.drain}: {reason}; children of split and merged segments stay blocked: see its log"
 
 
 def _clock(facts: HealthFacts) -> _Verdict:

@@ -1,6 +1,6 @@
 """Measures how fast the blocking segments are acknowledged, and when they will be drained. Pure.
 
-1. A subscription without blocked segments costs nothing. A falling count (a seek) starts a new window.
+1. A subscription without blocked segments costs nothing. A falling count, and progress after none, start a new window.
 2. The consumers of a shared segment drain it side by side: each has its own backlog and its own rate, and the segment
    is drained when the last of them is done.
 """
@@ -41,6 +41,8 @@ class DrainRate:
             samples = self._samples.setdefault(each, deque())
             if samples and records < samples[-1][1]:
                 samples.clear()
+            elif samples and records > samples[-1][1] == samples[0][1]:
+                samples = self._samples[each] = deque([samples[-1]])
             if not samples or now_seconds - samples[-1][0] >= SAMPLE_INTERVAL_SECONDS:
                 samples.append((now_seconds, records))
             while now_seconds - samples[0][0] > WINDOW_SECONDS:

@@ -158,10 +158,10 @@ class _Explainer:
         if keys := redelivery.parked.keys.values():
             records, resuming = sum(each.records for each in keys), len(redelivery.parked.resuming)
             oldest = duration((now_ms - min(each.since_ms for each in keys)) / 1000)
+            parked = f"{len(keys)} key{'s are' if len(keys) > 1 else ' is'} parked, with {records} records"
+            fate = f"the oldest for {oldest}; being resumed: {resuming}. Their records go to the dead-letter topic"
             sentences.append(
-                f"{len(keys)} key{'s are' if len(keys) > 1 else ' is'} parked, with {records} records; the oldest for "
-                f"{oldest}. Their records go to the dead-letter topic. {resuming} of the keys "
-                f"{'is' if resuming == 1 else 'are'} being resumed."
+                f"{parked}, {fate}: headgate subscription parked {self._topic.name} {self._subscription.name}"
             )
         if failed := redelivery.failed:
             later = sum(each.not_before_ms > now_ms for each in failed)
@@ -270,13 +270,11 @@ class _Explainer:
         if consumer is None or consumer.disconnected_at_ms is None:
             return None
         disconnected = max(0, self._context.now_ms - consumer.disconnected_at_ms) / 1000
-        left = duration(max(0.0, self._context.grace_seconds - disconnected))
-        return f"has been disconnected for {duration(disconnected)} and keeps its segments for another {left}"
+        left, passed = duration(max(0.0, self._context.grace_seconds - disconnected)), duration(disconnected)
+        return f"has been disconnected for {passed} and is removed in {left} unless it returns"
 
     def _unassigned(self, segment: int) -> str:
-        reason = "will be assigned at the next reconciliation"
-        if not self._subscription.consumers:
-            reason = "has no consumer, because none is registered"
+        reason = "will be assigned at the next reconciliation" if self._subscription.consumers else "has no consumer"
         return f"{self._title(segment)} is readable and {reason}: {self._remaining(segment)}."
 
     # Blocking ancestors

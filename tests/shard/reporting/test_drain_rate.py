@@ -19,6 +19,10 @@ SAMPLES: dict[str, tuple[list[Sample], dict[int, float]]] = {
     "a new window after a seek": ([(0.0, {0: 100, 1: 0}), (20.0, {0: 5, 1: 0}), (30.0, {0: 10})], {0: 0.5}),
     "a fall after a rise": ([(0.0, {0: 0}), (10.0, {0: 100}), (20.0, {0: 50})], {}),
     "after a long pause": ([(0.0, {0: 0}), (2 * WINDOW_SECONDS, {0: 9})], {}),
+    "nothing read before": (
+        [*((float(at), {0: 5}) for at in range(0, 30, 2)), (30.0, {0: 9}), (32.0, {0: 13})],
+        {0: 2.0},
+    ),
     "of thirty seconds": ([(100.0, {0: 0}), (130.0, {0: 60})], {0: 2.0}),
     "of no more": ([(100.0, {0: 0}), (130.0, {0: 60}), (130.5, {0: 60})], {}),
 }
