@@ -16,7 +16,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self, cast
 
@@ -36,7 +36,7 @@ from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRe
 from headgate.kinesis.aggregation import unpack
 from headgate.kinesis.position import Position
 from headgate.kinesis.shard_reader import ShardReader
-from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, ShardGoneError
+from headgate.kinesis.stream import KinesisStream, KinesisUnavailableError, Page, ShardGoneError
 from headgate.log.event_log import get_logger
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.identifiers import Offset
@@ -157,6 +157,7 @@ class KinesisConsumer:
         order: Order | None = None,
         client: Any = None,
         max_records: int = MAX_RECORDS,
+        stream_consumer: str | None = None,
         on_granted: OnGranted | None = None,
         on_revoked: OnRevoked | None = None,
         connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -172,6 +173,9 @@ class KinesisConsumer:
                 is earlier. After a seek that is the oldest record.
             client: boto3's client for Kinesis; default: one from the configuration and environment of AWS.
             max_records: for each request to Kinesis.
+            stream_consumer: name of a consumer of the stream, the same in all copies of the program, to which Kinesis
+                pushes records (enhanced fan-out). It is registered if it is missing, and stays. Needs the rights to
+                ListStreamConsumers, RegisterStreamConsumer and SubscribeToShard, too.
 
         The other arguments, and the errors, are those of `headgate.ExternalConsumer`.
         """
@@ -192,6 +196,8 @@ class KinesisConsumer:
             connect_timeout_seconds=connect_timeout_seconds,
         )
         self._max_records = max_records
+        self._stream_consumer = stream_consumer
+        self._consumer_arn: str | None = None
         self._layout: ExternalLayout | None = None
         """What was imported last."""
         self._shards = _Shards()
@@ -205,6 +211,8 @@ class KinesisConsumer:
             stack.callback(self._stream.close)
             await stack.enter_async_context(self._admin)
             await self._import()
+            if self._stream_consumer is not None:
+                self._consumer_arn = await self._stream.register(self._stream_consumer)
             await stack.enter_async_context(self._external)
             self._stack = stack.pop_all()
         return self
@@ -292,30 +300,38 @@ class KinesisConsumer:
         shard = segment.label
         position = None if segment.checkpoint is None else Position.read(segment.checkpoint)
         hashes = await self._hashes_of(shard)
-        reader = ShardReader(self._stream, shard, self._max_records, self._draw)
-        async for page in reader.pages(position, await self._start_of_shards() if position is None else None):
-            if held.handled == held.given and (page.records or page.behind_ms == 0):
-                segment.report_unhandled(page.records[0][3] if page.records else None)
-            for sequence, partition_key, data, arrived_ms in page.records:
-                whole = unpack(partition_key, data, hashes)
-                for packed in whole if position is None else position.unhandled(sequence, whole):
+        reader = ShardReader(self._stream, shard, self._max_records, self._draw, self._consumer_arn)
+        start = await self._start_of_shards() if position is None else None
+        async with contextlib.aclosing(reader.pages(position, start)) as pages:
+            async for page in pages:
+                if held.handled == held.given and (page.records or page.behind_ms == 0):
+                    segment.report_unhandled(page.records[0][3] if page.records else None)
+                for record in self._records_of(page, held, position, hashes):
                     await held.resumed.wait()
-                    checkpoint = Position(sequence, None if packed is whole[-1] else packed.number).checkpoint
-                    record = KinesisRecord(
-                        topic=self._topic,
-                        segment=segment.segment,
-                        offset=Offset(held.given),
-                        key=packed.key.encode(),
-                        value=packed.data,
-                        timestamp_ms=arrived_ms,
-                        generation=segment.generation,
-                        shard=shard,
-                        sequence_number=sequence,
-                        packed_number=packed.number,
-                        checkpoint=checkpoint,
-                    )
                     held.given += 1
                     await self._shards.queue.put(record)
+
+    def _records_of(
+        self, page: Page, held: _HeldShard, position: Position | None, hashes: tuple[int, int]
+    ) -> Iterator[KinesisRecord]:
+        """Yield what ``position`` leaves of a page. Count each record as given before the next one is made."""
+        segment = held.segment
+        for sequence, partition_key, data, arrived_ms in page.records:
+            whole = unpack(partition_key, data, hashes)
+            for packed in whole if position is None else position.unhandled(sequence, whole):
+                yield KinesisRecord(
+                    topic=self._topic,
+                    segment=segment.segment,
+                    offset=Offset(held.given),
+                    key=packed.key.encode(),
+                    value=packed.data,
+                    timestamp_ms=arrived_ms,
+                    generation=segment.generation,
+                    shard=segment.label,
+                    sequence_number=sequence,
+                    packed_number=packed.number,
+                    checkpoint=Position(sequence, None if packed is whole[-1] else packed.number).checkpoint,
+                )
 
     async def _start_of_shards(self) -> datetime | None:
         """Return from when shards without a checkpoint are read; None: from the oldest record, as after each seek.

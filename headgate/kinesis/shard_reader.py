@@ -4,11 +4,13 @@
 2. A request that Kinesis refuses for now is repeated after a growing pause. An iterator that has expired is asked for
    again, at the last page.
 3. An empty page is no end: only a page without a next iterator is.
+4. With a stream consumer, one page is asked for whenever none is pushed: it tells whether the shard has ended.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 from headgate.backoff import BackoffSchedule
@@ -33,13 +35,16 @@ def pause_seconds(page: Page) -> float:
 
 
 class ShardReader:
-    def __init__(self, stream: KinesisStream, shard: str, max_records: int, draw: random.Random) -> None:
+    def __init__(
+        self, stream: KinesisStream, shard: str, max_records: int, draw: random.Random, consumer_arn: str | None
+    ) -> None:
         self._stream = stream
         self._shard = shard
         self._max_records = max_records
+        self._consumer_arn = consumer_arn
         self._backoff = BackoffSchedule(BACKOFF, draw.random)
 
-    async def pages(self, position: Position | None, start: Any) -> AsyncIterator[Page]:
+    async def pages(self, position: Position | None, start: Any) -> AsyncGenerator[Page]:
         """Yield pages from ``position`` on; without one, from ``start``. Raises ShardGoneError or HeadgateError."""
         iterator: str | None = None
         failures = 0
@@ -48,22 +53,28 @@ class ShardReader:
                 if iterator is None:
                     iterator = await self._stream.iterator(self._shard, iterator_arguments(position, start))
                 page = await self._stream.page(iterator, self._max_records)
+                failures = 0
+                self._backoff.reset()
+                yield page
+                if page.records:
+                    position = Position(page.records[-1][0])
+                if page.iterator is None:
+                    return
+                iterator = page.iterator
+                await asyncio.sleep(pause_seconds(page))
+                if self._consumer_arn is not None:
+                    iterator = None
+                    arguments = iterator_arguments(position, start)
+                    async with aclosing(self._stream.pushed(self._consumer_arn, self._shard, arguments)) as pages:
+                        async for pushed in pages:
+                            yield pushed
+                            if pushed.records:
+                                position = Position(pushed.records[-1][0])
             except IteratorExpiredError:
                 iterator = None
                 await asyncio.sleep(REQUEST_SECONDS)
-                continue
             except KinesisUnavailableError as error:
                 failures += 1
                 if failures % LOGGED_FAILURES == 0:
                     log.warning("kinesis.waiting", shard=self._shard, failures=failures, reason=str(error))
                 await asyncio.sleep(self._backoff.next_seconds())
-                continue
-            failures = 0
-            self._backoff.reset()
-            yield page
-            if page.records:
-                position = Position(page.records[-1][0])
-            if page.iterator is None:
-                return
-            iterator = page.iterator
-            await asyncio.sleep(pause_seconds(page))

@@ -1,13 +1,15 @@
 """The adapter of Kinesis: boto3's client, in threads.
 
+A shard's pages are asked for, or pushed to a *stream consumer* that is registered for the stream (enhanced fan-out).
 Errors that pass raise `KinesisUnavailableError`; listings and the reader try again. All others raise HeadgateError.
 """
 
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -22,12 +24,16 @@ THREADS: Final = 16
 BACKOFF: Final = Backoff(first_seconds=0.5, longest_seconds=10.0)
 LISTING_ATTEMPTS: Final = 7
 """An account may list 20 times a second, and all programs of a team start at once. The pauses take 25 s at most."""
+REGISTRATION_SECONDS: Final = 60
+"""A stream consumer is active some seconds after its registration."""
 _PASSING: Final = (
     "InternalFailure",
+    "InternalFailureException",
     "KMSThrottlingException",
     "LimitExceededException",
     "ProvisionedThroughputExceededException",
     "RequestExpired",
+    "ResourceInUseException",
     "ServiceUnavailable",
     "ThrottlingException",
 )
@@ -51,7 +57,7 @@ class Page(NamedTuple):
     records: Sequence[tuple[str, str, bytes, int]]
     """(sequence number, partition key, data, arrival in milliseconds since 1970)."""
     iterator: str | None
-    """Of the next page; None: the shard was read to its end."""
+    """Of the next page that is asked for; None: the shard was read to its end, or the page was pushed."""
     behind_ms: int
 
 
@@ -86,17 +92,42 @@ class KinesisStream:
 
     async def page(self, iterator: str, max_records: int) -> Page:
         """Return the records behind an iterator. Raises IteratorExpiredError, or what the module names."""
-        found = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=max_records)
-        records = [
-            (
-                each["SequenceNumber"],
-                each["PartitionKey"],
-                each["Data"],
-                round(each["ApproximateArrivalTimestamp"].timestamp() * 1000),
-            )
-            for each in found["Records"]
-        ]
-        return Page(records, found.get("NextShardIterator"), found.get("MillisBehindLatest", 0))
+        return _page(await self._ask(self._client.get_records, ShardIterator=iterator, Limit=max_records))
+
+    async def register(self, name: str) -> str:
+        """Return the ARN of the stream consumer ``name``, which is registered if it is missing, once it is active."""
+        summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
+        stream = summary["StreamDescriptionSummary"]["StreamARN"]
+        for _ in range(REGISTRATION_SECONDS):
+            listed = await self._list(self._client.list_stream_consumers, StreamARN=stream)
+            found = {each["ConsumerName"]: each for each in listed["Consumers"]}.get(name)
+            if found is None:
+                with suppress(KinesisUnavailableError):  # Another copy of the program may register it.
+                    await self._ask(self._client.register_stream_consumer, StreamARN=stream, ConsumerName=name)
+            elif found["ConsumerStatus"] == "ACTIVE":
+                return str(found["ConsumerARN"])
+            await asyncio.sleep(1)
+        raise KinesisUnavailableError(f"stream {self.name}: consumer {name} is not active")
+
+    async def pushed(self, consumer_arn: str, shard: str, arguments: dict[str, Any]) -> AsyncGenerator[Page]:
+        """Yield the pages that Kinesis pushes from where an iterator with ``arguments`` would begin.
+
+        That ends after five minutes, and at the shard's end. Raises what the module names, but no ShardGoneError.
+        """
+        names = {"ShardIteratorType": "Type", "StartingSequenceNumber": "SequenceNumber", "Timestamp": "Timestamp"}
+        wanted: dict[str, Any] = {"ConsumerARN": consumer_arn, "ShardId": shard}
+        wanted["StartingPosition"] = {names[each]: value for each, value in arguments.items()}
+        # In no argument of `_ask`: what is not found may be the stream consumer.
+        events = (await self._ask(lambda: self._client.subscribe_to_shard(**wanted)))["EventStream"]
+        arriving, thread = iter(events), ThreadPoolExecutor(1, "headgate-kinesis-pushed")
+        try:
+            while (event := await self._ask(partial(next, arriving, None), thread)) is not None:
+                yield _page(event["SubscribeToShardEvent"])
+                if event["SubscribeToShardEvent"].get("ChildShards"):
+                    return
+        finally:
+            events.close()
+            thread.shutdown(wait=False)
 
     async def _list(self, request: Callable[..., Any], **arguments: Any) -> Any:
         schedule = BackoffSchedule(BACKOFF, random.random)
@@ -108,18 +139,22 @@ class KinesisStream:
                 await asyncio.sleep(schedule.next_seconds())
         return await self._ask(request, **arguments)
 
-    async def _ask(self, request: Callable[..., Any], **arguments: Any) -> Any:
+    async def _ask(self, request: Callable[..., Any], threads: Executor | None = None, /, **arguments: Any) -> Any:
         from botocore.exceptions import (  # noqa: PLC0415 - in the extra
             BotoCoreError,
             ClientError,
             ConnectionError,  # noqa: A004 - botocore's
             HTTPClientError,
         )
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415 - what botocore reads events with
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(request, **arguments))
+            return await asyncio.get_running_loop().run_in_executor(
+                threads or self._threads, partial(request, **arguments)
+            )
         except ClientError as error:
-            code, status = error.response["Error"]["Code"], error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
+            code = error.response["Error"]["Code"]
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if code in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise KinesisUnavailableError(str(error)) from error
             if code == "ExpiredIteratorException":
@@ -127,10 +162,23 @@ class KinesisStream:
             if code == "ResourceNotFoundException" and "ShardId" in arguments | getattr(request, "keywords", {}):
                 raise ShardGoneError(str(error)) from error
             raise HeadgateError(f"stream {self.name}: {error}") from error
-        except (ConnectionError, HTTPClientError) as error:
+        except (ConnectionError, HTTPClientError, HTTPError) as error:
             raise KinesisUnavailableError(str(error)) from error
         except BotoCoreError as error:
             raise HeadgateError(f"stream {self.name}: {error}") from error
+
+
+def _page(found: dict[str, Any]) -> Page:
+    records = [
+        (
+            each["SequenceNumber"],
+            each["PartitionKey"],
+            each["Data"],
+            round(each["ApproximateArrivalTimestamp"].timestamp() * 1000),
+        )
+        for each in found["Records"]
+    ]
+    return Page(records, found.get("NextShardIterator"), found.get("MillisBehindLatest", 0))
 
 
 def new_client(service: str) -> Any:

@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
+from botocore.eventstream import EventStream, EventStreamMessage
 from botocore.exceptions import ClientError
 
 from headgate.backoff import Backoff
@@ -127,6 +129,36 @@ async def test_an_iterator_starts_where_it_is_asked_to(stream: FakeKinesisStream
     for position, first in ((Position(sequences[1]), 2), (Position(sequences[1], 0), 1)):
         found = await pages(stream, ROOT, 10, **iterator_arguments(position, None))
         assert [b"%d" % n for n in range(first, 4)] == [record[2] for page in found for record in page.records]
+
+
+async def pushed(
+    stream: FakeKinesisStream | ServerStream, consumer_arn: str, position: Position | None, wanted: int
+) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < wanted:
+        pages = stream.pushed(consumer_arn, ROOT, iterator_arguments(position, None))
+        with suppress(KinesisUnavailableError):  # An earlier subscription lasts for some seconds.
+            async with aclosing(pages):
+                async for page in pages:
+                    found += [record[2] for record in page.records]
+                    if len(found) >= wanted:
+                        break
+    return found
+
+
+async def test_records_are_pushed_to_a_stream_consumer_from_a_position_on(
+    stream: FakeKinesisStream | ServerStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # kinesis-local omits the first event, which says nothing.
+    monkeypatch.setattr(EventStream, "get_initial_response", lambda _: EventStreamMessage({}, {}, b"{}", 0))
+    arn = await stream.register("headgate")
+    assert arn == await stream.register("headgate")
+    sequences = [stream.put("k", b"%d" % n) for n in range(4)]
+    for position, first in ((None, 0), (Position(sequences[1]), 2), (Position(sequences[1], 0), 1)):
+        assert await pushed(stream, arn, position, 4 - first) == [b"%d" % n for n in range(first, 4)]
+    with pytest.raises(HeadgateError, match="absent") as raised:
+        await pushed(stream, arn.replace("headgate", "absent"), None, 1)
+    assert not isinstance(raised.value, ShardGoneError), "the shard is there, and must not count as read"
 
 
 async def test_what_does_not_exist_is_named(stream: FakeKinesisStream | ServerStream) -> None:

@@ -96,12 +96,19 @@ def whole(end: int, first: int = 0) -> dict[str, list[int]]:
     return {key: list(range(first, end)) for key in KEYS}
 
 
-async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_programs(stream: FakeKinesisStream) -> None:
-    reader = Reader()
+@pytest.mark.parametrize("stream_consumer", [None, "headgate"], ids=["asked", "pushed"])
+async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_programs(
+    stream: FakeKinesisStream, stream_consumer: str | None
+) -> None:
+    reader, more = Reader(), {"stream_consumer": stream_consumer}
     put(stream, 0, 5)
     left, right = stream.split("shardId-000000000000")
     put(stream, 5, 10)
-    async with world() as (cluster, _), reader.reading(cluster, name="one"), reader.reading(cluster, name="two"):
+    async with (
+        world() as (cluster, _),
+        reader.reading(cluster, name="one", **more),
+        reader.reading(cluster, name="two", **more),
+    ):
         await until(lambda: reader.by_key == whole(10), SECONDS)
         lower, upper = stream.split(left)
         put(stream, 10, 15)
@@ -113,6 +120,7 @@ async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_progr
         put(stream, 20, 25)
         await until(lambda: reader.by_key == whole(25), SECONDS)
     assert lower in {shard for shard, _ in reader.handled}
+    assert (stream.pushed_records > 0) == (stream_consumer is not None)
 
 
 async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handled_twice(

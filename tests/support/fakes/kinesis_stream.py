@@ -1,5 +1,7 @@
 """A stream in memory, with the interface of `headgate.kinesis.stream.KinesisStream`."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -31,6 +33,9 @@ class FakeKinesisStream:
         self.refusals = 0
         """So many of the next requests for records are refused for now."""
         self.requests: list[str] = []
+        self.registered: set[str] = set()
+        self.pushes = 3
+        self.pushed_records = 0
         self.known: dict[str, Shard] = {}
         self._made = self._shards_made = 0
         self._epoch = 0
@@ -81,6 +86,22 @@ class FakeKinesisStream:
         ended = shard.closed and end == len(shard.records)
         behind_ms = 0 if end == len(shard.records) else self.now_ms - shard.records[end][3]
         return Page(shard.records[int(at) : end], None if ended else f"{name} {end} {epoch}", behind_ms)
+
+    async def register(self, name: str) -> str:
+        self.registered.add(name)
+        return f"{self.name}/{name}"
+
+    async def pushed(self, consumer_arn: str, shard: str, arguments: dict[str, Any]) -> AsyncGenerator[Page]:
+        """Yield a page each second, and as many as `pushes` says."""
+        if consumer_arn.removeprefix(f"{self.name}/") not in self.registered:
+            raise HeadgateError(f"{consumer_arn} does not exist")
+        _, at, _ = (await self.iterator(shard, arguments)).split()
+        for _ in range(self.pushes):
+            await asyncio.sleep(1)
+            records = self.known[shard].records[int(at) :]
+            at = str(int(at) + len(records))
+            self.pushed_records += len(records)
+            yield Page(records, None, 0)
 
     def put(self, key: str, data: bytes) -> str:
         """Store a record in the open shard of its key; return its sequence number."""
