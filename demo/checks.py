@@ -158,20 +158,14 @@ def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscripti
     state = ShardState(shard)
     completed: dict[int, int] = {}  # segment → time of the last acknowledgement that it needed
     granted: dict[int, int] = {}
-    for chunk in chunks:
-        state.begin_chunk(chunk.header.number, chunk.header.at_ms)
-        for entry in chunk.entries:
-            state.apply(entry)
-            owner = state.subscriptions.get(getattr(entry, "subscription_id", 0))
-            if owner is None or (owner.topic, owner.name) != (topic, subscription):
-                continue
-            if isinstance(entry, e.SegmentGranted):
-                granted.setdefault(entry.segment, state.at_ms)
-            elif isinstance(entry, e.RecordsAcknowledged):
-                for part in entry.ranges:
-                    end = state.topics[topic].layout.segments[part.segment].end_offset
-                    if end is not None and owner.position(part.segment) >= end:
-                        completed.setdefault(part.segment, state.at_ms)
+    for entry, owner in _entries_of(subscription, topic, chunks, state):
+        if isinstance(entry, e.SegmentGranted):
+            granted.setdefault(entry.segment, state.at_ms)
+        elif isinstance(entry, e.RecordsAcknowledged):
+            for part in entry.ranges:
+                end = state.topics[topic].layout.segments[part.segment].end_offset
+                if end is not None and owner.position(part.segment) >= end:
+                    completed.setdefault(part.segment, state.at_ms)
     found = []
     layout = state.topics[topic].layout
     for segment_id, segment in sorted(layout.segments.items()):
@@ -209,11 +203,19 @@ def granted_segments(
     Both are those of the fold that continues: read them before the next grant.
     """
     state = ShardState(shard)
+    for entry, owner in _entries_of(subscription, topic, chunks, state):
+        if isinstance(entry, e.SegmentGranted):
+            yield entry, owner, state.topics[topic].layout
+
+
+def _entries_of(
+    subscription: str, topic: str, chunks: Iterable[Chunk], state: ShardState
+) -> Iterator[tuple[e.AnyEntry, Subscription]]:
+    """Apply ``chunks`` to ``state``; return each entry about the subscription when it was applied."""
     for chunk in chunks:
         state.begin_chunk(chunk.header.number, chunk.header.at_ms)
         for entry in chunk.entries:
             state.apply(entry)
-            if isinstance(entry, e.SegmentGranted):
-                owner = state.subscriptions[entry.subscription_id]
-                if (owner.topic, owner.name) == (topic, subscription):
-                    yield entry, owner, state.topics[topic].layout
+            owner = state.subscriptions.get(getattr(entry, "subscription_id", 0))
+            if owner is not None and (owner.topic, owner.name) == (topic, subscription):
+                yield entry, owner

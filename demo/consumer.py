@@ -17,13 +17,16 @@ import msgspec
 from headgate import Consumer, SubscriptionType, load_client_config
 
 
-class Value(msgspec.Struct):
-    """The value of a telemetry record."""
-
+class _Value(msgspec.Struct):
     counter: int
 
 
-_VALUE: msgspec.json.Decoder[Value] = msgspec.json.Decoder(Value)
+_VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
+
+
+def counter_of(value: bytes) -> int:
+    """Return the counter in the value of a record of a run."""
+    return _VALUE.decode(value).counter
 
 
 async def consume(config: Path, topic: str, subscription: str, kind: SubscriptionType, name: str, out: Path) -> None:
@@ -53,7 +56,7 @@ async def consume(config: Path, topic: str, subscription: str, kind: Subscriptio
 
 async def _receive(consumer: Consumer, handle: int, *, acknowledges: bool) -> None:
     async for record in consumer:
-        counter = _VALUE.decode(record.value).counter
+        counter = counter_of(record.value)
         line = f"{time.monotonic_ns()}\t{record.segment}\t{record.offset}\t{record.key.decode()}\t{counter}\n"
         os.write(handle, line.encode())
         if acknowledges:

@@ -31,14 +31,11 @@ def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gat
     assert idle(gate, ada=True, bob=False) == {"ada": reason, "bob": reason}
 
 
-def test_a_client_that_cannot_share_is_named_as_the_reason() -> None:
-    reasons = idle(Gate((0,), {}, frozenset()), ada=True, bob=False)
-
-    assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}
-
-
-def test_a_load_is_no_reason_while_segments_are_balanced_by_count() -> None:
-    reasons = idle(Gate((0, 1), {}, frozenset()), ada=True, bob=False)
+@pytest.mark.parametrize("segments", [(0,), (0, 1)], ids=["one", "two"])
+def test_a_client_that_cannot_share_is_the_reason_and_not_a_load_while_segments_are_balanced_by_count(
+    segments: tuple[int, ...],
+) -> None:
+    reasons = idle(Gate(segments, {}, frozenset()), ada=True, bob=False)
 
     assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}
 
