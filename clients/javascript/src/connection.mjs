@@ -16,7 +16,8 @@ export class Connection {
   changed = new Signal();
   failure = null;
   onPush = () => {};
-  #mqtt; #prefix; #address; #presenceTopic; #incarnation; #onFailure;
+  #mqtt; #prefix; #address; #presenceTopic; #incarnation; #onFailure; #connectMs;
+  #problem = null; // why the broker was not reached the last time
   #requestId = 2n ** 40n + BigInt(randomInt(2 ** 40));
   #shards = new Map(); // number → Shard
   #counts = []; // the longest list of numbers of shards that was received: a daemon may be late
@@ -24,7 +25,8 @@ export class Connection {
   #ledger = null; #other = null; // id of the ledger that all messages name; timer since another one was described
   #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
   /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
-  constructor({ host, port, cluster, clientId, mqtt: options = {} }, { incarnation, onFailure }) {
+  constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: options = {} }, { incarnation, onFailure }) {
+    this.#connectMs = connectTimeoutMs;
     this.clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
     this.#prefix = `headgate/${cluster}`;
     this.#address = `${options.username ?? "anonymous"}/${this.clientId}`;
@@ -39,12 +41,11 @@ export class Connection {
     this.#mqtt.on("connect", () => this.#onConnect().catch(() => {})); // disconnected; the next connection subscribes
     this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onMessage(topic, decode(payload))));
     this.#mqtt.on("close", () => this.#onSession(null));
-    this.#mqtt.on("error", () => {}); // mqtt.js reconnects automatically
+    this.#mqtt.on("error", (error) => (this.#problem = error.message || error.code)); // mqtt.js reconnects automatically
   }
   /** Return the shard of a topic, once its leader is known. If more than one can have it, they are asked. */
   async shardOf(topic) {
-    while (!this.cluster && !this.failure) await this.changed.wait(1000);
-    if (this.failure) throw this.failure;
+    await this.#until(() => this.cluster, () => (this.session ? `no daemon of ${this.#prefix} is there` : `the broker: ${this.#problem}`));
     const places = [...new Set(this.#counts.map((count) => shardOf(topic, count)).reverse())];
     if (places.length > 1 && !this.#places.has(topic)) this.#places.set(topic, this.#find(topic, places));
     return this.#shard(places.length > 1 ? await this.#places.get(topic) : places[0]);
@@ -61,9 +62,14 @@ export class Connection {
       await this.#watch(number).catch(() => {}); // disconnected; the next connection subscribes
     }
     const shard = this.#shards.get(number);
-    while (!this.failure && !shard.window) await this.changed.wait(1000);
-    if (this.failure) throw this.failure;
+    await this.#until(() => shard.window, () => `no leader of shard ${number} answers`);
     return shard;
+  }
+  async #until(isDone, reason) {
+    const until = performance.now() + this.#connectMs;
+    while (!this.failure && !isDone() && performance.now() < until) await this.changed.wait(Math.min(1000, until - performance.now()));
+    if (this.failure) throw this.failure;
+    if (!isDone()) throw new HeadgateError(`not connected within ${this.#connectMs / 1000} s: ${reason()}`);
   }
   /** Publish a request; `onReply` gets the replies to it until it is removed from `replies`. */
   send(shard, body, leader_epoch, onReply) {
@@ -87,6 +93,7 @@ export class Connection {
   }
   #presence = (online) => encode({ client_id: this.clientId, online, incarnation: this.#incarnation });
   async #onConnect() {
+    this.#problem = "it does not accept the subscriptions";
     await this.#mqtt.subscribeAsync(`${this.#prefix}/clients/${this.#address}/replies`, { qos: 1, rh: 2 });
     this.#onSession({});
     this.#mqtt.publish(this.#presenceTopic, this.#presence(true));

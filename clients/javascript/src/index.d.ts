@@ -1,6 +1,8 @@
 // Types of @headgate/client. Ids, offsets and segments are BigInt.
 export interface BrokerOptions {
   host: string; port: number | string; cluster: string; clientId?: string;
+  /** How long a call may wait for the broker, a daemon or a leader that has never answered; default 30 000. */
+  connectTimeoutMs?: number;
   /** Further options of mqtt.js, such as `username`, `password` and `ca`. */
   mqtt?: Record<string, unknown>;
 }

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { crc32 } from "node:zlib";
 import { decompress } from "fzstd";
 import { parquetMetadata, parquetReadObjects } from "hyparquet";
+import { HeadgateError } from "./errors.mjs";
 
 const FORMAT = 5n;
 const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value", "headers"];
@@ -25,8 +26,9 @@ export class LedgerFolder {
   /** Fail unless this folder is the ledger that the cluster describes. */
   async check() {
     const data = await this.#read("ledger.json");
-    const found = data && this.#json(data, "ledger.json").ledger_id;
-    if (found !== this.#ledgerId) throw new Error(`${this.#folder} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
+    if (!data) throw new HeadgateError(`${this.#folder} has no ledger.json: the option ledger is the folder of the cluster's ledger`);
+    const found = this.#json(data, "ledger.json").ledger_id;
+    if (found !== this.#ledgerId) throw new HeadgateError(`${this.#folder} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
   }
   /** Return {rows, term_id, previous_term_id} of a chunk; null if it does not exist. */
   async chunk(number) {
@@ -36,10 +38,10 @@ export class LedgerFolder {
     const at = data.length - 16 - data.readUInt32LE(data.length - 8);
     const expected = at < 0 ? 0 : crc32(data.subarray(at + 8), crc32(data.subarray(0, at + 4)));
     if (at < 0 || data.toString("latin1", at, at + 4) !== "HGck" || data.readUInt32LE(at + 4) !== expected)
-      throw new Error(`${path} is damaged`);
+      throw new HeadgateError(`${path} is damaged`);
     const header = parseJson(parquetMetadata(bufferOf(data)).key_value_metadata.find(({ key }) => key === "headgate").value);
     if (header.format !== FORMAT || header.shard !== this.#shard || header.number !== number)
-      throw new Error(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
+      throw new HeadgateError(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
     return { ...header, rows: await parquetRows(data, ROW_COLUMNS) };
   }
   /** Return {rows, last} of the compacted range that includes a trimmed chunk; null if there is none (any more). */
@@ -50,13 +52,13 @@ export class LedgerFolder {
     const data = range && (await this.#read(`${folder}/${range.name}`));
     if (!data) return null;
     const manifest = this.#json(data, range.name);
-    if (manifest.format !== FORMAT || manifest.ledger_id !== this.#ledgerId) throw new Error(`${range.name} is of another ledger or format`);
+    if (manifest.format !== FORMAT || manifest.ledger_id !== this.#ledgerId) throw new HeadgateError(`${range.name} is of another ledger or format`);
     const rows = [];
     for (const item of manifest.objects) {
       if (item.topic_id !== topicId || item.segment !== segment || item.end_offset <= offset) continue;
       const object = await this.#read(item.path);
       if (object === null) return null; // a wider range has replaced it
-      if (BigInt(crc32(object)) !== item.checksum) throw new Error(`${item.path} is damaged`);
+      if (BigInt(crc32(object)) !== item.checksum) throw new HeadgateError(`${item.path} is damaged`);
       const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value", "headers"]);
       rows.push(...found.map((row) => ({ fact: "record", topic_id: topicId, segment, ...row })));
     }
@@ -68,7 +70,7 @@ export class LedgerFolder {
   #read = (path) => readFile(join(this.#folder, path)).catch(absent);
   #json(data, path) {
     const [, checksum, content] = /^\{"checksum":"([0-9a-f]{8})",(.*)$/s.exec(data.toString()) ?? [];
-    if (checksum === undefined || crc32(content) !== parseInt(checksum, 16)) throw new Error(`${path} is damaged`);
+    if (checksum === undefined || crc32(content) !== parseInt(checksum, 16)) throw new HeadgateError(`${path} is damaged`);
     return parseJson(`{${content}`);
   }
 }

@@ -7,6 +7,7 @@ const RETRY = { attempts: 5, firstPauseMs: 100, longestPauseMs: 10_000, then: "s
 
 export class Runner {
   isStopping = false;
+  #isOver = false; // handlers that have not ended in time
   #failure = null;
   #report = { handled: 0, retried: 0, skipped: 0, unhandled: 0 };
   #changed = new Signal();
@@ -48,6 +49,8 @@ export class Runner {
     const until = performance.now() + stopMs;
     const isBusy = () => this.#running || (this.#schedule.unfinished && !this.#failure);
     while (isBusy() && performance.now() < until) await this.#changed.wait(until - performance.now());
+    this.#isOver = true;
+    this.#changed.notify();
     this.#report.unhandled = this.#schedule.unfinished;
     if (this.#failure) throw this.#failure;
     return this.#report;
@@ -69,10 +72,10 @@ export class Runner {
     const { held, record } = work;
     if (held.dropped || !(await this.#internals.begin(held, record))) return void this.#schedule.finish(work);
     const error = await this.#call(record);
-    if (error && this.isStopping) return this.#schedule.abandon(work); // it stays unhandled
+    if (error && this.#isOver) return this.#schedule.abandon(work); // it stays unhandled
     if (error && this.#retry.then === "stop") return this.#fail(record, error);
     if (error && this.#retry.then === "redeliver") this.#internals.fail(record, error);
-    this.#report[error ? "skipped" : "handled"]++;
+    else this.#report[error ? "skipped" : "handled"]++;
     const { paused } = held;
     const passed = this.#schedule.finish(work);
     if (paused && !held.paused) this.#internals.resumed();
@@ -85,10 +88,10 @@ export class Runner {
       try {
         return void (await this.#handler(record));
       } catch (error) {
-        if (failures >= attempts || this.isStopping) return error ?? new Error("the handler threw nothing");
+        if (failures >= attempts || this.#isOver) return error ?? new Error("the handler threw nothing");
       }
       this.#report.retried++;
-      for (const until = performance.now() + jittered(pauseMs); performance.now() < until && !this.isStopping; ) await this.#changed.wait(until - performance.now());
+      for (const until = performance.now() + jittered(pauseMs); performance.now() < until && !this.#isOver; ) await this.#changed.wait(until - performance.now());
     }
   }
   #fail({ segment, offset }, error) {
