@@ -23,6 +23,7 @@ import structlog
 from aiohttp import web
 
 from headgate.log.report_limit import ReportLimit
+from headgate.process.background import end_tasks
 from headgate.transport.loopback import host_port
 from metrics import events
 from metrics.label_values import HttpDenial
@@ -174,10 +175,7 @@ class HttpListener:
         return host_port(bound_host, bound_port)
 
     async def close(self) -> None:
-        tasks = [*self._accepting, *self._handshakes]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._accepting, *self._handshakes)
         self._close_sockets()
 
     def request_arrived(self, handler: web.RequestHandler) -> None:
@@ -247,9 +245,7 @@ class HttpListener:
         while len(self._handshakes) + len(connections := self._server.connections) >= limit:
             self._observer.observe(events.HttpLimitReached(limit="connections"))
             if self._handshakes:
-                oldest = next(iter(self._handshakes))
-                oldest.cancel()
-                await asyncio.wait([oldest])
+                await end_tasks(next(iter(self._handshakes)))
             else:
                 await self._close(connections[0])
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Final, Literal, Self
 
 from controller.local.reserved_port import LOOPBACK, ReservedPort
+from headgate.process.background import end_tasks
 
 Direction = Literal["to_server", "to_client"]
 BOTH: Final[tuple[Direction, ...]] = ("to_server", "to_client")
@@ -73,10 +74,7 @@ class Proxy:
             self._server = None
 
     async def _reset(self) -> None:
-        for task in list(self._pipes):
-            task.cancel()
-        if self._pipes:
-            await asyncio.wait(self._pipes)
+        await end_tasks(*self._pipes)
         for writer in list(self._writers):
             writer.transport.abort()
         self._writers.clear()

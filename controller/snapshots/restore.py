@@ -27,7 +27,7 @@ from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, 
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger, if_exists, run_start
 from headgate.ledger.paths import chunk_folder, snapshot_path
-from headgate.process.background import cancel_and_wait
+from headgate.process.background import cancel_and_wait, end_tasks
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
 
@@ -220,14 +220,4 @@ async def read_in_order(ledger: Ledger, first: int) -> AsyncGenerator[Chunk, Non
             found += 1
             yield chunk
     finally:
-        await _drop(reads)
-
-
-async def _drop(reads: deque[asyncio.Task[Chunk | None]]) -> None:
-    for read in reads:
-        read.cancel()
-    if reads:
-        await asyncio.wait(reads)
-    for read in reads:
-        if not read.cancelled():
-            read.exception()  # Retrieved, so that it is not reported as forgotten.
+        await end_tasks(*reads)

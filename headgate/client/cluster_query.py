@@ -13,7 +13,7 @@ from headgate.client.connection import Client
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
 from headgate.model.short_list import listed
-from headgate.process.background import cancel_and_wait
+from headgate.process.background import cancel_and_wait, end_tasks
 from headgate.protocol import messages as m
 from headgate.views.cluster import ClusterInfo
 
@@ -69,9 +69,7 @@ async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline
         for remove in removals:
             remove()
         # What becomes of the questions that were not answered first does not matter any more.
-        for task in asked.values():
-            task.cancel()
-        await asyncio.gather(*asked.values(), return_exceptions=True)
+        await end_tasks(*asked.values())
     return None
 
 

@@ -37,6 +37,7 @@ from headgate.errors import ConfigError, HeadgateError
 from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.process.background import end_tasks
 from headgate.protocol import messages as m
 from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
@@ -240,10 +241,7 @@ class _ExternalGroupMember(Consumer):
     async def cancel_readers(self) -> None:
         """Cancel every call, and wait until all have ended."""
         readers = [holding.read_task for holding in self._feed.holdings.values() if holding.read_task is not None]
-        for reader in readers:
-            reader.cancel()
-        if readers:
-            await asyncio.wait(readers, timeout=CLOSE_TIMEOUT_SECONDS)
+        await end_tasks(*readers, seconds=CLOSE_TIMEOUT_SECONDS)
 
     def acknowledge_segment(self, key: HeldKey, end_offset: int, checkpoint: str | None) -> None:
         self._acknowledger.acknowledge(key, 0, end_offset, checkpoint)

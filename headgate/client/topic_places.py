@@ -16,6 +16,7 @@ from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, RequestRejectedError
+from headgate.process.background import end_tasks
 from headgate.protocol import messages as m
 
 T = TypeVar("T")
@@ -106,6 +107,4 @@ class TopicPlaces:
                         return shard
             return [each.result()[1] for each in asked]
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await end_tasks(*asked)

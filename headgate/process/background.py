@@ -5,15 +5,23 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 
-async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel ``tasks``, wait until all have ended, and raise the first failure: only a bug causes one.
+async def end_tasks(*tasks: asyncio.Task[Any], seconds: float | None = None) -> None:
+    """Cancel ``tasks``, and wait until all have ended, however they end, or for ``seconds``.
 
     Unlike ``await task``, this does not confuse a cancellation of the caller with that of a task.
     """
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks)
+        await asyncio.wait(tasks, timeout=seconds)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # Retrieved, so that it is not reported as forgotten.
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Do as `end_tasks`, and raise the first failure: only a bug causes one."""
+    await end_tasks(*tasks)
     for task in tasks:
         if not task.cancelled():
             task.result()

@@ -19,6 +19,7 @@ from headgate.ledger import chunk
 from headgate.ledger.chunk import ChunkHeader, RecordColumns
 from headgate.ledger.ledger import Ledger
 from headgate.model.headers import header_bytes
+from headgate.process.background import end_tasks
 from headgate.reading.stored_rows import Rows
 from headgate.reading.tail import Tail
 
@@ -91,11 +92,7 @@ class ChunkCache:
 
     async def close(self) -> None:
         self.tail.close()
-        tasks = list(self._loading.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*self._loading.values())
         self._chunks.clear()
 
     def _load_ahead(self, number: int, newest: int) -> None:

@@ -21,6 +21,7 @@ from headgate.ledger.compacted import CompactedObject
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
+from headgate.process.background import end_tasks
 from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import read_object
 from headgate.reading.head import POLL_SECONDS, Head
@@ -264,9 +265,7 @@ class TopicReader:
                     reading.append(asyncio.get_running_loop().create_task(read, name="read-object"))
                 yield item, await reading.popleft()
         finally:
-            for task in reading:
-                task.cancel()
-            await asyncio.gather(*reading, return_exceptions=True)
+            await end_tasks(*reading)
 
     async def _read_chunks(self, numbers: list[int]) -> list[tuple[ChunkHeader, Columns]]:
         return await asyncio.gather(*map(self._ledger.open_records, numbers))

@@ -39,6 +39,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from headgate.backoff import BackoffSchedule
 from headgate.errors import ConfigError, TransportError
 from headgate.log.event_log import get_logger
+from headgate.process.background import end_tasks
 from headgate.transport.aiomqtt_parts import (
     answer_unless_lost,
     broker_properties,
@@ -447,9 +448,7 @@ class MqttTransport:
             if lost.done():
                 await lost
         finally:
-            lost.cancel()
-            interrupted.cancel()
-            await asyncio.wait({lost, interrupted})
+            await end_tasks(lost, interrupted)
         if not self._closing.is_set():
             raise TransportError(self.unreachable_reason or "the broker did not confirm a subscription in time")
 

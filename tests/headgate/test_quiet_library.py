@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from headgate import Admin, ClientConfig, Consumer, NoLeaderError, sync
 from headgate.errors import TransportError
+from headgate.process.background import end_tasks
 
 CONNECT, SUBSCRIBE, PUBLISH = 1, 8, 3
 ACCEPTED, NOT_AUTHORIZED = b"\x20\x02\x00\x00", b"\x20\x02\x00\x05"
@@ -125,9 +126,7 @@ async def program(fault: Fault) -> None:
     ]
     assert len(clients) == CLIENTS
     await enough.wait()
-    for client in clients:
-        client.cancel()
-    await asyncio.wait(clients)
+    await end_tasks(*clients)
     server.close()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate import Admin
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
+from headgate.process.background import end_tasks
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.lasting_faults import LastingFaults
 from tests.simulation.ledger_rules import check_seek
@@ -178,11 +179,7 @@ class FaultInjector:
         return leading[0] if leading else rng.choice(self._world.daemons)
 
     async def _crash_leader(self, _: Admin, rng: random.Random) -> None:
-        leader = self._leader(rng)
-        self._world.log(leader.name, "crashes")
-        self._world.daemons.remove(leader)
-        await leader.crash()
-        self._world.start_daemon()
+        await self._world.crash(self._leader(rng))
 
     async def _freeze_leader(self, _: Admin, rng: random.Random) -> None:
         leader = self._leader(rng)
@@ -271,9 +268,7 @@ class FaultInjector:
         if len(streams) > 1:
             name = rng.choice(streams)
             self._world.log(name, "leaves")
-            task = self._world.consumers.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_tasks(self._world.consumers.pop(name))
 
     async def _consumer_vanishes(self, _: Admin, rng: random.Random) -> None:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
@@ -285,9 +280,7 @@ class FaultInjector:
             for client_id in self._world.broker.connected():
                 if client_id.startswith(f"{name}-"):
                     end(client_id)
-            task = self._world.consumers.pop(name)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end_tasks(self._world.consumers.pop(name))
             if hangs and rng.random() < 0.5:
                 # Another one joins while the hanging one still counts as connected, and is to give something up.
                 await asyncio.sleep(rng.uniform(0, 2))

@@ -111,14 +111,7 @@ class Operators:
 
     async def crash_in_transfer(self, admin: Admin, rng: random.Random) -> None:
         """Crash the leader or the successor while a shard is transferred."""
-
-        async def crash(daemon: SimulatedDaemon) -> None:
-            self._world.log(daemon.name, "crashes")
-            self._world.daemons.remove(daemon)
-            await daemon.crash()
-            self._world.start_daemon()
-
-        await self._disturb(admin, rng, crash)
+        await self._disturb(admin, rng, self._world.crash)
 
     async def cut_in_transfer(self, admin: Admin, rng: random.Random) -> None:
         """Separate the leader, the successor or both from ZooKeeper while a shard is transferred, or freeze one of them."""

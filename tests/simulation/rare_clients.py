@@ -16,6 +16,7 @@ import msgspec
 from headgate.client.connection import Client
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.headers import Headers
+from headgate.process.background import end_tasks
 from headgate.protocol import messages as m
 from tests.simulation.assignment_checker import uneven
 from tests.simulation.cluster_plan import MAIN_TOPIC
@@ -89,10 +90,7 @@ async def play_crowd(world: ClusterSimulation, subscription_name: str) -> None:
     for client_id in world.broker.connected():
         if client_id.rpartition("-")[0] in gone:
             world.broker.cut(client_id)
-    tasks = [world.consumers.pop(name) for name in sorted(gone)]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end_tasks(*(world.consumers.pop(name) for name in sorted(gone)))
     world.log("crowd", f"{len(gone)} consumers of segment {segment} vanish at once")
     for _ in range(EVICTED_SECONDS):
         if not gone & subscription.consumers.keys():

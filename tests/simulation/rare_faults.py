@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headgate.errors import LedgerError
+from headgate.process.background import end_tasks
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.drifting_clocks import MachineClock, TrueClock
 from tests.simulation.external_program import READERS, SUBSCRIPTION, ExternalProgram
@@ -109,11 +110,7 @@ class RareFaults:
         self._world.log("store", path, how)
         asyncio.get_running_loop().call_later(rng.uniform(5, 60), self._repair_objects)
         if rng.random() < 0.7:
-            leader = self._leader(rng)
-            self._world.log(leader.name, "crashes")
-            self._world.daemons.remove(leader)
-            await leader.crash()
-            self._world.start_daemon()
+            await self._world.crash(self._leader(rng))
 
     def _paths(self, kind: str) -> list[str]:
         objects = self._world.objects
@@ -281,9 +278,7 @@ class RareFaults:
             await world.daemons.pop().crash()
         tasks = [*world.consumers.values(), *world.end_maintenance()]
         world.consumers.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         for store in world.stores:
             store.outage(False)
 

@@ -41,6 +41,7 @@ from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import shard_of
 from headgate.model.shard_map import ShardMap
+from headgate.process.background import end_tasks
 from metrics.instruments import Instruments
 from shard.state.shard_state import ShardState
 from shard.subscriptions import deliveries
@@ -251,8 +252,7 @@ class ClusterSimulation:
                 await self._failure
             await playing
         finally:
-            playing.cancel()
-            await asyncio.gather(playing, return_exceptions=True)
+            await end_tasks(playing)
             self._failure.cancel()
 
     async def _run_scenario(self) -> None:
@@ -370,12 +370,7 @@ class ClusterSimulation:
 
     async def _end_everything(self) -> None:
         self.producing = False
-        for task in self.end_maintenance():
-            task.cancel()
-        reading = [*self.consumers.values(), *self.faults.rare.external_tasks]
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
+        await end_tasks(*self.end_maintenance(), *self.consumers.values(), *self.faults.rare.external_tasks)
         for daemon in self.daemons:
             await daemon.crash()
 
@@ -397,6 +392,13 @@ class ClusterSimulation:
         daemon.start()
         self.log(daemon.name, "starts")
         return daemon
+
+    async def crash(self, daemon: SimulatedDaemon) -> None:
+        """Crash a daemon, and start another one."""
+        self.log(daemon.name, "crashes")
+        self.daemons.remove(daemon)
+        await daemon.crash()
+        self.start_daemon()
 
     async def replace_daemon(self, daemon: SimulatedDaemon) -> None:
         """Start another daemon in place of one that has ended."""

@@ -19,6 +19,7 @@ from headgate import Consumer, Producer, SubscriptionType
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import DeliveryPolicy
+from headgate.process.background import end_tasks
 from headgate.storage.object_store import open_store
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.fakes.drain_service import FakeDrainService
@@ -261,9 +262,7 @@ class Shop:
             self.may_acknowledge.release()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
 
     async def _consume(self, name: str) -> None:
         config = self._cluster.client_config()

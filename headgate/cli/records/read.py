@@ -25,6 +25,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
+from headgate.process.background import end_tasks
 
 if TYPE_CHECKING:
     from headgate.client.topic_source import TopicSource
@@ -131,9 +132,7 @@ async def _print_records(
             await asyncio.wait({deletion, printing}, return_when=asyncio.FIRST_COMPLETED)
             return printing.result() if printing.done() else deletion.result()
         finally:
-            deletion.cancel()
-            printing.cancel()
-            await asyncio.wait({deletion, printing})
+            await end_tasks(deletion, printing)
 
 
 async def _print_from(

@@ -20,6 +20,7 @@ import click
 
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
+from headgate.process.background import end_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -71,8 +72,7 @@ class RecordSender:
                     raise
                 await self._finish(producer)
         finally:
-            collecting.cancel()
-            await asyncio.wait([collecting])
+            await end_tasks(collecting)
         if self.stop is not None:
             raise self.stop
 

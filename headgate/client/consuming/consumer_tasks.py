@@ -12,6 +12,7 @@ from headgate.client.consuming.record_feed import RecordFeed
 from headgate.errors import HeadgateError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
+from headgate.process.background import end_tasks
 
 
 class ConsumerTasks:
@@ -39,11 +40,7 @@ class ConsumerTasks:
 
     async def cancel(self) -> None:
         """Cancel all tasks but the calling one, and wait until they have ended."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*(task for task in self._tasks if task is not asyncio.current_task()))
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

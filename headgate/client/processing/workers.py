@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from headgate.process.background import end_tasks
+
 TURN_SECONDS: Final = 0.01
 STARTING: Final = 4
 """Most workers that are about to begin."""
@@ -61,7 +63,4 @@ class Workers:
         self._turn_began_at = None
 
     async def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+        await end_tasks(*self._tasks, seconds=CANCEL_SECONDS)

@@ -13,6 +13,7 @@ from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from headgate.process.background import end_tasks
 from headgate.protocol.messages import SegmentImport
 from tests.support.waiting import until
 from tests.support.worlds.external_topic import SPLIT, ExternalTopicShard, layout, seg, world
@@ -65,8 +66,7 @@ async def running(cluster: ExternalTopicShard, source: Source, name: str, **more
         try:
             yield consumer
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks(task)
 
 
 async def describe(cluster: ExternalTopicShard):
@@ -214,8 +214,7 @@ async def test_no_more_segments_are_read_at_the_same_time_than_the_program_allow
         async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             task = asyncio.create_task(consumer.run(read, concurrency=2))
             await until(lambda: len(source.read_order) == 3 * RECORDS)
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks(task)
     assert (3, 1) == (len(at_once), max(at_once))
 
 
@@ -245,5 +244,4 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
             assert ["begins at None"] == events
             await until(lambda: len(events) == 3)
             assert ["ends", "begins at 7"] == events[1:]
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks(task)

@@ -13,6 +13,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError
 from headgate.ledger.paths import chunk_path
+from headgate.process.background import end_tasks
 from headgate.protocol.messages import Behind
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
@@ -277,8 +278,6 @@ async def test_no_record_is_acknowledged_unseen_however_often_an_older_ledger_is
             assert not task.done(), f"a consumer failed for another reason: {task.exception()!r}"
     async with story.world.leader():
         await asyncio.sleep(60)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end_tasks(*tasks)
     assert [] == await story.unseen()
     assert story.restarts

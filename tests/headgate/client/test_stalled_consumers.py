@@ -6,6 +6,7 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.errors import RequestRejectedError
+from headgate.process.background import end_tasks
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
@@ -46,9 +47,7 @@ async def test_the_segment_of_a_program_that_hangs_is_read_by_another_until_it_a
                 reading = asyncio.create_task(anext(hanging))
             await until(lambda: hanging.segments)
             assert ([stuck], 0.0) == lost[0]
-            for task in (reading, working_on):
-                task.cancel()
-            await asyncio.wait([reading, working_on])
+            await end_tasks(reading, working_on)
     assert 1 == world.registry.get_sample_value("headgate_segments_stalled_total", {"outcome": "moved"})
 
 
