@@ -98,12 +98,8 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
     by_reason: dict[str, list[int]] = {}
     for shard in range(shards):
         by_reason.setdefault(client.unanswered(shard), []).append(shard)
-    reasons = "; ".join(f"{_named(each)}: {reason}" for reason, each in by_reason.items())
+    reasons = "; ".join(f"shard{'s' * (len(each) > 1)} {listed(each)}: {why}" for why, each in by_reason.items())
     return (
         f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.cluster_watch.broker} "
         "answers, so look at the daemons and at ZooKeeper"
     )
-
-
-def _named(shards: list[int]) -> str:
-    return f"shard{'s' * (len(shards) > 1)} {listed(shards)}"

@@ -38,8 +38,8 @@ class ClusterWatch:
         self._broker_timeout_seconds = None if config is None else config.broker_timeout_seconds
         self._broker_answered = asyncio.Event()
         """It has accepted a connection, or refused the first one."""
-        self._refusal: tuple[str, bool] | None = None
-        """Why the broker refuses this client, and whether it was the first connection."""
+        self.refusal: tuple[str, bool] | None = None
+        """Why the broker refuses this client, or its requests, and whether it was the first connection."""
         self._described = asyncio.Event()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
@@ -58,17 +58,17 @@ class ClusterWatch:
 
     def connection_changed(self, connected: bool) -> None:
         if connected:
-            self._refusal = None
+            self.refusal = None
             self._broker_answered.set()
         for handler in self.connection_handlers:
             handler(connected)
 
     def refused(self, reason: str) -> None:
         if not self._broker_answered.is_set():
-            self._refusal = reason, True
+            self.refusal = reason, True
             self._broker_answered.set()
-        elif self._refusal is None:
-            self._refusal = reason, False
+        elif self.refusal is None:
+            self.refusal = reason, False
             log.error("broker.refuses", broker=self.broker, reason=reason)
 
     def described(self, description: m.ClusterDescription) -> None:
@@ -186,8 +186,8 @@ class ClusterWatch:
                 await self._broker_answered.wait()
         except TimeoutError:
             raise self._unreachable(timeout_seconds) from None
-        if self._refusal is not None and self._refusal[1]:
-            raise TransportError(f"cannot reach {self.broker}: {self._refusal[0]}")
+        if self.refusal is not None and self.refusal[1]:
+            raise TransportError(f"cannot reach {self.broker}: {self.refusal[0]}")
 
     def _unreachable(self, waited_seconds: float) -> NoLeaderError:
         return NoLeaderError(f"{self.outage('no connection yet; is it running?')} (waited {waited_seconds:g} s)")

@@ -227,6 +227,8 @@ class Client:
         """Return why no leader answers for ``shard``, for people."""
         if not self.transport.connected:
             return self.cluster_watch.outage()
+        if self.cluster_watch.refusal is not None:
+            return self.cluster_watch.refusal[0]
         return "its leader does not reply" if self._leader_watch(shard).heard_of_leader else "it has no leader"
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
@@ -246,9 +248,13 @@ class Client:
         return self._leaders[shard]
 
     def _send_question(self, shard: int, body: m.DescribeLeader, handler: ReplyHandler) -> int:
+        def answered(reply: m.Reply) -> None:
+            self.cluster_watch.refusal = None
+            handler(reply)
+
         self.cluster_watch.doubt()
         request_id = next(self.request_ids)
-        self.replies.expect(request_id, handler)
+        self.replies.expect(request_id, answered)
         self.send(shard, request_id, None, body)
         return request_id
 
@@ -305,7 +311,8 @@ class Client:
                 "invalid",
                 f"the request has {len(payload)} bytes; the limit {whose} is {limit_bytes}: send less at a time",
             )
-        return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload)
+        qos = int(isinstance(body, m.DescribeLeader))  # A broker that refuses what asks for a leader says so.
+        return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload, qos=qos)
 
     async def request(
         self, shard: int, body: m.AnyRequestBody, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS

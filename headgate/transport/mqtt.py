@@ -198,7 +198,7 @@ class MqttTransport:
         return max_payload_bytes(topic, None if self.broker is None else self.broker.maximum_packet_bytes)
 
     def publish(
-        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+        self, topic: str, payload: bytes, *, retain: bool = False, qos: int = 0, correlation_data: bytes | None = None
     ) -> bool:
         if len(payload) > (limit_bytes := self.max_payload_bytes(topic)):
             self._log.error("message.too_large", topic=topic, size_bytes=len(payload), limit_bytes=limit_bytes)
@@ -211,8 +211,9 @@ class MqttTransport:
             topic,
             payload,
             retain=retain,
+            qos=max(qos, retain),
             mqtt5=self.broker is not None,
-            correlation_data=correlation_data,
+            tag=correlation_data,
         )
 
     async def __aenter__(self) -> Self:
@@ -349,6 +350,10 @@ class MqttTransport:
 
     def _on_refused_message(self, client: aiomqtt.Client, reason: str) -> None:
         """End a connection that accepts no retained messages: no client would find a leader behind it."""
+        if self._refusal_handlers:  # Only a client has some, and it retains nothing.
+            for handler in self._refusal_handlers:
+                handler(f"the broker refuses the requests of this client: {reason}. Check its access rules")
+            return
         self.unreachable_reason = f"the broker refuses a retained message: {reason}. Check its access rules"
         self._signal_connection_lost(client)
 

@@ -15,14 +15,13 @@ class Sending(Protocol):
     """What the library of the protocol knows about one message."""
 
     def is_published(self) -> bool:
-        """Whether it is sent; a retained one: whether the broker has confirmed it."""
+        """Whether it is sent; with QoS 1: whether the broker has confirmed it."""
 
 
 class OutgoingMessages:
-    """Messages passed to paho: ordinary ones until they are on the socket, retained ones until they are confirmed.
+    """Messages passed to paho: ordinary ones until they are on the socket, others until they are confirmed.
 
-    Two queues, because ordinary messages can be written before an earlier retained one is
-    confirmed.
+    Two queues, because ordinary messages can be written before an earlier one is confirmed.
     """
 
     def __init__(self, max_bytes: int, max_messages: int) -> None:
@@ -37,8 +36,8 @@ class OutgoingMessages:
         self._discard_published()
         return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
 
-    def add(self, sending: Sending, size: int, retain: bool) -> None:
-        self._queues[retain].append((sending, size))
+    def add(self, sending: Sending, size: int, confirmed: bool) -> None:
+        self._queues[confirmed].append((sending, size))
         self._messages += 1
         self._bytes += size
 
@@ -66,21 +65,21 @@ class PacketWriter:
         """Messages will be written together in the loop's next turn."""
 
     def publish(
-        self, paho: PahoClient, topic: str, payload: bytes, *, retain: bool, mqtt5: bool, correlation_data: bytes | None
+        self, paho: PahoClient, topic: str, payload: bytes, *, retain: bool, qos: int, mqtt5: bool, tag: bytes | None
     ) -> bool:
-        """Pass a message to ``paho``; return False if it does not fit, or the connection is closed."""
+        """Pass a message to ``paho``; return False if it does not fit, or nothing is connected. ``tag`` correlates."""
         if not self._outgoing.has_capacity(len(payload)) or paho.socket() is None:
             return False
-        properties = None if correlation_data is None or not mqtt5 else correlation(correlation_data)
-        if retain or properties is not None:
+        properties = None if tag is None or not mqtt5 else correlation(tag)
+        if qos or properties is not None:
             self._publishing = paho
             try:
-                info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain, properties=properties)
+                info = paho.publish(topic, payload, qos=qos, retain=retain, properties=properties)
             finally:
                 self._publishing = None
             if info.rc != 0:
                 return False
-            self._outgoing.add(info, len(payload), retain)
+            self._outgoing.add(info, len(payload), qos > 0)
         else:
             packet = encode_publish(topic, payload, mqtt5=mqtt5)
             self._outgoing.add(OutgoingPacket(paho, packet), len(payload), retain)

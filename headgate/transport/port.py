@@ -77,9 +77,11 @@ class Transport(Protocol):
         """
 
     def publish(
-        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+        self, topic: str, payload: bytes, *, retain: bool = False, qos: int = 0, correlation_data: bytes | None = None
     ) -> bool:
         """Send a message without waiting. ``correlation_data``: it answers the message that had this (MQTT 5 only).
+
+        ``qos`` 1: if the broker says that it refuses the message (MQTT 5), handlers of `on_refusal` get the reason.
 
         False if the broker is unreachable, too much is waiting, or ``payload`` exceeds
         `max_payload_bytes`.

@@ -179,6 +179,17 @@ async def test_a_connection_whose_retained_messages_are_refused_ends_with_the_re
     await until(lambda: transport.connected)
 
 
+async def test_a_client_whose_request_is_refused_stays_connected_and_learns_the_reason(connect: Connect) -> None:
+    transport = await connect("till")
+    reasons: list[str] = []
+    transport.on_refusal(reasons.append)
+    assert transport.publish(topic("c/shards/1/requests/shop/1"), b"x", qos=1)
+    await until(lambda: reasons)
+
+    assert ["the broker refuses the requests of this client: Not authorized. Check its access rules"] == reasons
+    assert transport.connected
+
+
 async def test_patterns_do_not_widen_what_a_user_receives(connect: Connect) -> None:
     """A subscription with wildcards that covers more than its rights delivers nothing beyond them."""
     overheard: list[str] = []

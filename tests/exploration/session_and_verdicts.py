@@ -123,6 +123,7 @@ class SessionAndVerdicts:
             request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
             request_ids=itertools.count(FIRST_REQUEST_ID),
             tokens=_tokens(),
+            unanswered=lambda: "",
         )
         self._durable: list[e.AnyEntry] = []
         self._stored: dict[int, tuple[int, int, int]] = {}

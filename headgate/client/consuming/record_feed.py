@@ -87,12 +87,6 @@ class Reader(Protocol):
         """Return whether every record up to ``chunk`` was queued."""
 
 
-def _set_event() -> asyncio.Event:
-    event = asyncio.Event()
-    event.set()
-    return event
-
-
 @dataclass(slots=True, eq=False)
 class HeldSegment:
     grant: Grant
@@ -107,7 +101,7 @@ class HeldSegment:
     """QUEUE with a time-out: offset of those → loop time at which its delivery fails, and its key bucket."""
     retrying: dict[int, float] = field(default_factory=dict)
     """QUEUE: offset that has failed → loop time at which it is delivered again; infinite: it is dead."""
-    has_capacity: asyncio.Event = field(default_factory=_set_event)
+    has_capacity: asyncio.Event = field(default_factory=asyncio.Event)
     """Set unless the leader keeps no more failed records of this segment. Until then no further record is read."""
     queued: int = 0
     """Records in the queue; those of resumed keys do not count."""
@@ -127,6 +121,9 @@ class HeldSegment:
     """Loop time at which ``read_offset`` was last reported."""
     resumed: asyncio.Event | None = None
     """Set when a paused segment is read again; None: it is not paused."""
+
+    def __post_init__(self) -> None:
+        self.has_capacity.set()
 
     def end_delivery(self, offset: int) -> int:
         """End the present delivery of a QUEUE's record; return its delivery count."""

@@ -49,7 +49,7 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate.client.decisions.session_batches import (
@@ -96,8 +96,9 @@ class ProducerSession:
         request_timeout_seconds: float,
         request_ids: Iterator[int],
         tokens: Iterator[str],
+        unanswered: Callable[[], str],
     ) -> None:
-        """``request_ids`` and ``tokens`` never repeat."""
+        """``request_ids`` and ``tokens`` never repeat. ``unanswered``: why no leader replies."""
         self._named = named
         self.end: tuple[Outcome, str] = (Outcome.FENCED, "")
         """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
@@ -106,6 +107,7 @@ class ProducerSession:
         self._max_in_flight = max_in_flight
         self._request_timeout_seconds = request_timeout_seconds
         self._tokens = tokens
+        self._unanswered = unanswered
         self._leader = LeaderView()
         self._attempt = Attempt()
         self._identity = Identity()
@@ -368,10 +370,6 @@ class ProducerSession:
 
     def _obstacle(self) -> str:
         """Return what prevents a commit now, for people."""
-        if not self._leader.connected:
-            return "there is no connection to the broker"
-        if not self._leader.reachable:
-            return "no leader of its shard has replied"
-        if self._attempt.refusal:
+        if self._leader.connected and self._leader.reachable and self._attempt.refusal:
             return f"the leader refuses batches ({self._attempt.refusal})"
-        return "the leader does not reply"
+        return self._unanswered()

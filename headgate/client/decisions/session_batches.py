@@ -369,13 +369,11 @@ class SessionBatches:
         """Report records whose deadline has passed; rule 8. ``obstacle``: what prevents a commit, for people."""
         for batch in self.in_flight:
             self._expire_records(
-                batch, now, Outcome.UNKNOWN, f"the delivery timeout has passed: it was sent, but {obstacle}"
+                batch, now, Outcome.UNKNOWN, f"the delivery timeout has passed: it was sent; {obstacle}"
             )
         for batch in self.queue:
             past = "no copy of it was stored" if batch.ever_sent else "it was never sent"
-            self._expire_records(
-                batch, now, Outcome.FAILED, f"the delivery timeout has passed: {past}, because {obstacle}"
-            )
+            self._expire_records(batch, now, Outcome.FAILED, f"the delivery timeout has passed: {past}; {obstacle}")
         for batch in self.proven:
             if batch.deadlines[0] <= now:
                 self._settle(batch, None)

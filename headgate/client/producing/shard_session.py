@@ -67,6 +67,7 @@ class ShardSession:
             request_timeout_seconds=request_timeout_seconds,
             request_ids=client.request_ids,
             tokens=_tokens(client),
+            unanswered=lambda: f"shard {shard}: {client.unanswered(shard)}",
         )
         self._log = log.bind(shard=shard, producer=None if program is None else program.name)
 
@@ -132,7 +133,7 @@ class ShardSession:
         except TimeoutError:
             raise NoLeaderError(
                 f"shard {self.shard} of cluster {self._client.cluster!r}: no leader granted a producer identity "
-                f"within {timeout_seconds:g} s"
+                f"within {timeout_seconds:g} s: {self._client.unanswered(self.shard)}"
             ) from None
         finally:
             if waiting in self._open_waiters:

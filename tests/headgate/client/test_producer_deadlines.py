@@ -8,6 +8,7 @@ from headgate.client.producer import Producer, RecordMetadata
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, NoLeaderError
 from tests.support.fakes.scripted_leader import send_all
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
 
@@ -106,3 +107,23 @@ async def test_opening_without_a_leader_is_bounded(cluster):
         leader.answers = False
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
             await producer.open("orders")
+
+
+async def test_a_record_that_expires_names_the_refusal_of_the_broker(cluster):
+    client = cluster.client()
+    async with cluster.leader() as leader, Producer(client, settings=SHORT) as producer:
+        await producer.open("orders")
+        cluster.broker.refusal = "the broker refuses user till"
+        cluster.broker.drop("client")
+        with pytest.raises(
+            DeliveryFailedError, match="sent; shard 0: cannot reach the broker: the broker refuses user"
+        ):
+            await (await producer.send("orders", b"key", b"value"))
+        cluster.broker.refusal, leader.answers = None, False
+        await until(lambda: client.transport.connected)
+        client.cluster_watch.refused("the broker refuses the requests")
+        with pytest.raises((DeliveryFailedError, DeliveryUnknownError), match="; shard 0: the broker refuses the requ"):
+            await (await producer.send("orders", b"key", b"value"))
+        leader.answers = True
+        await (await producer.send("orders", b"key", b"value"))
+        await until(lambda: client.cluster_watch.refusal is None)

@@ -73,11 +73,10 @@ def test_expired_records_leave_a_batch_that_was_never_sent():
 @pytest.mark.parametrize(
     ("obstacle", "reason"),
     [
-        ("no connection", "sent, but there is no connection to the broker"),
-        ("no leader", "never sent, because no leader of its shard has replied"),
-        ("no reply", "sent, but the leader does not reply"),
-        ("refused", "sent, but the leader refuses batches \\(unavailable: refused by the test\\)"),
-        ("never sent", "never sent, because there is no connection to the broker"),
+        ("no connection", "sent; shard 0: it has no leader"),
+        ("no leader", "never sent; shard 0: it has no leader"),
+        ("refused", "sent; the leader refuses batches \\(unavailable: refused by the test\\)"),
+        ("never sent", "never sent; shard 0: it has no leader"),
     ],
 )
 def test_the_outcome_at_a_deadline_says_what_happened(obstacle, reason):

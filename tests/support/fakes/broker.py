@@ -332,7 +332,7 @@ class FakeTransport:
         return max_payload_bytes(topic, self._broker.max_packet_bytes if self._broker.mqtt5 else None)
 
     def publish(
-        self, topic: str, payload: bytes, *, retain: bool = False, correlation_data: bytes | None = None
+        self, topic: str, payload: bytes, *, retain: bool = False, qos: int = 0, correlation_data: bytes | None = None
     ) -> bool:
         if self._link is None or len(payload) > self.max_payload_bytes(topic):
             return False

@@ -26,6 +26,7 @@ class Dialogue:
             request_timeout_seconds=5.0,
             request_ids=itertools.count(1),
             tokens=(f"token-{n}" for n in itertools.count(1)),
+            unanswered=lambda: "shard 0: it has no leader",
         )
         self.now = 0.0
         self.deadline = deadline
