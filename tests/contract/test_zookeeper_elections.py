@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from unittest.mock import AsyncMock
 
 import pytest
 from kazoo.client import KazooClient
@@ -232,11 +233,7 @@ async def test_a_bug_in_a_contender_is_raised(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the daemon would not contend for that shard any more, and nothing would show it."""
-
-    async def fail(*_: object) -> None:
-        raise ZeroDivisionError("planted")
-
-    monkeypatch.setattr(ZooKeeperElections, "_reconcile_queue", fail)
+    monkeypatch.setattr(ZooKeeperElections, "_reconcile_queue", AsyncMock(side_effect=ZeroDivisionError("planted")))
     elections = await stack.enter_async_context(await ZooKeeperHarness(stack, zookeeper).build("a", lambda event: None))
     elections.contend(0)
 

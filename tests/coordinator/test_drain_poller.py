@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -235,11 +236,7 @@ async def test_rule_6_close_cancels_a_running_check_and_waits_for_it(harness: Po
 
 async def test_an_exception_in_on_answer_reaches_the_owner(harness: PollerHarness) -> None:
     """It does not count as a failed check, and polling stops."""
-
-    def on_answer(claims: Mapping[int, DrainClaim]) -> PollOutcome:
-        raise AssertionError("a bug")
-
-    harness.poller._on_answer = on_answer
+    harness.poller._on_answer = Mock(side_effect=AssertionError("a bug"))
     harness.result = lambda segments: asyncio.sleep(0, segments)
     harness.poller.raise_failure()
     harness.poller.poll_now()

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,10 +46,6 @@ async def test_a_wrong_count_of_a_segment_is_found(ledger: CheckedLedger, wrong:
 @pytest.mark.simulation
 def test_a_wrong_count_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader takes an error of a drain check for one of Spark, and asks again."""
-
-    def found_wrong(*_: object) -> None:
-        raise InvariantViolationError("counted wrongly")
-
-    monkeypatch.setattr(BacklogChecker, "_compare", found_wrong)
+    monkeypatch.setattr(BacklogChecker, "_compare", Mock(side_effect=InvariantViolationError("counted wrongly")))
     with pytest.raises(InvariantViolationError, match="counted wrongly"):
         play(plan_of(2))

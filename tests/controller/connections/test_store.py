@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,10 +17,7 @@ from tests.support.fakes.recording_observer import RecordingObserver
 
 
 async def test_a_folder_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     problem = await write_problem(LocalStore(tmp_path))
 
     assert problem is not None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,10 +47,7 @@ def test_a_killed_node_releases_its_folder(tmp_path: Path):
 
 
 def test_a_node_starts_although_its_process_id_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with DataFolder(tmp_path), pytest.raises(ConfigError, match="in use"), DataFolder(tmp_path):
         pass
 

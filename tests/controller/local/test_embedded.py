@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -175,11 +176,8 @@ async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
 
 async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write anywhere, so the refusal is simulated."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "write_text", refuse)
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=refused))
 
     with pytest.raises(ProcessStartError, match=rf"cannot write {tmp_path}.*: Permission denied"):
         await EmbeddedBroker(tmp_path).__aenter__()
@@ -194,10 +192,7 @@ async def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, mo
 
 
 async def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_folder: Path) -> Path:
-        raise ConfigError("no Java 17 or 21 found")
-
-    monkeypatch.setattr(embedded, "find_java", missing)
+    monkeypatch.setattr(embedded, "find_java", Mock(side_effect=ConfigError("no Java 17 or 21 found")))
     with pytest.raises(ConfigError, match="no Java"):
         await EmbeddedZooKeeper(tmp_path).__aenter__()
 
@@ -232,9 +227,7 @@ async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(
     tmp_path: Path, script: str, error: str
 ) -> None:
-    async def never_ready() -> bool:
-        return False
-
+    never_ready = AsyncMock(return_value=False)
     server = SupervisedProcess(
         ProcessSpec("a server", ["sh", "-c", script], tmp_path / "server.log", never_ready, start_seconds=0.3)
     )
@@ -246,10 +239,7 @@ async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(
 
 
 async def test_a_server_that_dies_soon_after_each_start_is_restarted_after_growing_pauses(tmp_path: Path) -> None:
-    async def ready() -> bool:
-        return True
-
-    spec = ProcessSpec("a server", ["sleep", "600"], tmp_path / "server.log", ready)
+    spec = ProcessSpec("a server", ["sleep", "600"], tmp_path / "server.log", AsyncMock(return_value=True))
     loop = asyncio.get_running_loop()
     pauses: list[float] = []
     async with SupervisedProcess(spec) as server:

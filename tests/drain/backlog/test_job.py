@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,11 +112,8 @@ async def test_a_run_that_is_killed_before_publishing_leaves_nothing(spark, ledg
     ledger.store(1, 0, 1)
     ledger.commit()
 
-    async def killed(store, result):
-        raise asyncio.CancelledError
-
     with monkeypatch.context() as patched:
-        patched.setattr(job_module, "publish_result", killed)
+        patched.setattr(job_module, "publish_result", AsyncMock(side_effect=asyncio.CancelledError))
         with pytest.raises(asyncio.CancelledError):
             await job_of(spark, ledger)[0].run([0])
     assert published(ledger) == ["000000000002.parquet"]
@@ -211,11 +209,8 @@ async def test_an_invalid_result_is_rejected(spark, ledger, data, reason):
 
 
 async def test_a_dead_jvm_is_not_reported_as_an_error_of_a_shard(ledger):
-    async def count(due):
-        raise JvmGoneError("gone")
-
     with pytest.raises(JvmGoneError):
-        await BacklogJob(LedgerChunks(ledger.url), count).run([0])
+        await BacklogJob(LedgerChunks(ledger.url), AsyncMock(side_effect=JvmGoneError("gone"))).run([0])
 
 
 async def test_each_half_of_a_failed_job_is_retried(ledger):
@@ -237,14 +232,8 @@ async def test_each_half_of_a_failed_job_is_retried(ledger):
 
 async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
     chunks = LedgerChunks(ledger.url)
-
-    async def names(prefix, after=""):
-        raise StoreUnavailableError("cannot list")
-
-    monkeypatch.setattr(chunks.store, "names", names)
-
-    async def count(due):
-        raise HeadgateError("not reached")
+    monkeypatch.setattr(chunks.store, "names", AsyncMock(side_effect=StoreUnavailableError("cannot list")))
+    count = AsyncMock(side_effect=HeadgateError("not reached"))
 
     assert (await BacklogJob(chunks, count).run([0])).failures == {0: "cannot list"}
 

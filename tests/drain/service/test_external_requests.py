@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -47,9 +48,7 @@ async def test_a_topic_with_tables_is_counted_for_the_next_request() -> None:
 
 
 async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
-    async def count(tables, view, rows, shard):
-        raise ZeroDivisionError
-
+    count = AsyncMock(side_effect=ZeroDivisionError)
     ledger = Ledger()
     ledger.rows = EXTERNAL_ROWS
     coalescer = RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": ExternalTables()}, count))
@@ -66,10 +65,7 @@ async def test_whether_a_topic_with_tables_is_drained_follows_from_its_tables() 
     drained_rows = outstanding(
         (*EXTERNAL_ROWS[:1], StateRow(5, 6, None, subscription_type="STREAM"), StateRow(5, 6, 0, position=9))
     )
-
-    async def count(tables, view, rows, shard):
-        return drained_rows
-
+    count = AsyncMock(return_value=drained_rows)
     ledger = Ledger()
     ledger.rows = EXTERNAL_ROWS
     tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))
@@ -82,10 +78,7 @@ async def test_whether_a_topic_with_tables_is_drained_follows_from_its_tables() 
 @pytest.mark.parametrize("fault", [HeadgateError("no such column"), JvmGoneError("gone")], ids=["tables", "JVM"])
 async def test_a_topic_whose_tables_cannot_be_read_is_not_drained(fault: Exception) -> None:
     """The request gets the reason. Without the JVM there is no reply, so the service ends."""
-
-    async def count(tables, view, rows, shard):
-        raise fault
-
+    count = AsyncMock(side_effect=fault)
     ledger = Ledger()
     ledger.rows = EXTERNAL_ROWS
     tables = ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))

@@ -1,5 +1,7 @@
 """Shell completion of names, as the script of bash asks for it."""
 
+from unittest.mock import AsyncMock
+
 import pytest
 from click.testing import CliRunner
 
@@ -54,9 +56,6 @@ def test_names_are_completed(line: str, names: list[str], context: InProcessCont
 def test_a_cluster_that_does_not_answer_has_no_names_and_prints_nothing(
     context: InProcessContext, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    async def fail(_: FakeAdmin) -> None:
-        raise NoLeaderError("no broker")
-
-    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+    monkeypatch.setattr(FakeAdmin, "list_topics", AsyncMock(side_effect=NoLeaderError("no broker")))
 
     assert ([], "") == completions(context, "headgate read ")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner
@@ -67,10 +68,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_with_json_an_error_is_json_as_well(
     words: tuple[str, ...], error: str, code: int, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ):
-    async def fail(_: FakeAdmin) -> None:
-        raise CommandUnknownError("no reply; unknown outcome")
-
-    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+    monkeypatch.setattr(
+        FakeAdmin, "list_topics", AsyncMock(side_effect=CommandUnknownError("no reply; unknown outcome"))
+    )
 
     result = invoke(*words, "--json")
 
@@ -82,10 +82,9 @@ def test_with_json_an_error_is_json_as_well(
 def test_an_unknown_outcome_has_an_exit_code_of_its_own(
     invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    async def fail(_: FakeAdmin) -> None:
-        raise CommandUnknownError("no reply; unknown outcome")
-
-    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+    monkeypatch.setattr(
+        FakeAdmin, "list_topics", AsyncMock(side_effect=CommandUnknownError("no reply; unknown outcome"))
+    )
 
     result = invoke("topic", "list")
 
@@ -111,10 +110,7 @@ def test_an_unknown_outcome_has_an_exit_code_of_its_own(
 def test_an_error_is_one_line_and_exit_code_1(
     error: Exception, message: str, invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    async def fail(_: FakeAdmin) -> None:
-        raise error
-
-    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+    monkeypatch.setattr(FakeAdmin, "list_topics", AsyncMock(side_effect=error))
 
     result = invoke("topic", "list")
 
@@ -124,10 +120,7 @@ def test_an_error_is_one_line_and_exit_code_1(
 
 
 def test_debug_prints_a_traceback(invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
-    async def fail(_: FakeAdmin) -> None:
-        raise HeadgateError("no")
-
-    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+    monkeypatch.setattr(FakeAdmin, "list_topics", AsyncMock(side_effect=HeadgateError("no")))
 
     result = invoke("--debug", "topic", "list")
 

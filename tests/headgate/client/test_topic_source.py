@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +10,6 @@ from msgspec.structs import replace
 from headgate.client.admin import Admin
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
-from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
@@ -69,14 +69,8 @@ async def starts(change: dict[str, Any], *, pruned: int = 0, ends: dict[int, int
     await known.write(1)
     await known.write(2, 0, 0, 1)
     topic = known.description()
-    described = replace(topic, segments=topic.segments[pruned:])
-
-    async def describe() -> m.TopicInfo:
-        return described
-
-    async def pruned_ends(_: object) -> dict[int, int]:
-        return ends or {}
-
+    describe = AsyncMock(return_value=replace(topic, segments=topic.segments[pruned:]))
+    pruned_ends = AsyncMock(return_value=ends or {})
     source = TopicSource(topic, known.ledger, "here", newest_chunk=1, describe=describe, pruned_ends=pruned_ends)
     now = await source.look()
     return await source.starts_after(replace(now.position({0: 2, 1: 0}), **change), now, remedy="do this")

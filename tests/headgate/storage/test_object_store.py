@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,11 +81,7 @@ async def test_what_readers_have_seen_is_made_durable_by_its_folder(tmp_path: Pa
 async def test_a_folder_that_cannot_be_made_durable_is_named(tmp_path: Path, monkeypatch):
     store = LocalStore(tmp_path)
     await store.create("shard/1", b"first")
-
-    def fail(_: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
 
     with pytest.raises(StoreUnavailableError, match=f"cannot sync {tmp_path}/shard: Input/output error"):
         await store.make_durable("shard")

@@ -3,6 +3,7 @@
 import ast
 import socket
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,11 +27,7 @@ def forgotten() -> Iterator[None]:
 def test_it_is_the_address_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loopback() == IPV4
     loopback.cache_clear()
-
-    def fail(*_: object) -> None:
-        raise OSError("Cannot assign requested address")
-
-    monkeypatch.setattr(socket.socket, "bind", fail)
+    monkeypatch.setattr(socket.socket, "bind", Mock(side_effect=OSError("Cannot assign requested address")))
     assert loopback() == "::1"
 
 

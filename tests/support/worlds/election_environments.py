@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol, Self
+from unittest.mock import Mock
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -194,11 +195,8 @@ class ZooKeeperHarness:
         return self._built[name]
 
     async def break_client(self, name: str) -> None:
-        def fail(*_: object) -> None:
-            raise RuntimeError("xids do not match")
-
         connection = self._built[name]._connection._client._connection
-        connection._submit = fail
+        connection._submit = Mock(side_effect=RuntimeError("xids do not match"))
         connection.client.sync_async("/")
 
     async def partition(self, name: str) -> None:

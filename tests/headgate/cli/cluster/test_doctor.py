@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -20,11 +21,7 @@ def configured(tmp_path, context, monkeypatch):
     ledger = tmp_path / "ledger"
     WrittenLedger(ledger).commit()
     context.cluster.overview = overview()
-
-    async def ledger_url(_):
-        return ledger.as_uri()
-
-    monkeypatch.setattr(FakeAdmin, "ledger_url", ledger_url, raising=False)
+    monkeypatch.setattr(FakeAdmin, "ledger_url", AsyncMock(return_value=ledger.as_uri()), raising=False)
 
     def write(port, more=""):
         file = tmp_path / "client.toml"
@@ -78,10 +75,8 @@ async def test_a_cluster_that_does_not_answer_is_a_problem_and_the_store_is_not_
 
 
 async def test_a_missing_right_is_a_warning(configured, context, monkeypatch):
-    async def refuse(_, *, blocked):
-        raise RequestRejectedError("forbidden", "user 'eve' may not describe all topics")
-
-    monkeypatch.setattr(FakeAdmin, "describe_cluster", refuse)
+    refused = RequestRejectedError("forbidden", "user 'eve' may not describe all topics")
+    monkeypatch.setattr(FakeAdmin, "describe_cluster", AsyncMock(side_effect=refused))
     async with scripted_broker(connack()) as port:
         configured(port)
         found = await client_findings(context)
@@ -122,10 +117,8 @@ def no_broker(configured):
 
 
 def test_a_problem_is_exit_code_1(invoke, no_broker, monkeypatch):
-    async def fail(_, *, blocked):
-        raise NoLeaderError("cannot reach the broker at 127.0.0.1:1 (from client.toml): refused")
-
-    monkeypatch.setattr(FakeAdmin, "describe_cluster", fail)
+    unreachable = NoLeaderError("cannot reach the broker at 127.0.0.1:1 (from client.toml): refused")
+    monkeypatch.setattr(FakeAdmin, "describe_cluster", AsyncMock(side_effect=unreachable))
     result = invoke("doctor")
 
     assert result.exit_code == 1
