@@ -315,12 +315,17 @@ class Client:
         return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload, qos=qos)
 
     async def request(
-        self, shard: int, body: m.AnyRequestBody, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+        self,
+        shard: int,
+        body: m.AnyRequestBody,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        ledger_id: bytes = b"",
     ) -> m.Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 
-        No leader begins to execute a command once ``timeout_seconds`` have passed. That costs one more round trip,
-        which learns the leader's clock.
+        ``ledger_id``: which ledger the request is for; empty: the one of the first leader that is known.
+        No leader begins to execute a command once ``timeout_seconds`` have passed. It costs one more round trip, which
+        learns the leader's clock.
 
         Raises:
             NoLeaderError: no leader replied in time. A command was not executed and never will be.
@@ -332,7 +337,7 @@ class Client:
         deadline = loop.time() + timeout_seconds
         limit = CommandDeadline(deadline) if m.is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
-        reason, ledger_id = "", b""
+        reason = ""
         await self.watch_leader(shard)
         with RequestAttempts(self.replies, self.request_ids) as attempts:
             while True:

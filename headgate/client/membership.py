@@ -174,7 +174,7 @@ class Membership:
         await asyncio.sleep(self._interval_seconds)
 
     def _on_push(self, push: m.Push) -> None:
-        if push.incarnation != self._requests.incarnation:
+        if (push.incarnation, push.ledger_id.hex()) != (self._requests.incarnation, self._requests.ledger_id):
             return
         if isinstance(push, m.AssignmentChanged):
             self._holdings.changed(push)

@@ -288,5 +288,7 @@ class ConsumerRequests:
         if self.ledger_id != (now := self._client.cluster_watch.ledger.hex()):
             reason = f"it began with the ledger {self.ledger_id}, and the cluster has the ledger {now}: start it again"
             raise rejection("other_history", f"consumer {self._member['consumer']!r}: {reason}")
-        reply = await self._client.request(self._shard, request, timeout_seconds)
+        # The cluster may change its ledger while the request waits for a leader.
+        ledger_id = bytes.fromhex(self.ledger_id)
+        reply = await self._client.request(self._shard, request, timeout_seconds, ledger_id)
         return body_of(reply, kind, f"the leader of shard {self._shard}"), reply.leader_epoch

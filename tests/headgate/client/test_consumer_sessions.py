@@ -24,8 +24,8 @@ async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_re
             assert ["0"] == await take(reader, 1)
 
 
-async def test_pushes_to_another_program_of_the_same_name_and_before_the_registration_are_ignored(cluster):
-    def push(incarnation: int) -> m.AssignmentChanged:
+async def test_pushes_of_another_ledger_to_another_program_or_before_the_registration_are_ignored(cluster):
+    def push(incarnation: int, ledger_id: bytes = b"") -> m.AssignmentChanged:
         return m.AssignmentChanged(
             topic="orders",
             subscription="billing",
@@ -33,6 +33,7 @@ async def test_pushes_to_another_program_of_the_same_name_and_before_the_registr
             incarnation=incarnation,
             leader_epoch=1,
             granted=[grant()],
+            ledger_id=ledger_id,
         )
 
     reader = consumer(cluster)
@@ -40,6 +41,7 @@ async def test_pushes_to_another_program_of_the_same_name_and_before_the_registr
     assert [] == reader.segments
     async with cluster.leader() as leader, reader:
         reader._membership._on_push(push(registration(leader).incarnation - 1))
+        reader._membership._on_push(push(registration(leader).incarnation, b"a" * 16))
         assert [] == reader.segments
         reader._membership._on_push(push(registration(leader).incarnation))
         assert [0] == reader.segments
