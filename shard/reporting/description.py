@@ -101,7 +101,7 @@ def describe(
         order=subscription.order,
         balance=subscription.balance,
         user=subscription.user,
-        started_at_ms=subscription.gated_since_ms,
+        started_at_ms=subscription.started_at_ms,
         dropped_records=subscription.dropped_records,
         policy=subscription.redelivery.policy,
         failed=len(subscription.redelivery.failed),

@@ -135,8 +135,10 @@ class Subscription:
     """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
     """Since when there has been no consumer; None while there is one."""
+    started_at_ms: int = 0
+    """Ledger time of the creation, or of the last seek."""
     gated_since_ms: int = 0
-    """Ledger time of the creation, the last seek or the last change of the order: no segment is blocked for longer."""
+    """Ledger time of that, or of a later change of the order: no segment is blocked for longer."""
     user: str = ANONYMOUS
     """Who created it."""
     dropped_records: int = 0
@@ -173,6 +175,7 @@ class Subscription:
             start_positions=dict(entry.positions),
             user=entry.user,
             unused_since_ms=at_ms,
+            started_at_ms=at_ms,
             gated_since_ms=at_ms,
         )
 
@@ -283,7 +286,7 @@ class Subscription:
             case e.SubscriptionSeek():
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
-                self.gated_since_ms = at_ms
+                self.started_at_ms = self.gated_since_ms = at_ms
                 self.unused_since_ms = None if self.unused_since_ms is None else at_ms
                 self._forget_progress(entry.positions)
                 self.positions = self.positions | entry.positions

@@ -224,9 +224,12 @@ async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, star
 async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_the_oldest_record_is_the_first(
     stream: FakeKinesisStream,
 ) -> None:
-    """A program that names the present time is started again: shards without a checkpoint, and new ones, lose nothing."""
+    """A program that names the present time is started again: shards without a checkpoint, and new ones, lose nothing.
+
+    Nor do they if the order of the subscription is changed meanwhile.
+    """
     reader = Reader()
-    async with world() as (cluster, _):
+    async with world() as (cluster, _), client(cluster, "admin") as shared, Admin(shared) as admin:
         stream.now_ms = cluster.now_ms() - 1
         put(stream, 0, 1)
         for first in (1, 4):
@@ -234,9 +237,11 @@ async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_th
                 await asyncio.sleep(30)
             stream.now_ms = cluster.now_ms()
             put(stream, first, first + 2)
+            await asyncio.sleep(1)
+            await admin.set_order("s", "sub", "none" if first == 1 else "strict")
             stream.split(next(name for name, shard in stream.known.items() if not shard.closed))
             put(stream, first + 2, first + 3)
-        async with reader.reading(cluster, start="latest"), client(cluster, "admin") as shared, Admin(shared) as admin:
+        async with reader.reading(cluster, start="latest"):
             await until(lambda: reader.by_key == whole(7, 1), SECONDS)
             reader.by_key.clear()
             await admin.seek("s", "sub", to="earliest")
