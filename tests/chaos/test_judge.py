@@ -8,21 +8,11 @@ import pytest
 from chaos.judge import RunEvidence, SubscriptionEvidence, TopicEvidence, grants, judge
 from chaos.timeline import FaultWindow
 from demo.checks import Delivery, SentRecord, StoredRecord, Violation
-from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
+from tests.support.samples.chunks import ledger
 
 SUBSCRIPTION = {"topic_id": 1, "subscription_id": 2}
-
-
-def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
-    return [
-        Chunk(
-            ChunkHeader(format=3, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries), records=0),
-            tuple(entries),
-        )
-        for n, entries in enumerate(chunks, start=1)
-    ]
 
 
 def granted(segment: int, consumer: str, generation: int) -> e.SegmentGranted:

@@ -47,3 +47,9 @@ async def after_split(lead: Lead) -> CoordinatorHarness:
     harness = lead("ada", records=5)
     harness.split(0)
     return harness
+
+
+@pytest.fixture
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """A STREAM with four segments and no consumer."""
+    return lead(segments=4)

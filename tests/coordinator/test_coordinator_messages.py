@@ -12,12 +12,6 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-@pytest.fixture
-async def harness(lead: Lead) -> CoordinatorHarness:
-    """A STREAM with four segments and no consumer."""
-    return lead(segments=4)
-
-
 # The log
 
 

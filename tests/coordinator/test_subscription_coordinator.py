@@ -11,12 +11,6 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-@pytest.fixture
-async def harness(lead: Lead) -> CoordinatorHarness:
-    """A STREAM with four segments and no consumer."""
-    return lead(segments=4)
-
-
 def granted(answer: m.Registered) -> list[int]:
     return [grant.segment for grant in answer.grants]
 

@@ -3,19 +3,8 @@
 import pytest
 
 from demo import checks
-from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
-
-
-def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
-    return [
-        Chunk(
-            ChunkHeader(format=1, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries), records=0),
-            tuple(entries),
-        )
-        for n, entries in enumerate(chunks, start=1)
-    ]
-
+from tests.support.samples.chunks import ledger
 
 GRANT = {"topic_id": 1, "subscription_id": 2, "consumer": "c"}
 

@@ -10,7 +10,6 @@ import pytest
 from headgate.views.backlogs import BacklogInfo
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
-from tests.support.servers.http_server import HttpHarness
 from web.actions import ACTIONS
 from web.api.openapi import OPERATIONS, ROOT, openapi_document
 
@@ -25,12 +24,6 @@ PATHS = {
     "subscription": "/topics/orders/subscriptions/billing",
     "scale": "/scale/orders/billing",
 }
-
-
-@pytest.fixture
-async def harness():
-    async with (harness := HttpHarness()).server:
-        yield harness
 
 
 async def document_at(harness, path):

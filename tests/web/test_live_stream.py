@@ -26,12 +26,6 @@ def quick_pages(monkeypatch):
     monkeypatch.setattr(live_stream, "INTERVAL_SECONDS", QUICK_SECONDS)
 
 
-@pytest.fixture
-async def harness():
-    async with (harness := HttpHarness()).server:
-        yield harness
-
-
 @asynccontextmanager
 async def stream(harness, page="/", **headers):
     """Return a function that returns the next update."""

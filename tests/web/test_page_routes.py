@@ -6,17 +6,10 @@ from importlib.resources import files
 
 import pytest
 
-from tests.support.servers.http_server import HttpHarness
 from web.page_routes import NAMES
 
 VENDORED = {"idiomorph.min.js": "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96"}
 """dist/idiomorph.min.js of idiomorph 0.8.0 in the npm registry."""
-
-
-@pytest.fixture
-async def harness():
-    async with (harness := HttpHarness()).server:
-        yield harness
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,6 @@ from web import listener, server
 from web.server import HEADERS
 
 
-@pytest.fixture
-async def harness():
-    harness = HttpHarness()
-    async with harness.server:
-        yield harness
-
-
 async def test_liveness_follows_the_loop(harness):
     status, _, text = await harness.get("/livez")
     assert (status, text) == (200, "alive: the event loop ticked 0.1 s ago\n")

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from headgate.cli.main import main
 from headgate.client.topic_source import TopicSource
 from headgate.protocol import messages as m
-from tests.support.fakes.cli_client import FakeCluster, InProcessContext
+from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
 Invoke = Callable[..., Result]
@@ -19,6 +19,12 @@ AT_MS = 1_769_882_400_000
 @pytest.fixture
 def cluster() -> FakeCluster:
     return FakeCluster()
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
+    return cluster
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""A small chunk with entries, facts and records."""
+"""A small chunk with entries, facts and records; and chunks of entries only."""
 
 from controller.chunk_writer.builder import ChunkBuilder
+from headgate.ledger.chunk import Chunk, ChunkHeader
 from headgate.model import entries as e
 from headgate.model.headers import Headers
 from headgate.model.layout import Layout
@@ -24,3 +25,14 @@ def small_chunk(*, headers: Headers = (), **limits: int) -> tuple[ChunkBuilder, 
     for offset in range(2):
         add_record(builder, offset, 1000 + offset, b"v%d" % offset, headers if offset else ())
     return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+
+
+def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
+    """Return the first chunks of shard 0, one a second."""
+    return [
+        Chunk(
+            ChunkHeader(format=1, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries), records=0),
+            tuple(entries),
+        )
+        for n, entries in enumerate(chunks, start=1)
+    ]

@@ -12,16 +12,10 @@ from hypothesis import strategies as st
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.ndjson import KeyedRecord, Line, LineFormat, LineSplitter, Quotes
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, segment, topic
+from tests.support.fakes.cli_client import FakeCluster
 
 FIELDS = st.text(st.sampled_from('a",\r\n é;\x00'), max_size=5)
 HEADER = ["k", 'a "b"', "c\nd"]
-
-
-@pytest.fixture
-def orders(cluster: FakeCluster) -> FakeCluster:
-    cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
-    return cluster
 
 
 def split(text: bytes, cut: int) -> list[Line]:

@@ -11,15 +11,9 @@ import pytest
 from headgate.cli.records.sending import REPORTED
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster, FakeProducer, InProcessContext, segment, topic
+from tests.support.fakes.cli_client import FakeCluster, FakeProducer, InProcessContext
 
 GOOD = b'{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n'
-
-
-@pytest.fixture
-def orders(cluster: FakeCluster) -> FakeCluster:
-    cluster.topics["orders"] = topic("orders", segment(0, 0, 0xFFFF))
-    return cluster
 
 
 @pytest.fixture
