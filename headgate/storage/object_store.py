@@ -237,7 +237,10 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).splitlines()
-    return re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
+    reason = re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
+    if "builder error" in reason and " http://" in reason:  # what obstore says of it
+        reason += "; an endpoint without TLS needs AWS_ALLOW_HTTP=true in the environment"
+    return reason
 
 
 def open_store(url: str) -> Store:

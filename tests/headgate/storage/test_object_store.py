@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
-from headgate.storage.object_store import LocalStore
+from headgate.storage.object_store import LocalStore, open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 
 
@@ -105,3 +105,12 @@ async def test_what_is_no_object_is_refused_before_it_is_read(tmp_path: Path, ki
 
     with pytest.raises(ForeignObjectError, match=r"^chunks/shard=0000/000000000007\.parquet (is not|has)"):
         await LocalStore(tmp_path).read("chunks/shard=0000/000000000007.parquet")
+
+
+async def test_an_endpoint_without_tls_says_which_setting_allows_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+
+    with pytest.raises(StoreUnavailableError, match="AWS_ALLOW_HTTP=true"):
+        await open_store("s3://bucket/ledger").read("shard/1")
