@@ -201,7 +201,7 @@ class Daemon:
             tasks.create_task(growth.run(), name="growth"),
             tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
         ]
-        notifier.ready(f"{self.instance}: contending for {growth.shards.shards} shards")
+        notifier.ready()
         log.info("daemon.started", instance=self.instance, shards=growth.shards.shards, http=self.http.address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
@@ -236,18 +236,13 @@ class Daemon:
                 drain=self.drain.state[0],
                 drain_reason=self.drain.state[1],
                 shards=len(self._controllers),
-                unreadable={
-                    each.shard: each.follower.fault for each in self._controllers if each.follower.fault is not None
-                },
+                unreadable={x.shard: x.follower.fault for x in self._controllers if x.follower.fault is not None},
                 store_problems=self.instruments.store_problems,
                 clock_held_seconds=self._clock.step_ms / 1000,
                 ledger_ahead_seconds=ahead_ms / 1000,
                 descriptors=file_descriptors(),
                 without_leader=self._election_events.leaders.without_leader(
-                    [
-                        (controller.leadership.role, controller.follower.end.leader_instance)
-                        for controller in self._controllers
-                    ]
+                    [(each.leadership.role, each.follower.end.leader_instance) for each in self._controllers]
                 ),
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             )
@@ -402,11 +397,8 @@ class Daemon:
         held_ms = self._clock.step_ms
         now_ms = self._clock.read(*self._read_clocks())
         if self._clock.step_ms != held_ms:
-            log.warning(
-                "clock.stepped",
-                held_seconds=self._clock.step_ms / 1000,
-                advice="check the time synchronization of this machine; a step is followed once it has lasted",
-            )
+            advice = "check the time synchronization of this machine; a step is followed once it has lasted"
+            log.warning("clock.stepped", held_seconds=self._clock.step_ms / 1000, advice=advice)
         return now_ms
 
     async def _tick(self, notifier: SystemdNotifier, watchdog: LoopWatchdog) -> None:
@@ -417,9 +409,9 @@ class Daemon:
             now = loop.time()
             if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
                 gauges_set_at = now
-                self.instruments.observe(
-                    events.StatusCollected(shards=shard_statuses(self._controllers), now_seconds=now)
-                )
+                statuses = shard_statuses(self._controllers)
+                self.instruments.observe(events.StatusCollected(shards=statuses, now_seconds=now))
+                notifier.status(self.health().summary)
                 self.instruments.observe(events.LogLinesLost(count=take_lost_lines()))
                 self._report_time()
                 self._garbage.collect_if_due(sum(each.term.ended for each in self._controllers), now)

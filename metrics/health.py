@@ -72,6 +72,12 @@ class Health:
             return "not_ready"
         return "ready" if all(component.state is ComponentState.OK for component in self.components) else "degraded"
 
+    @property
+    def summary(self) -> str:
+        """The state, what the daemon leads, and each part that does not work."""
+        shown = (each for each in self.components if each.component == "cluster" or each.state is not ComponentState.OK)
+        return f"{self.state}: {'; '.join(f'{each.component}: {each.reason}' for each in shown)}"
+
 
 _Verdict = tuple[ComponentState, str]
 _OK, _DEGRADED, _FAILED = ComponentState.OK, ComponentState.DEGRADED, ComponentState.FAILED

@@ -29,11 +29,18 @@ class SystemdNotifier:
         self._starting = True
         self._stopping = False
         self._warned = False
+        self._status = ""
 
-    def ready(self, status: str) -> None:
+    def ready(self) -> None:
         """Report that the start is complete."""
         self._starting = False
-        self._send("READY=1", f"STATUS={status}")
+        self._send("READY=1")
+
+    def status(self, text: str) -> None:
+        """Let `systemctl status` show ``text``."""
+        if text != self._status and not self._stopping:
+            self._status = text
+            self._send(f"STATUS={text[:500]}")
 
     def watchdog(self) -> None:
         """Report that the loop runs. Call it more often than the unit's ``WatchdogSec``."""

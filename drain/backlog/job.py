@@ -132,9 +132,7 @@ class BacklogJob:
         self, ledger: CountedLedger, shard: int, *, full: bool, up_to: Mapping[int, int]
     ) -> tuple[Result, range]:
         """Return the last result of a shard and the chunks to count after it; raises HeadgateError."""
-        result = Result(shard, 0, (), 0, ledger.ledger_id)
-        if not full:
-            result = await self._newest_result(shard, ledger)
+        result = Result(shard, 0, (), 0, ledger.ledger_id) if full else await self._newest_result(shard, ledger)
         if not result.watermark:
             result = await self._from_compacted(result, publish=not full)
         numbers = await self._chunks.newer_than(shard, result.watermark)

@@ -89,9 +89,7 @@ def append_count(history: History, count: Count) -> History:
     if history and count.at_ms < history[-1].at_ms:
         # The clock of a new leader may be behind. Its count is newer all the same.
         count = Count(history[-1].at_ms, count.by_topic)
-    kept = history
-    if len(history) > 1 and history[-1].at_ms - history[-2].at_ms < MIN_SPACING_MS:
-        kept = history[:-1]
+    kept = history[:-1] if len(history) > 1 and history[-1].at_ms - history[-2].at_ms < MIN_SPACING_MS else history
     kept = (*kept, count)
     old = [at for at, earlier in enumerate(kept) if count.at_ms - earlier.at_ms >= WINDOW_MS]
     return kept[old[-1] :] if old else kept

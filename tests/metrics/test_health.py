@@ -87,6 +87,10 @@ def test_shards_without_a_leader_degrade_and_are_named_up_to_a_limit():
     reason = component(health, "cluster").reason
     assert "without a leader: shard 0 (reason 0), shard 1" in reason
     assert reason.endswith("shard 9 (reason 9), … and 2 more")
+    assert health.summary == f"degraded: cluster: {reason}"
+    assert judge_health(replace(HEALTHY_FACTS, broker_connected=False)).summary.startswith(
+        "not_ready: cluster: leads 2 of"
+    )
 
 
 def test_liveness_depends_on_the_loop_alone():

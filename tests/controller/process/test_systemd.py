@@ -32,15 +32,21 @@ def received(listening):
 
 
 def test_the_messages_of_a_start_and_a_stop(manager, notifier):
-    notifier.watchdog()
-    notifier.ready("contending for 4 shards")
+    for text in ("not_ready: waiting", "not_ready: waiting", "ready: leads 2"):
+        notifier.status(text)
+        notifier.watchdog()
+    notifier.ready()
     notifier.watchdog()
     notifier.stopping()
+    notifier.status("ready")
 
     assert received(manager) == [
-        "EXTEND_TIMEOUT_USEC=300000000",
-        "WATCHDOG=1",
-        "READY=1\nSTATUS=contending for 4 shards",
+        "STATUS=not_ready: waiting",
+        *(keep_alive := ["EXTEND_TIMEOUT_USEC=300000000", "WATCHDOG=1"]),
+        *keep_alive,
+        "STATUS=ready: leads 2",
+        *keep_alive,
+        "READY=1",
         "WATCHDOG=1",
         "STOPPING=1\nSTATUS=stopping",
     ]
@@ -56,9 +62,9 @@ def test_no_keep_alive_is_sent_after_stopping(manager, notifier):
 
 
 def test_a_line_break_in_a_status_does_not_start_an_assignment(manager, notifier):
-    notifier.ready("one\nMAINPID=1\r\ntwo")
+    notifier.status("one\nMAINPID=1\r\ntwo")
 
-    assert received(manager) == ["READY=1\nSTATUS=one MAINPID=1 two"]
+    assert received(manager) == ["STATUS=one MAINPID=1 two"]
 
 
 def test_an_abstract_socket_address_is_supported():
@@ -67,14 +73,14 @@ def test_an_abstract_socket_address_is_supported():
         listening.bind("")  # the kernel assigns an abstract address
         listening.setblocking(False)
         address = listening.getsockname()
-        SystemdNotifier({"NOTIFY_SOCKET": "@" + address[1:].decode()}).ready("here")
+        SystemdNotifier({"NOTIFY_SOCKET": "@" + address[1:].decode()}).ready()
 
-        assert received(listening) == ["READY=1\nSTATUS=here"]
+        assert received(listening) == ["READY=1"]
 
 
 def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager, notifier):
     """The socket is missing, or its buffer is full. The caller never waits."""
-    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("x")
+    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready()
     for _ in range(2000):
         notifier.watchdog()
 
