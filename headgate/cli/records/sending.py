@@ -5,7 +5,8 @@ Rules:
 1. At most `MAX_IN_FLIGHT` records wait for their outcome, which is awaited in the order of sending.
 2. A rejected record ends the run, because the others would be rejected too. With ``ends_at_failure``, any record that
    was not stored does, so that the position of a named producer never passes it.
-3. When it is cancelled, it waits for the outcomes of accepted records for `FLUSH_TIMEOUT_SECONDS`.
+3. When it is cancelled, it waits for the outcomes of accepted records for `FLUSH_TIMEOUT_SECONDS`, also after the
+   last record.
 """
 
 from __future__ import annotations
@@ -65,12 +66,13 @@ class RecordSender:
             with self._progress:
                 try:
                     await self._send_all(producer, records)
+                    await producer.flush()
                 except asyncio.CancelledError:
-                    # A second signal ends this wait.
-                    async with asyncio.timeout(FLUSH_TIMEOUT_SECONDS):
-                        await self._finish(producer)
+                    # A second signal ends this wait. What has no outcome by then gets one, and is counted.
+                    await producer.close(FLUSH_TIMEOUT_SECONDS)
+                    await self._outcomes.join()
                     raise
-                await self._finish(producer)
+                await self._outcomes.join()
         finally:
             await end_tasks(collecting)
         if self.stop is not None:
@@ -95,10 +97,6 @@ class RecordSender:
                     await self._outcomes.put((record.where, outcome))
                 if self.stop is not None:
                     return
-
-    async def _finish(self, producer: Producer) -> None:
-        await producer.flush()
-        await self._outcomes.join()
 
     async def _collect_outcomes(self) -> None:
         while True:

@@ -362,6 +362,9 @@ class FakeProducer:
     async def flush(self) -> None:
         self.cluster.flushes += 1
 
+    async def close(self, _: float) -> None:
+        await self.flush()
+
 
 class FakeConsumer:
     """Replaces Consumer; yields the cluster's records, then waits."""

@@ -1,5 +1,6 @@
 """`headgate produce`: sent records, counts, errors that stop it, and resuming."""
 
+import asyncio
 import os
 import signal
 from functools import partial
@@ -127,6 +128,34 @@ def test_ctrl_c_stores_accepted_records_before_the_exit(
     assert result.exit_code == 130
     assert orders.flushes == 1
     assert result.stderr == "accepted 1, stored 1, failed 0\n"
+
+
+def test_ctrl_c_after_the_last_line_waits_for_outcomes_too_and_counts_what_has_none(
+    invoke: Invoke, orders: FakeCluster, events: Path, monkeypatch: pytest.MonkeyPatch
+):
+    outcomes: list[asyncio.Future[None]] = []
+
+    async def send(*_: Any, **options: Any) -> Any:
+        outcomes.append(asyncio.get_running_loop().create_future())
+        return outcomes[-1]
+
+    async def flush(_: FakeProducer) -> None:
+        outcomes[0].set_result(None)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    async def close(_: FakeProducer, timeout_seconds: float) -> None:
+        assert timeout_seconds == 5
+        for outcome, error in zip(outcomes[1:], (DeliveryUnknownError, DeliveryFailedError), strict=True):
+            outcome.set_exception(error("the producer was closed"))
+
+    for method in (send, flush, close):
+        monkeypatch.setattr(FakeProducer, method.__name__, method)
+
+    result = invoke("produce", "orders", "--key-field", "id", str(events))
+
+    assert result.exit_code == 130
+    assert result.stderr.endswith("accepted 3, stored 1, failed 2 (1 may have been stored)\n")
 
 
 # Resuming
