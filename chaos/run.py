@@ -31,7 +31,7 @@ from headgate.process.background import cancel_and_wait
 COMMAND_SECONDS: Final = 60.0
 """Deadline of the operator's commands."""
 RECOVERY_SECONDS: Final = 90.0
-"""Longest wait after a fault until every topic accepts records."""
+"""Longest wait until a fault has begun or ended, and after it until every topic accepts records."""
 WATCH_INTERVAL_SECONDS: Final = 0.25
 SEGMENTS: Final = 2
 RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
@@ -162,13 +162,15 @@ async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> No
 
 
 async def _done(fault: Fault, act: Callable[[], Awaitable[None]], played: Played, *, alone: bool) -> bool:
-    """Begin or end ``fault``; return False if it cannot."""
+    """Begin or end ``fault``; return False if it cannot, or waits for what another one prevents."""
     try:
-        await act()
-    except HeadgateError as error:
+        async with asyncio.timeout(RECOVERY_SECONDS):
+            await act()
+    except (HeadgateError, TimeoutError) as error:
+        problem = str(error) or f"not done after {RECOVERY_SECONDS:g} s"
         if alone:
-            played.note(f"{fault.name}: {error}")
-        fault.note += f" {error}"
+            played.note(f"{fault.name}: {problem}")
+        fault.note += f" {problem}"
         await fault.cluster.restore()
         return False
     return True

@@ -73,7 +73,10 @@ class ConsumerKilled(Fault):
     continuing = ALL_TOPICS
 
     async def begin(self) -> None:
-        self._victim = self.stage.rng.choice([reader for reader in READERS if reader.name in self.cluster.programs])
+        running = [reader for reader in READERS if reader.name in self.cluster.programs]
+        if not running:
+            raise HeadgateError("no consumer runs")  # Another fault has killed them.
+        self._victim = self.stage.rng.choice(running)
         await self.cluster.kill(self._victim.name)
         self.note = f"It was {self._victim.name}."
 

@@ -1,12 +1,18 @@
 """The faults of the catalogue, and the plan that follows from the options of a run."""
 
+import asyncio
+import random
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner
 
 from chaos.__main__ import Options, command, make_plan
 from chaos.faults.catalogue import CATALOGUE
+from chaos.faults.fault import Stage
+from chaos.run import Played, _play_fault
+from chaos.schedule import PlannedFault
 
 OPTIONS = Options(
     minutes=12, seed=1, names=(), at_once=1, fault_seconds=None, rest_seconds=8.0, rate=200, with_spark=True
@@ -32,6 +38,21 @@ def test_a_short_run_and_a_machine_without_a_compiler_say_what_they_leave_out() 
     assert reasons["disk-full"] == "there is no C compiler (cc, gcc or clang)"
     assert reasons["spark-killed"] == "the run is without Spark"
     assert "the run is too short" in reasons.values()
+
+
+@pytest.mark.looptime
+async def test_a_fault_that_waits_for_what_another_one_prevents_ends(looptime: int) -> None:
+    """A daemon whose fsync fails is not ready, and the power was lost for the consumers."""
+    cluster, played = AsyncMock(programs={"daemon-1": None}), Played()
+    cluster.until_ready = lambda _: asyncio.Event().wait()
+
+    stage = Stage(cluster, AsyncMock(), random.Random(1))
+    await _play_fault(stage, PlannedFault("rolling-upgrade+consumer-killed", 0, 8), played)
+
+    assert [] == played.notes
+    assert played.faults[0].note.split("  ") == [" not done after 90 s", "no consumer runs"]
+    assert 98 == looptime
+    cluster.restore.assert_awaited()
 
 
 @pytest.mark.parametrize(
