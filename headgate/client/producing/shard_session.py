@@ -4,7 +4,7 @@ It sends whatever a session can number: batches of records, or of acknowledgemen
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from headgate.client.connection import Client
@@ -66,7 +66,7 @@ class ShardSession:
             max_in_flight=max_in_flight,
             request_timeout_seconds=request_timeout_seconds,
             request_ids=client.request_ids,
-            tokens=_tokens(client),
+            tokens=iter(client.new_token, ""),
             unanswered=lambda: f"shard {shard}: {client.unanswered(shard)}",
         )
         self._log = log.bind(shard=shard, producer=None if program is None else program.name)
@@ -251,8 +251,3 @@ class ShardSession:
             self._timer = None
         if wake_at is not None:
             self._timer = self._loop.call_at(wake_at, self._on_timer)
-
-
-def _tokens(client: Client) -> Iterator[str]:
-    while True:
-        yield client.new_token()

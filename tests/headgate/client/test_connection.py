@@ -2,11 +2,15 @@
 
 import asyncio
 import math
+import os
+from functools import partial
 
 import msgspec
 import pytest
 
 from headgate.client.admin import Admin
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer
 from headgate.errors import (
     CommandUnknownError,
     ConfigError,
@@ -163,6 +167,16 @@ async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(clust
         with pytest.raises(ProtocolError, match=rf"cluster 'test' runs protocol 99, this client {m.PROTOCOL_VERSION}"):
             await client.shard_map(timeout_seconds=30)
         assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
+
+
+@pytest.mark.parametrize("kind", [Admin, Producer, partial(Consumer, topic="orders", subscription="billing")])
+async def test_a_forked_child_cannot_use_what_its_parent_created(kind, cluster, monkeypatch):
+    """Two children would have one client id, and the same request ids: a reply to one would count for the other."""
+    async with cluster.leader():
+        created = kind(cluster.client())
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        with pytest.raises(HeadgateError, match="create it after the fork"):
+            await created.__aenter__()
 
 
 # Commands
