@@ -39,11 +39,13 @@ class Dataset:
         ledger_id: str,
         offsets: Mapping[int, OffsetBounds],
         *,
+        point: tuple[int, int],
         since_ms: int = 0,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
-        """Use `dataset`. ``since_ms``: no record of ``offsets`` was stored before."""
+        """Use `dataset`. ``point``: a chunk behind the records, and its term. ``since_ms``: no record is older."""
         self._config = config
+        self._point = point
         self._since_ms = since_ms
         self._timeout_seconds = timeout_seconds
         self.topic = topic
@@ -80,8 +82,11 @@ class Dataset:
         with EventLoopThread() as loop:
             if (found := loop.run(read_ledger_id(store, url))) != self.ledger_id:
                 raise LedgerError(f"{url} is another ledger by now, with id {found}: call headgate.dataset again")
+            ledger = Ledger(store, self.topic.shard)
+            if loop.run(ledger.term_id_at(self._point[0])) != self._point[1]:
+                raise LedgerError(f"an older ledger was put back at {url}: call headgate.dataset again")
         reader = TopicReader(
-            Ledger(store, self.topic.shard),
+            ledger,
             self.topic,
             starts={segment: first for segment, (first, _) in wanted.items()},
             ends={segment: end for segment, (_, end) in wanted.items()},
@@ -174,6 +179,7 @@ async def _open(
             described,
             source.ledger_id,
             {segment: (first, max(first, end)) for segment, (first, end) in bounds.items()},
+            point=await source.newest(),
             since_ms=since_ms or 0,
             timeout_seconds=timeout_seconds,
         )

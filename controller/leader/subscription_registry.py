@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from controller.backlog.external_query import external_view
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import DrainedSource, LeaderContext
@@ -232,9 +234,10 @@ class SubscriptionRegistry:
 
         return handler(kind, lambda request, _: Stepwise(find_and_respond(request)))
 
-    @staticmethod
-    def _describe(found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
-        return m.SubscriptionReply(subscription=(yield from found.describe()))
+    def _describe(self, found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
+        described = yield from found.describe()
+        point = self._commit.newest, self._commit.term_id
+        return m.SubscriptionReply(subscription=msgspec.structs.replace(described, point=point))
 
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
         if request.topic not in self._state.topics and request.subscription_id is not None:

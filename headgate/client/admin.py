@@ -384,6 +384,7 @@ class Admin:
         to: m.Start | None = None,
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
+        point: tuple[int, int] | None = None,
         dry_run: bool = False,
     ) -> SeekResult:
         """Move a subscription while its consumers run.
@@ -399,6 +400,8 @@ class Admin:
                 the leader's clock. The timestamps that producers set do not count.
             positions: segment → offset. Other segments keep their positions, unless they descend
                 from one of these.
+            point: `SubscriptionInfo.point` of what ``positions`` were taken from: RequestRejectedError if the ledger
+                does not have it, because an older one was put back.
             dry_run: only return what would move.
 
         Raises:
@@ -413,7 +416,13 @@ class Admin:
         if timestamp_ms is not None:
             pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(
-            topic=topic, subscription=subscription, token=self._token(), to=to, positions=pairs, dry_run=dry_run
+            topic=topic,
+            subscription=subscription,
+            token=self._token(),
+            to=to,
+            positions=pairs,
+            dry_run=dry_run,
+            history=[] if point is None else [point],
         )
         return (await self._ask(request, m.SeekReply)).result
 

@@ -56,6 +56,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
 Secret = Annotated[str, Meta(max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+History = Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HISTORY_POINTS)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
 ShardCount = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
@@ -136,4 +137,4 @@ class ReaderRequest(ConsumerRequest, frozen=True, kw_only=True):
     have one of them refuses the request as ``other_history``.
     """
 
-    history: Annotated[list[tuple[Natural, Natural]], Meta(max_length=MAX_HISTORY_POINTS)] = []
+    history: History = []

@@ -28,6 +28,7 @@ from headgate.protocol.request_fields import (
     DeliveryCount,
     Epoch,
     HashText,
+    History,
     Label,
     LedgerId,
     ListRequest,
@@ -578,13 +579,14 @@ class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"
     """Move a subscription while its consumers run.
 
     Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
-    report the moves and change nothing.
+    report the moves and change nothing. ``history``: as in `ReaderRequest`, what the positions were taken from.
     """
 
     token: Token
     to: Start | None = None
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     dry_run: bool = False
+    history: History = []
 
 
 class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscription_order"):

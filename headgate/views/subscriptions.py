@@ -118,6 +118,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """QUEUE: records that have failed and are delivered again, or wait for that."""
     dead: int = 0
     """Records that wait to be stored in a dead-letter topic."""
+    point: tuple[int, int] | None = None
+    """A chunk that has these positions, and the term that wrote it; None: the leader was asked for something else."""
     parked_keys: int = 0
     """STREAM: keys whose records go to the dead-letter topic."""
 

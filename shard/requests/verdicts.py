@@ -108,12 +108,15 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     consumer reads another ledger: it has delivered records that do not exist here, and its acknowledgements would
     cover records that it has not seen. A deposed leader does not know the terms after its own: hence the barrier.
     """
-    if not isinstance(body, m.ReaderRequest):
+    if not isinstance(body, m.ReaderRequest | m.SeekSubscription):
         return None
     foreign = next((point for point in body.history if not _contains(state, *point)), None)
     if foreign is None or _is_of_another_topic(body, state):
         return None
     chunk, term_id = foreign
+    if isinstance(body, m.SeekSubscription):
+        reason = f"the positions are of chunk {chunk} of term {term_id:x}, which shard {state.shard} does not have"
+        return refuse("other_history", f"{reason}: an older ledger was put back, or they are of another one")
     reason = (
         f"consumer {body.consumer!r} has read chunk {chunk} of term {term_id:x}, which is not in the ledger of shard "
         f"{state.shard}: an older ledger was put back, or the consumer reads another one. What it delivered after that "
@@ -124,7 +127,7 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     return refuse("other_history", f"{reason}. Start it again: it continues where this ledger is")
 
 
-def _is_of_another_topic(body: m.ReaderRequest, state: ShardState) -> bool:
+def _is_of_another_topic(body: m.AnyRequestBody, state: ShardState) -> bool:
     """Return whether a registration is refused because its positions are of a topic that was deleted.
 
     It may have been on another shard, whose history they name: nothing was put back.

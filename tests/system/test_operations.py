@@ -123,6 +123,7 @@ async def test_an_older_ledger_that_is_put_back_under_a_running_consumer_hides_n
     running = await cluster.commands.start("running", "consume", "orders", "billing", "--consumer", "c")
     await story.produce(20)
     await running.until_printed(20)
+    exported = await cluster.commands.succeed("subscription", "export", "orders", "billing")
 
     await cluster.stop("only")
     shutil.rmtree(ledger)
@@ -134,6 +135,9 @@ async def test_an_older_ledger_that_is_put_back_under_a_running_consumer_hides_n
 
     assert 1 == await running.ended(60)
     assert "an older ledger was put back" in running.errors()
+    saved = exported.out.encode()
+    refused = await cluster.commands.finish("subscription", "import", "orders", "billing", "--yes", stdin=saved)
+    assert "an older ledger was put back" in refused.err
     assert list(range(100, 125)) == await story.consume()
 
 

@@ -3,7 +3,8 @@
 Rules:
 
 1. A file belongs to one topic, known by its name and id: a topic that was created again has other records. It may be
-   imported to any subscription of that topic.
+   imported to any subscription of that topic. It names a chunk and its term, which the leader compares: in an older
+   ledger that was put back, offsets are of other records.
 2. Each position is of a segment, known by its number and the time of its creation, because another cluster has the same
    ids. It lies within its records. Anything else is refused with the segment and the reason, and nothing is moved.
 3. A segment that was pruned since must have been read to its end: its records are gone.
@@ -52,6 +53,8 @@ class SavedPositions(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: int
     subscription: str
     exported_at_ms: int
+    point: tuple[_Natural, _Natural]
+    """A chunk of the topic's shard that has these positions, and the term that wrote it."""
     segments: list[SavedPosition]
 
 
@@ -64,6 +67,7 @@ def saved_positions(topic: TopicInfo, subscription: SubscriptionInfo, now_ms: in
         topic_id=topic.topic_id,
         subscription=subscription.subscription,
         exported_at_ms=now_ms,
+        point=subscription.point or (0, 0),
         segments=[
             SavedPosition(
                 segment=each.segment,

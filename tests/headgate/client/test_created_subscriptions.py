@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
@@ -41,7 +42,7 @@ async def test_its_type_is_that_of_its_consumers():
         with pytest.raises(RequestRejectedError, match="exists"):
             await admin.create_subscription("orders", "audit", type="queue")
         again = await admin.create_subscription("orders", "audit", type="QUEUE", if_absent=True)
-        assert again == await admin.describe_subscription("orders", "audit")
+        assert again == replace(await admin.describe_subscription("orders", "audit"), point=None)
 
 
 @pytest.mark.parametrize("kind", SubscriptionType)
@@ -55,9 +56,9 @@ async def test_the_reply_is_what_a_description_says_right_after(kind: Subscripti
         await produce(world, records)
         await admin.split("orders", 0)
         created = await admin.create_subscription("orders", "audit", type=kind, start=start)
-        assert created == await admin.describe_subscription("orders", "audit")
+        assert created == replace(await admin.describe_subscription("orders", "audit"), point=None)
         await asyncio.sleep(30)
-        assert created == await admin.describe_subscription("orders", "audit")
+        assert created == replace(await admin.describe_subscription("orders", "audit"), point=None)
         if kind != SubscriptionType.CHECKPOINT:
             await admin.seek("orders", "audit", to="latest")
             moved = await admin.describe_subscription("orders", "audit")

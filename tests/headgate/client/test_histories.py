@@ -11,7 +11,7 @@ from controller.snapshots.restore import catch_up
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
-from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError
+from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.ledger.paths import chunk_path
 from headgate.process.background import end_tasks
 from headgate.protocol.messages import Behind
@@ -77,11 +77,17 @@ async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(ne
     async with world.leader():
         await create(world, segments=1)
         await produce(world, 20)
+        async with reader(world):
+            pass
+        before = await described(world)
         backup = dict(world.store.objects)
         await produce(world, 30)
         async with reader(world, "p", **point) as old:
             assert 50 == len([await anext(old) for _ in range(50)])
             positions = old.positions
+        exported = await described(world)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.seek("orders", "billing", positions={0: 20}, point=exported.point)
 
     restored = OneShard()
     restored.store.objects.update(backup)
@@ -91,7 +97,10 @@ async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(ne
             async with reader(restored, "p", **point, positions=positions):
                 pass
         async with Admin(client(restored, "admin")) as admin:
-            assert [] == await admin.list_subscriptions("orders"), "a refused consumer joins nothing"
+            assert ["billing"] == [each.subscription for each in await admin.list_subscriptions("orders")]
+            with pytest.raises(RequestRejectedError, match="does not have: an older ledger was put back"):
+                await admin.seek("orders", "billing", positions={0: 20}, point=exported.point)
+            await admin.seek("orders", "billing", positions={0: 20}, point=before.point)
         async with reader(restored, "p", **point) as new:
             assert list(range(20 + new_records)) == [(await anext(new)).offset for _ in range(20 + new_records)]
 

@@ -13,7 +13,7 @@ from headgate import topic_dataset
 from headgate.client.topic_source import TopicSource
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.paths import IDENTITY_PATH, snapshot_path
 from headgate.storage.object_store import open_store
 from headgate.views.topics import TopicInfo
 from tests.support.samples.positioned_ledger import LedgerWithPositions
@@ -52,7 +52,7 @@ class TrimmedLedger(NamedTuple):
 def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> TrimmedLedger:
     """Write the ledger into ``folder``; chunks 1 to ``compacted`` of 8 are compacted.
 
-    Chunk 1 begins a term, so it is kept, and chunk 5 is not deleted yet. Segment 1 was pruned.
+    Chunk 1 begins a term, and 8 is the newest, so they are kept; 5 is not deleted yet. Segment 1 was pruned.
     """
 
     async def write() -> tuple[list[tuple[int, int, bytes]], TopicInfo]:
@@ -65,10 +65,11 @@ def trimmed_ledger(folder: Path, *, compacted: int = 5, start_ms: int = 0) -> Tr
         kept = {
             path: data
             for path, data in known.ledger.store.objects.items()
-            if path.endswith(("01.parquet", "05.parquet"))
+            if path.endswith(("01.parquet", "05.parquet", "08.parquet"))
         }
         if compacted:
             await known.compact(compacted)
+            await known.ledger.store.create(snapshot_path(0, compacted), b"")
         known.ledger.store.objects.update(kept)
         described = known.description()
         segments = [each for each in described.segments if each.segment != 1]

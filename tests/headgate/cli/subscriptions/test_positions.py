@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
@@ -14,11 +15,11 @@ from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segmen
 def orders(cluster: FakeCluster) -> None:
     """Create topic orders with subscription billing."""
     cluster.topics["orders"] = topic("orders", segment(0, 0, 65_535, next_offset=12), segment(1, 0, 9, next_offset=4))
-    cluster.subscriptions.append(subscription("orders", "billing"))
+    cluster.subscriptions.append(replace(subscription("orders", "billing"), point=(7, 99)))
 
 
 def wanted(positions: dict[int, int], *, dry_run: bool) -> tuple[Any, ...]:
-    return ("seek", "orders", "billing", {"positions": positions, "dry_run": dry_run})
+    return ("seek", "orders", "billing", {"positions": positions, "point": (7, 99), "dry_run": dry_run})
 
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
