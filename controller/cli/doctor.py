@@ -101,12 +101,10 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
     refused: list[str] = []
 
     def on_event(event: ElectionEvent) -> None:
-        match event:
-            case Connected():
-                news.set()
-            case Refused(str() as reason):
-                refused.append(reason)
-                news.set()
+        if isinstance(event, Refused) and event.problem is not None:
+            refused.append(event.problem)
+        if isinstance(event, Connected) or refused:
+            news.set()
 
     began = time.monotonic()
     async with zookeeper_elections(settings, "doctor", on_event) as elections:
@@ -118,6 +116,8 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
             return problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts")
         seconds = time.monotonic() - began
         instances = await elections.registry.instances()
+        if instances is None and await elections.registry.maintenance() is None:  # A missing folder is an empty one.
+            refused.append(f"{hosts} does not let this user read the nodes of cluster {settings.cluster.name}")
     if refused:
         return problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates")
     registered = "no daemon is registered yet" if not instances else f"daemons: {listed(sorted(instances))}"

@@ -2,10 +2,12 @@
 
 import socket
 from pathlib import Path
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
 from controller.cli import doctor
+from controller.leadership.election import Connected
 from controller.settings.load import Settings, load_settings
 from headgate.errors import StoreUnavailableError
 from tests.support.fakes.object_store import FakeStore
@@ -115,6 +117,18 @@ async def test_a_zookeeper_that_does_not_answer_is_a_problem(tmp_path: Path) -> 
     found = await doctor._zookeeper(settings, 0.3)
 
     assert (found.level, "did not answer within 0.3 s" in found.text) == ("problem", True)
+
+
+@pytest.mark.parametrize(("maintenance", "level"), [(None, "problem"), (frozenset(), "ok")], ids=["closed", "fresh"])
+async def test_a_user_that_may_not_read_the_nodes_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maintenance: frozenset[str] | None, level: str
+) -> None:
+    """ZooKeeper accepts every password: only the rights to nodes show that it is a wrong one."""
+    registry = Mock(instances=AsyncMock(return_value=None), maintenance=AsyncMock(return_value=maintenance))
+    elections = MagicMock()
+    elections.__aenter__.return_value.registry = registry
+    monkeypatch.setattr(doctor, "zookeeper_elections", lambda _, __, on_event: on_event(Connected()) or elections)
+    assert (await doctor._zookeeper(settings_of(tmp_path), 1)).level == level
 
 
 async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
