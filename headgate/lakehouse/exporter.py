@@ -12,9 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from headgate.client.topic_source import TopicSource
-from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
+from headgate.errors import HeadgateError, LedgerError, OtherHistoryError, PositionOutOfRangeError
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import ExportTable
+from headgate.model.short_list import listed
 from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
@@ -40,6 +41,8 @@ class Exporter:
         self.commits = 0
         self.reached: dict[int, int] = {}
         """Segment → what the table has of it: before the first commit, what it had."""
+        self.pruned: dict[int, int] = {}
+        """Segment → the first record that was deleted while it was exported."""
 
     async def plan(self) -> tuple[TopicInfo, dict[int, int]]:
         """Return the topic as it is now, and segment → first offset to export.
@@ -57,24 +60,53 @@ class Exporter:
     async def run(self, topic: TopicInfo, starts: dict[int, int], progress: Callable[[], None]) -> None:
         """Export the records that ``topic`` counts, from ``starts`` on. Call ``progress`` after each commit.
 
-        Raises HeadgateError, see headgate.reading.topic_reader and headgate.lakehouse.tables.
+        Segments that are pruned meanwhile do not keep the others from the table. Raises HeadgateError, also for those
+        unless they may be skipped; see headgate.reading.topic_reader and headgate.lakehouse.tables.
         """
         self.reached = {each.segment: each.next_offset for each in topic.segments} | starts
         unread = dict(starts)
+        while True:
+            try:
+                left = {segment: offset for segment, offset in unread.items() if segment not in self.pruned}
+                await self._export(topic, left, unread, progress)
+                break
+            except LedgerError:
+                now = await self._source.describe()
+                gone = unread.keys() - {each.segment for each in now.segments} - self.pruned.keys()
+                if now.topic_id != topic.topic_id or not gone:
+                    raise
+            self.pruned |= {segment: unread[segment] for segment in gone}
+        if self.pruned and not self._skip_pruned:
+            where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])
+            raise HeadgateError(
+                f"segment {where} of topic {topic.topic!r} was pruned while it was exported, and "
+                f"{self._table.name} has the others; {REMEDY}"
+            )
+
+    async def _export(
+        self, topic: TopicInfo, starts: dict[int, int], unread: dict[int, int], progress: Callable[[], None]
+    ) -> None:
+        """Export from ``starts`` on, and move ``unread``, which has them. An error loses nothing that was read."""
+        failed = None
         reader = TopicReader(self._source.ledger, topic, starts=starts, describe=self._source.describe)
         pending: list[pa.RecordBatch] = []
         pending_bytes = 0
-        async with aclosing(reader.stored_rows()) as found:
-            async for rows in found:
-                pending.append(pa.record_batch(rows.arrow()))
-                pending_bytes += pending[-1].nbytes
-                if pending_bytes >= self._commit_bytes:
-                    await self._commit(pending, topic, unread)
-                    progress()
-                    pending, pending_bytes = [], 0
+        try:
+            async with aclosing(reader.stored_rows()) as found:
+                async for rows in found:
+                    pending.append(pa.record_batch(rows.arrow()))
+                    pending_bytes += pending[-1].nbytes
+                    if pending_bytes >= self._commit_bytes:
+                        await self._commit(pending, topic, unread)
+                        progress()
+                        pending, pending_bytes = [], 0
+        except LedgerError as error:
+            failed = error
         if pending:
             await self._commit(pending, topic, unread)
             progress()
+        if failed is not None:
+            raise failed
 
     async def _commit(self, batches: list[pa.RecordBatch], topic: TopicInfo, unread: dict[int, int]) -> None:
         """Add ``batches`` to the table, and move ``unread`` behind them."""

@@ -147,7 +147,10 @@ class TableExport:
         with ProgressLine(lambda: f"{exporter.records} of {total} records", total, sys.stderr) as progress:
             await exporter.run(topic, starts, lambda: progress.advance_to(exporter.records))
         if admin is not None and self.subscription is not None and self.reported != exporter.reached:
-            await admin.seek(self.topic, self.subscription, positions=exporter.reached)
+            # Retention may have deleted complete segments meanwhile.
+            kept = [each.segment for each in (await admin.describe_topic(self.topic)).segments]
+            positions = {segment: at for segment, at in exporter.reached.items() if segment in kept}
+            await admin.seek(self.topic, self.subscription, positions=positions)
             self.reported = exporter.reached
         if self.follow and exporter.records > before:
             click.echo(f"headgate: exported {exporter.records - before} records", err=True)
@@ -163,6 +166,7 @@ class TableExport:
             "first_unfit": self.rows.first_unfit,
             "without_timestamp": self.rows.without_timestamp,
             "next_offsets": exporter.reached,
+            "pruned": exporter.pruned,
         }
         self.context.printed_as_json(found)
         text = "exported {records} records in {commits} commits"

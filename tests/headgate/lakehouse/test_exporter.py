@@ -142,6 +142,40 @@ def test_what_cannot_be_continued_is_refused() -> None:
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("skip_pruned", [False, True])
+def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_table(skip_pruned: bool) -> None:
+    """Without --skip-pruned the run says at its end what was lost."""
+
+    async def play() -> None:
+        known, commits = LedgerWithPositions(), []
+        await known.write(1, 0)
+        await known.write(2, 0, 1)
+        await known.compact(1)
+        await known.write(3, 1, "split", 2)
+        await known.ledger.store.create(snapshot_path(0, 1), b"")
+        planning = export(known, MemoryTable(commits, iter(())))
+        described = known.description()
+        kept = replace(described, segments=described.segments[1:])
+        exporter = export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, skip_pruned=skip_pruned)
+        planned = await planning.plan()
+        for path in [path for path in known.ledger.store.objects if "segment=0" in path]:
+            await known.ledger.store.delete(path)
+        if skip_pruned:
+            await exporter.run(*planned, lambda: None)
+        else:
+            with pytest.raises(HeadgateError, match="segment 0 from offset 0 on of topic 't' was pruned while it was"):
+                await exporter.run(*planned, lambda: None)
+        assert {0: 0} == exporter.pruned
+        assert [(1, 0), (1, 1), (2, 0)] == [
+            (row["segment"], row["offset"])
+            for _, rows in commits
+            for row in rows.select(["segment", "offset"]).to_pylist()
+        ]
+        assert 0 in commits[-1][0].offsets, "the next run without --skip-pruned is refused"
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("kept", "found"),
     [

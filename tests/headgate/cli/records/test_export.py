@@ -44,6 +44,7 @@ def test_records_are_exported_once_and_the_subscription_follows(
         "first_unfit": "segment 0, offset 0",
         "without_timestamp": 0,
         "next_offsets": {"0": 3, "1": 1},
+        "pruned": {},
     }
     assert first.stderr == (
         "exported 4 records in 1 commits; 4 values do not fit the schema and are only in column value, "
