@@ -43,8 +43,7 @@ def transport_of(cluster: SecuredTestCluster, user: str, client_id: str) -> Mqtt
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredTestCluster]:
     async with SecuredTestCluster(tmp_path_factory.mktemp("access"), shards=1, access=ACCESS) as cluster:
-        await cluster.start_servers()
-        await (await cluster.start_daemon("only")).until_leading()
+        await cluster.start_leader()
         async with Admin(cluster.config_of("operator")) as admin:
             await admin.create_topic("orders", 1)
         yield cluster
@@ -121,8 +120,7 @@ async def test_a_higher_quota_needs_no_restart(cluster: SecuredTestCluster) -> N
 async def test_the_users_that_a_node_creates_do_their_work_with_the_broker_amqtt(tmp_path: Path) -> None:
     """mosquitto is not installed everywhere; all other tests of users run on it."""
     async with Cluster(tmp_path, shards=1, broker_kind="amqtt", tls=True) as cluster:
-        await cluster.start_servers()
-        await (await cluster.start_daemon("only")).until_leading()
+        await cluster.start_leader()
         async with Admin(cluster.client_config()) as admin:
             await admin.create_topic("orders", 1)
         async with Producer(cluster.client_config(user="producer")) as producer:

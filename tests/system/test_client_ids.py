@@ -17,9 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_path: Path) -> None:
     async with Cluster(tmp_path, broker_kind="mosquitto") as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("one")
-        await daemon.until_leading()
+        daemon = await cluster.start_leader("one")
 
         async with raw_transport(cluster.client_config(), m.daemon_client_id("other-cluster", "one")) as other:
             await wait_until(lambda: other.connected, "the daemon of another cluster is connected")

@@ -47,9 +47,7 @@ class CrowdedCluster(Cluster):
 async def test_commits_wait_for_a_full_disk_and_no_daemon_ends(disk: Path, tmp_path: Path):
     log = LogSettings(format="json", level="debug")
     async with CrowdedCluster(tmp_path, ledger_url=(disk / "store").as_uri(), log=log) as cluster:
-        await cluster.start_servers()
-        leader = await cluster.start_daemon("leader")
-        await leader.until_leading()
+        leader = await cluster.start_leader("leader")
         other = await cluster.start_daemon("other")
         await cluster.commands.succeed("topic", "create", "orders")
 

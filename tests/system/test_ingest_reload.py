@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 async def test_a_reload_applies_some_settings_names_those_that_need_a_restart_and_refuses_mistakes(tmp_path: Path):
     async with Cluster(tmp_path, session_seconds=30) as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("only")
-        await daemon.until_leading()
+        daemon = await cluster.start_leader()
         leads = await daemon.leads()
         other = ClusterSettings(name=cluster.name, shards=3)
         cluster.reload(

@@ -19,9 +19,7 @@ TIMEOUT_SECONDS = 2.0
 
 async def test_a_command_that_failed_while_the_daemon_was_frozen_is_not_executed_later(tmp_path: Path):
     async with Cluster(tmp_path, SESSION_SECONDS, shards=1) as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("only")
-        await daemon.until_leading()
+        daemon = await cluster.start_leader()
         client = Client.from_config(load_client_config(cluster.client_config_path), "admin")
         async with client, Admin(client) as patient, Admin(client, timeout_seconds=TIMEOUT_SECONDS) as admin:
             await patient.create_topic("before")

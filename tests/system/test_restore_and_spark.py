@@ -7,18 +7,11 @@ import pytest
 from headgate import ConsumedRecord, Consumer
 from headgate.ledger.ledger import if_exists
 from headgate.model import entries as e
-from tests.support.servers.cluster import Cluster, Daemon
+from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 RECORDS = 6
-
-
-async def started(cluster: Cluster) -> Daemon:
-    await cluster.start_servers()
-    daemon = await cluster.start_daemon("only")
-    await daemon.until_leading()
-    return daemon
 
 
 async def drained(cluster: Cluster) -> list[list[int]]:
@@ -49,12 +42,12 @@ async def read_to_the_end_and_split(old: Cluster, backup: Path) -> None:
 @pytest.mark.nightly
 async def test_a_spark_service_that_was_left_on_the_old_ledger_opens_no_gate(tmp_path: Path) -> None:
     async with Cluster(tmp_path / "old", shards=1) as old:
-        await started(old)
+        await old.start_leader()
         await read_to_the_end_and_split(old, tmp_path / "new" / "store")
         await old.stop("only")
     async with Cluster(tmp_path / "new", name="restored", shards=1) as restored:
         await restored.start_spark(old.ledger_url)
-        daemon = await started(restored)
+        daemon = await restored.start_leader()
         consumer = Consumer(restored.client_config(), topic="orders", subscription="billing")
         async with consumer:
             read = await records(consumer, RECORDS - 2)

@@ -77,9 +77,7 @@ def open_descriptors(pid: int) -> int:
 async def test_connections_take_no_file_descriptors_that_the_daemon_needs(tmp_path: Path):
     """ZooKeeper's client opens a descriptor for each wait, so it would lose its session."""
     async with Cluster(tmp_path) as cluster:
-        await cluster.start_servers()
-        daemon = await cluster.start_daemon("one")
-        await daemon.until_leading()
+        daemon = await cluster.start_leader("one")
         pid = daemon.process.pid
         descriptors = open_descriptors(pid) + 20
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))

@@ -37,8 +37,7 @@ SUBSCRIPTIONS = SubscriptionSettings(
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """A daemon that leads every shard."""
     async with Cluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as made:
-        await made.start_servers()
-        await (await made.start_daemon("one")).until_leading()
+        await made.start_leader("one")
         yield made
 
 

@@ -31,8 +31,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(tls: bool, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path_factory.mktemp("cluster"), shards=1) as made:
-        await made.start_servers()
-        await (await made.start_daemon("only")).until_leading()
+        await made.start_leader()
         yield made
 
 

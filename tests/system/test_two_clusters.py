@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 async def clusters(tmp_path: Path) -> AsyncIterator[tuple[Cluster, Cluster]]:
     async with Cluster(tmp_path / "first", tls=False) as first, Cluster(tmp_path / "second", tls=False) as second:
         second.broker = first.broker
-        await first.start_servers()
-        await (await first.start_daemon("a")).until_leading()
+        await first.start_leader("a")
         await first.commands.succeed("topic", "create", "orders")
         yield first, second
 

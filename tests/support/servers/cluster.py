@@ -132,6 +132,13 @@ class Cluster(LocalCluster):
         daemon = self.daemons[name] = Daemon(started.process, started.settings)
         return daemon
 
+    async def start_leader(self, name: str = "only") -> Daemon:
+        """Start the servers, and a daemon, which leads every shard then."""
+        await self.start_servers()
+        daemon = await self.start_daemon(name)
+        await daemon.until_leading()
+        return daemon
+
     def daemon_client_config(self) -> ClientConfig:
         """Return the configuration of a client with the rights of the daemons, who may read what no client may."""
         broker = self.settings("any").broker

@@ -135,9 +135,7 @@ class Scene:
 
     async def __aenter__(self) -> Self:
         cluster = await self._stack.enter_async_context(self.cluster)
-        await cluster.start_servers()
-        self.daemon = await cluster.start_daemon("only")
-        await self.daemon.until_leading()
+        self.daemon = await cluster.start_leader()
         async with Admin(cluster.config_of("operator")) as admin:
             for topic in (TOPIC, "other"):
                 await admin.create_topic(topic, 1)
