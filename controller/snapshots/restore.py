@@ -27,7 +27,7 @@ from headgate.errors import ForeignObjectError, LedgerError, LedgerFormatError, 
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger, if_exists, run_start
 from headgate.ledger.paths import chunk_folder, snapshot_path
-from headgate.process.background import cancel_and_wait, end_tasks
+from headgate.process.background import end_tasks
 from shard.state.shard_state import ShardState
 from shard.steps import TakeSteps
 
@@ -131,8 +131,7 @@ async def _read_and_list(ledger: Ledger, state: ShardState, after: int) -> tuple
             raise _other_history(ledger, state, chunk)
         return read, numbers
     finally:
-        await cancel_and_wait(listing)
-        await cancel_and_wait(checking)
+        await end_tasks(listing, checking)
 
 
 async def _wrote_end(ledger: Ledger, state: ShardState) -> bool:

@@ -1,6 +1,7 @@
 """Restoring from snapshots and the chunks after them; trimmed chunks are distinct from gaps."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -155,6 +156,20 @@ async def test_the_end_of_a_ledger_is_read_and_listed_at_once_if_clients_wait() 
         began = loop.time()
         _, read = await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now, urgent=True)
         assert (read, loop.time() - began) == (new_chunks, pytest.approx(new_chunks + 1))
+
+
+async def test_an_unreachable_store_leaves_no_task_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Each attempt of a follower would log an error with a traceback of asyncio."""
+    ledger = LedgerInMemory(4)
+    state, _ = await ledger.restored()
+    ledger.store.outage()
+
+    with pytest.raises(StoreUnavailableError):
+        await catch_up(ledger.ledger, state, ledger.on_unusable, complete_now)
+
+    gc.collect()
+    assert len(asyncio.all_tasks()) == 1
+    assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("lost", [10, 11])
