@@ -33,6 +33,7 @@ from drain.backlog.results import (
     delete_results,
     newest_of_ledger,
     publish_result,
+    result_path,
     watermarks,
 )
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
@@ -153,16 +154,24 @@ class BacklogJob:
         last = self._last.get(shard)
         if last is not None and last.watermark and last.ledger_id == ledger.ledger_id:
             newest = await watermarks(self._results, shard, after=last.watermark - 1)
-            if newest == [last.watermark]:
+            if newest == [last.watermark] and await self._chunks.has(shard, last.watermark, last.at_ms):
                 return last
         try:
-            return await newest_of_ledger(self._results, shard, ledger)
+            return await self._of_this_history(await newest_of_ledger(self._results, shard, ledger))
         except ForeignResultError:
             if self._results is not self._chunks.store:
                 raise
             # Results beside a ledger that was restored or copied: no other cluster uses them.
             await delete_results(self._results, shard)
             return Result(shard, 0, (), 0, ledger.ledger_id)
+
+    async def _of_this_history(self, found: Result) -> Result:
+        if found.watermark and not await self._chunks.has(found.shard, found.watermark, found.at_ms):
+            raise ForeignResultError(
+                f"{result_path(found.shard, found.watermark)} counts a chunk of another time than the ledger has: an "
+                "older ledger was put back; publish elsewhere (--out), or move the results away"
+            )
+        return found
 
     def _next_chunks(self, remaining: Mapping[int, range]) -> dict[int, range]:
         """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""

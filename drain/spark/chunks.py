@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from drain.protocol import CountedLedger
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
-from headgate.ledger.ledger import Ledger, shard_folders
+from headgate.ledger.ledger import Ledger, if_exists, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
@@ -99,6 +99,11 @@ class LedgerChunks:
             following = min(each for each in numbers if each > number)
             raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(following)} exists: a gap")
         return range(watermark + 1, end)
+
+    async def has(self, shard: int, number: int, at_ms: int) -> bool:
+        """Return whether chunk ``number`` is of ``at_ms``, or missing. Neither: an older ledger was put back."""
+        header = await if_exists(Ledger(self.store, shard).header, number)
+        return header is None or header.at_ms == at_ms
 
     async def exists(self, shard: int, number: int) -> bool:
         """Return whether a chunk exists, with one request instead of a listing; raises StoreUnavailableError."""

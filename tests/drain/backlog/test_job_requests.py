@@ -18,10 +18,10 @@ pytestmark = pytest.mark.looptime
 SHARDS = 32
 
 
-def chunk(shard: int, number: int = 1) -> bytes:
+def chunk(shard: int, number: int = 1, *, at_ms: int = 1) -> bytes:
     builder = ChunkBuilder()
     builder.add(e.TermStarted(leader_epoch=number, instance="a"))
-    return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=1)
+    return builder.encode(shard=shard, number=number, leader_epoch=number, at_ms=at_ms)
 
 
 async def count_nothing(due: Mapping[int, range]) -> Mapping[int, Counted]:

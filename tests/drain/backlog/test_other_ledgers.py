@@ -83,6 +83,21 @@ async def test_a_result_that_another_ledger_published_meanwhile_is_not_taken_for
     assert "counts another ledger" in (await counted.job.run([0])).failures[0]
 
 
+@pytest.mark.parametrize("remembered", [True, False], ids=["in memory", "published"])
+async def test_a_count_of_a_ledger_that_was_put_back_to_an_older_state_is_not_continued(
+    tmp_path: Path, remembered: bool
+) -> None:
+    """It has grown past what was counted, under the same id."""
+    counted = CountedChunks(tmp_path)
+    await counted.job.run([0])
+    counted.store.objects |= {chunk_path(0, n): chunk(0, n, at_ms=5) for n in (3, 4)}
+    if not remembered:
+        counted.job._last.clear()
+    await counted.job.run([0])
+
+    assert counted.counted == [1, 2, 3, 1, 2, 3, 4]
+
+
 async def test_a_ledger_that_gets_its_id_later_is_counted_again_under_it(tmp_path: Path) -> None:
     """`drain job` may run before the first daemon has started."""
     counted = CountedChunks(tmp_path)
