@@ -15,6 +15,7 @@ from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger import compacted
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.identity import read_ledger_id
+from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, chunk_numbers
 from headgate.storage.object_store import Store
 
@@ -61,6 +62,9 @@ class PublishedRanges:
             return (
                 f"it is of the ledger {manifest.ledger_id or 'without an id'}, and {ledger_id or 'none'} is there now"
             )
+        last = await if_exists(Ledger(self._store, manifest.shard).header, manifest.last)
+        if last is not None and last.at_ms != manifest.last_at_ms:
+            return f"chunk {manifest.last} is another one by now: an older ledger was put back"
         return await self._missing(manifest) or refusal(
             manifest.range,
             await compacted.manifest_ranges(self._store, manifest.shard),

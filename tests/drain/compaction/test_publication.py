@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from controller.backup.check import check_shard
+from controller.chunk_writer.builder import ChunkBuilder
 from drain.compaction.publication import ORPHAN_MAX_AGE_SECONDS, max_run_age_seconds, refusal, replaced
 from drain.compaction.published_ranges import PublishedRanges, run_folder
 from drain.spark.engines import RunError
@@ -12,7 +13,7 @@ from headgate.errors import LedgerError, OutcomeUnknownError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, manifest_ranges
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.paths import IDENTITY_PATH, chunk_path
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from trials.compaction import compacted_objects
 
@@ -77,6 +78,18 @@ async def test_a_run_publishes_nothing_in_a_ledger_that_was_put_in_the_place_of_
 
     with pytest.raises(RunError, match=f"without an id, and {'d' * 32} is there now"):
         await world.published.publish(*late)
+
+
+async def test_a_run_publishes_nothing_in_an_older_ledger_that_was_put_back_and_grew_again() -> None:
+    """The same id; its chunk 4 was written at another time."""
+    world = Processes()
+    late = await world.upload(1, 4, "a")
+    data = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=late[0].last_at_ms + 1)
+    world.store.objects[chunk_path(0, 4)] = data
+
+    with pytest.raises(RunError, match="chunk 4 is another one by now: an older ledger was put back"):
+        await world.published.publish(*late)
+    assert [] == await world.ranges()
 
 
 async def test_a_manifest_that_arrives_after_its_objects_were_swept_is_withdrawn() -> None:
