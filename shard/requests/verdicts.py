@@ -171,7 +171,8 @@ def _judge_epoch(batch: m.ProduceBatch, producer: ProducerState) -> Refusal | No
     if batch.producer_epoch < producer.producer_epoch:
         return refuse(
             "fenced",
-            f"producer {producer.producer_id} is at epoch {producer.producer_epoch}, not {batch.producer_epoch}",
+            f"producer {producer.name or producer.producer_id} is at epoch {producer.producer_epoch}, not "
+            f"{batch.producer_epoch}: a newer program has replaced this one",
         )
     if batch.producer_epoch > producer.producer_epoch and batch.sequence != 0:
         return refuse(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
-from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, HeadgateError, RequestRejectedError
 from headgate.process.background import end_tasks
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class RecordSender:
 
     def _failed(self, where: str, error: HeadgateError) -> None:
         self._counts.failed += 1
-        self._counts.unknown += isinstance(error, DeliveryUnknownError)
+        self._counts.unknown += isinstance(error, DeliveryUnknownError | FencedError)
         if self._counts.failed <= REPORTED:
             click.echo(f"headgate: {where}: {error}", err=True)
         fatal = isinstance(error, RequestRejectedError) or self._ends_at_failure

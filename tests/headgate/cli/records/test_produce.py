@@ -72,7 +72,8 @@ def test_a_fenced_producer_stops(invoke: Invoke, orders: FakeCluster, events: Pa
     result = invoke("produce", "orders", "--key-field", "id", str(events))
 
     assert result.exit_code == 1
-    assert result.stderr.endswith(f"headgate: stopped at {events}:1: another process has this name\n")
+    ending = f"failed 1 (1 may have been stored)\nheadgate: stopped at {events}:1: another process has this name\n"
+    assert result.stderr.endswith(ending)
 
 
 def test_a_file_that_cannot_be_read_stops_after_everything_before_it(
