@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LATE_SECONDS: Final = 30.0
 """An overview of the cluster combines what daemons said so long ago, at most."""
+STORED_SECONDS: Final = 2.0
+"""A leader's state is ahead of the ledger, from which the model is made, by what it is storing."""
 MOST_NAMED: Final = 10
 """Blocking ancestors that an answer names."""
 Facts = dict[tuple[int, str], object]
@@ -213,6 +215,7 @@ class Inquirer:
     async def _ask_all(self, admin: Admin) -> None:
         answer = await admin.describe_cluster(blocked=True)
         now = asyncio.get_running_loop().time()
+        await asyncio.sleep(STORED_SECONDS)
         for each in answer.subscriptions:
             past = self._blocked[each.topic, each.subscription]
             true = [value for until, value in past if until >= now - LATE_SECONDS]
