@@ -13,7 +13,7 @@ from drain.protocol import CountedLedger
 from drain.spark.engines import RunError
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger import compacted
-from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, chunk_numbers
@@ -62,12 +62,14 @@ class PublishedRanges:
             return (
                 f"it is of the ledger {manifest.ledger_id or 'without an id'}, and {ledger_id or 'none'} is there now"
             )
+        ranges = await compacted.manifest_ranges(self._store, manifest.shard)
         last = await if_exists(Ledger(self._store, manifest.shard).header, manifest.last)
-        if last is not None and last.at_ms != manifest.last_at_ms:
-            return f"chunk {manifest.last} is another one by now: an older ledger was put back"
+        is_trimmed = last is None and manifest.last <= compacted_through(ranges_to_read(ranges))
+        if not is_trimmed and (last is None or last.at_ms != manifest.last_at_ms):
+            return f"chunk {manifest.last} is missing or another one by now: an older ledger was put back"
         return await self._missing(manifest) or refusal(
             manifest.range,
-            await compacted.manifest_ranges(self._store, manifest.shard),
+            ranges,
             age_seconds=(self._now_ms() - began_ms) / 1000,
             max_age_seconds=max_run_age_seconds(self._delete_after_seconds),
         )

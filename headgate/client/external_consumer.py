@@ -20,11 +20,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Final, Self
+from weakref import WeakValueDictionary
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
@@ -265,7 +265,7 @@ class _GrantFeed(RecordFeed):
         self.read: Read | None = None
         self.started = asyncio.Event()
         """Set together with ``read``: segments can be granted before the program calls `run`."""
-        self.turns: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """Segment → held by its call, which may still be at work although its holding was dropped."""
         self.arrivals: dict[HeldKey, int | None] = {}
         """What was reported last, see `GrantedSegment.report_unhandled`."""
@@ -308,7 +308,7 @@ class _CallbackReader:
         try:
             await self._feed.started.wait()
             assert self._feed.read is not None, "started without the program's function"
-            async with self._feed.turns[self._segment.segment]:
+            async with self._feed.turns.setdefault(self._segment.segment, asyncio.Lock()):
                 await self._feed.read(self._segment)
         finally:
             self._feed.reader_ended(self, self._segment.segment, self.generation)

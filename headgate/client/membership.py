@@ -59,7 +59,7 @@ class Membership:
         """Loop time since which every request was forbidden; None: the newest was not."""
         deliveries.sender.heartbeat = deliveries.parking.heartbeat = self.heartbeat
         self._feed.queue.lease.on_end = self.lease_ended
-        self._cleanup_callbacks: list[Callable[[], None]] = [self._feed.queue.lease.close]
+        self._cleanup_callbacks: list[Callable[[], None]] = []
 
     async def open(self, shard: int, timeout_seconds: float) -> None:
         client, self._shard = self._client, shard
@@ -79,7 +79,8 @@ class Membership:
     def close(self) -> None:
         for remove in self._cleanup_callbacks:
             remove()
-        self._cleanup_callbacks[1:] = []
+        self._cleanup_callbacks.clear()
+        self._feed.queue.lease.close()
         self._deliveries.chunks.close()
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:

@@ -62,12 +62,13 @@ def saved_positions(topic: TopicInfo, subscription: SubscriptionInfo, now_ms: in
     """Return the positions of ``subscription``, which was described before ``topic``; raises PositionFileError."""
     _require_positions(topic, subscription)
     described = {each.segment: each for each in topic.segments}
+    assert subscription.point is not None, "a leader states it with each description"
     return SavedPositions(
         topic=topic.topic,
         topic_id=topic.topic_id,
         subscription=subscription.subscription,
         exported_at_ms=now_ms,
-        point=subscription.point or (0, 0),
+        point=subscription.point,
         segments=[
             SavedPosition(
                 segment=each.segment,

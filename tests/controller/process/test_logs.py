@@ -71,9 +71,10 @@ def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
 def test_fields_that_grow_with_segments_are_shortened_and_tracebacks_are_not():
     stream = configured()
     structlog.get_logger("x").warning("late", segments=list(range(4096)), text="é" * 9000, few=[1, 2])
-    get_logger("headgate.x").warning("late", segments=tuple(range(4096)))
+    get_logger("headgate.x").warning("late", segments=tuple(range(4096)), loads=dict.fromkeys(range(1024), 1))
 
     first, second = stream.events()
+    assert second["loads"] == {str(shard): 1 for shard in range(10)} | {"…": "and 1014 more"}
     assert first["segments"] == second["segments"] == [*range(10), "… and 4086 more"]
     assert (len(first["text"]) < 2100, first["text"][-26:], first["few"]) == (
         True,

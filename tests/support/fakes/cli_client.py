@@ -74,6 +74,7 @@ def subscription(topic_name: str, name: str) -> SubscriptionInfo:
         type=SubscriptionType.STREAM,
         order="strict",
         seek_generation=0,
+        point=(9, 77),
         consumers=[ConsumerInfo(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
         segments=[
             SegmentAssignment(
