@@ -28,8 +28,9 @@ class CoordinatorSettings:
     @property
     def lease_seconds(self) -> float:
         """How long after its last contact a consumer has its segments alone: a revocation may have been lost."""
-        shortest = MISSED_HEARTBEATS * self.heartbeat_interval_seconds
-        return min(self.grace_seconds, max(self.revoke_timeout_seconds, shortest))
+        return min(
+            self.grace_seconds, max(self.revoke_timeout_seconds, MISSED_HEARTBEATS * self.heartbeat_interval_seconds)
+        )
 
     @property
     def deadline_seconds(self) -> tuple[float, ...]:

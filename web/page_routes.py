@@ -120,9 +120,8 @@ class StatusPages:
         found: ActionDocument | str = ""
         if confirmed or given.keys() >= {each for each, kind in action.fields.items() if not isinstance(kind, tuple)}:
             try:
-                found = await self._actions.run(
-                    name, given, request.headers.get("Authorization"), dry_run=not confirmed
-                )
+                authorization = request.headers.get("Authorization")
+                found = await self._actions.run(name, given, authorization, dry_run=not confirmed)
             except InvalidQueryError as error:
                 found = str(error)
         return action_page(name, action.summary, action.fields, given, found)

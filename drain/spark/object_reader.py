@@ -125,19 +125,17 @@ def _read(
             some = objects[at : at + together]
             fetched = list(threads.map(lambda each: _fetch(store, each[0], limits.small_object_bytes), some))
             for (path, expected), data in zip(some, fetched, strict=True):
-                found = _fetch(store, path, _MAX_CHUNK_BYTES) if data is None else data
-                assert found is not None, "an object above the limit raises"
-                yield _decode(found, path, expected, schema)
+                yield _decode(data or _fetch(store, path, _MAX_CHUNK_BYTES), path, expected, schema)
 
 
-def _fetch(store: Any, path: str, most_bytes: int) -> bytes | None:
-    """Return the content of an object, or None if it has more than ``most_bytes``. Raises ObjectError."""
+def _fetch(store: Any, path: str, most_bytes: int) -> bytes:
+    """Return the content of an object, or nothing if it has more than ``most_bytes``. Raises ObjectError."""
     try:
         found = obstore.get(store, path)
         size_bytes = found.meta["size"]
         if size_bytes > _MAX_CHUNK_BYTES:
             raise ObjectError(f"{path} has {size_bytes} bytes, and a chunk has at most {_MAX_CHUNK_BYTES}")
-        return bytes(found.bytes()) if size_bytes <= most_bytes else None
+        return bytes(found.bytes()) if size_bytes <= most_bytes else b""
     except (obstore.exceptions.BaseError, OSError) as error:
         raise object_error(path, error) from None
 

@@ -3,8 +3,7 @@
 1. The consumer registers again at every leader announcement, which also follows every reconnection.
    It keeps its incarnation, and continues to deliver meanwhile. A heartbeat without a reply is no
    reason to: a registration costs a leader that is late already far more.
-   When its lease has ended (headgate.client.consuming.delivery_lease), it delivers nothing more. It
-   registers after the next heartbeat that has a reply.
+   Once its lease has ended (`DeliveryLease`), it delivers nothing, and registers after the next answered heartbeat.
 2. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
    is missing again.
 3. A newer program of the same name, an eviction by a command, or the deletion of the subscription

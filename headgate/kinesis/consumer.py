@@ -315,19 +315,18 @@ class KinesisConsumer:
         self, page: Page, held: _HeldShard, position: Position | None, hashes: tuple[int, int]
     ) -> Iterator[KinesisRecord]:
         """Yield what ``position`` leaves of a page. Count each record as given before the next one is made."""
-        segment = held.segment
         for sequence, partition_key, data, arrived_ms in page.records:
             whole = unpack(partition_key, data, hashes)
             for packed in whole if position is None else position.unhandled(sequence, whole):
                 yield KinesisRecord(
                     topic=self._topic,
-                    segment=segment.segment,
+                    segment=held.segment.segment,
                     offset=Offset(held.given),
                     key=packed.key.encode(),
                     value=packed.data,
                     timestamp_ms=arrived_ms,
-                    generation=segment.generation,
-                    shard=segment.label,
+                    generation=held.segment.generation,
+                    shard=held.segment.label,
                     sequence_number=sequence,
                     packed_number=packed.number,
                     checkpoint=Position(sequence, None if packed is whole[-1] else packed.number).checkpoint,

@@ -149,9 +149,8 @@ class KinesisStream:
         from urllib3.exceptions import HTTPError  # noqa: PLC0415 - what botocore reads events with
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                threads or self._threads, partial(request, **arguments)
-            )
+            call = partial(request, **arguments)
+            return await asyncio.get_running_loop().run_in_executor(threads or self._threads, call)
         except ClientError as error:
             code = error.response["Error"]["Code"]
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from headgate.model.short_list import MAX_SHOWN, short_list
 
@@ -23,7 +22,7 @@ def short_value(value: object) -> object:
     if isinstance(value, list | tuple | set | frozenset) and len(value) > MAX_SHOWN:
         return short_list(value)
     if isinstance(value, dict) and len(value) > MAX_SHOWN:
-        return dict(islice(value.items(), MAX_SHOWN)) | {"…": f"and {len(value) - MAX_SHOWN} more"}
+        return dict(list(value.items())[:MAX_SHOWN]) | {"…": f"and {len(value) - MAX_SHOWN} more"}
     if isinstance(value, str) and len(value) > MAX_TEXT:
         return f"{value[:MAX_TEXT]}… and {len(value) - MAX_TEXT} more characters"
     return value

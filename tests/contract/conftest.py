@@ -18,6 +18,7 @@ from tests.support.worlds.election_environments import (
     Join,
     Server,
     ZooKeeperHarness,
+    joined,
 )
 
 
@@ -64,9 +65,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
     async def join(name: str) -> Candidate:
-        candidate = Candidate()
-        candidate.elections = await harness.build(name, candidate.on_event)
-        await stack.enter_async_context(candidate.elections)
+        candidate = await joined(stack, harness, name)
         await until(lambda: candidate.connected)
         return candidate
 

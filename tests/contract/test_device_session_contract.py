@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -111,11 +111,18 @@ async def connected(session: MqttPersistentSession) -> None:
     await until(lambda: session.connected)
 
 
-async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: BrokerHarness) -> None:
-    intake = Intake()
+@asynccontextmanager
+async def subscribed(harness: BrokerHarness, intake: Intake) -> AsyncIterator[MqttPersistentSession]:
+    """A session that gets what the devices of a topic publish."""
     async with await harness.session(intake) as session:
         await connected(session)
         await session.add_subscriptions(["publish/orders/#"], session.connection)
+        yield session
+
+
+async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: BrokerHarness) -> None:
+    intake = Intake()
+    async with subscribed(harness, intake):
         await harness.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
         await harness.publish("publish/orders", b"no key")
         await harness.publish("publish/other/a", b"not subscribed")
@@ -132,9 +139,8 @@ async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: Br
 async def test_messages_published_without_a_connection_wait_for_the_next_one(harness: BrokerHarness) -> None:
     """The next connection does not subscribe: the session has the subscriptions."""
     first, second = Intake(), Intake()
-    async with await harness.session(first) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, first):
+        pass
     await harness.publish("publish/orders/a", b"1", b"2", b"3")
 
     async with await harness.session(second) as session:
@@ -146,9 +152,7 @@ async def test_messages_published_without_a_connection_wait_for_the_next_one(har
 
 async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerHarness) -> None:
     first, second = Intake(acknowledges=False), Intake()
-    async with await harness.session(first) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, first) as session:
         await harness.publish("publish/orders/a", *(b"%d" % n for n in range(6)))
         await until(lambda: len(first.payloads) == 6)
         for delivery in first.deliveries[:3]:
@@ -164,9 +168,7 @@ async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerH
 
 async def test_unacknowledged_messages_are_delivered_again_after_a_reconnection(harness: BrokerHarness) -> None:
     intake = Intake(acknowledges=False)
-    async with await harness.session(intake) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, intake):
         await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
 
@@ -185,9 +187,7 @@ async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
 ) -> None:
     """On a later connection the broker's number may belong to another message."""
     intake, rest = Intake(acknowledges=False), Intake()
-    async with await harness.session(intake) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, intake):
         await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
         await harness.drop()
@@ -202,9 +202,7 @@ async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
 
 async def test_a_new_connection_takes_over_the_session(harness: BrokerHarness) -> None:
     old, new = Intake(acknowledges=False), Intake()
-    async with await harness.session(old) as deposed:
-        await connected(deposed)
-        await deposed.add_subscriptions(["publish/orders/#"], deposed.connection)
+    async with subscribed(harness, old):
         await harness.publish("publish/orders/a", b"1")
         await until(lambda: old.payloads)
         async with await harness.session(new) as session:
@@ -220,9 +218,7 @@ async def test_a_session_gets_no_copies_of_retained_messages_except_without_mqtt
     """A copy is distinct from a publication, where the broker sends one."""
     intake = Intake()
     await harness.publish("publish/orders/a", b"old", retain=True)
-    async with await harness.session(intake) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, intake):
         await harness.publish("publish/orders/a", b"new", retain=True)
         await until(lambda: (b"new", False) in [(found.payload, found.retained) for found in intake.deliveries])
 
@@ -233,9 +229,7 @@ async def test_a_session_gets_no_copies_of_retained_messages_except_without_mqtt
 async def test_a_session_ends_with_the_connection_that_is_to_end_it(harness: BrokerHarness) -> None:
     """Not with a later connection of the same client, which another one may have overtaken."""
     intake = Intake(acknowledges=False)
-    async with await harness.session(intake) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, intake) as session:
         first = session.connection
         session.end_at_close(first)
         await harness.drop()
@@ -247,9 +241,7 @@ async def test_a_session_ends_with_the_connection_that_is_to_end_it(harness: Bro
         await until(lambda: session.connected and intake.payloads == [b"1", b"1"])
         session.end_at_close(session.connection)
     await harness.publish("publish/orders/a", b"2")
-    async with await harness.session(intake) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, intake) as session:
         await harness.publish("publish/orders/a", b"3")
         await until(lambda: len(intake.payloads) > 2)
 
@@ -258,9 +250,7 @@ async def test_a_session_ends_with_the_connection_that_is_to_end_it(harness: Bro
 
 async def test_removed_filters_deliver_nothing_whichever_connection_added_them(harness: BrokerHarness) -> None:
     intake = Intake()
-    async with await harness.session(Intake()) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, Intake()) as session:
         await session.add_subscriptions(["publish/other/#"], session.connection)
     async with await harness.session(intake) as session:
         await connected(session)
@@ -326,9 +316,8 @@ async def test_filters_are_added_only_on_the_numbered_connection(harness: Broker
 async def test_a_sentinel_is_delivered_once_after_all_waiting_messages(harness: BrokerHarness) -> None:
     """With more messages than the broker has in flight (mosquitto with our settings: 1000; the fake too)."""
     intake = Intake(acknowledges=False)
-    async with await harness.session(Intake()) as session:
-        await connected(session)
-        await session.add_subscriptions(["publish/orders/#"], session.connection)
+    async with subscribed(harness, Intake()):
+        pass
     await harness.publish("publish/orders/a", *(b"%d" % n for n in range(1100)))
 
     async with await harness.session(intake) as session:
@@ -362,9 +351,7 @@ async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_conf
     """It fails when the connection is lost, not when the time-out expires."""
     async with AsyncExitStack() as stack:
         harness = MosquittoHarness(stack, await stack.enter_async_context(real_broker(tmp_path)))
-        async with await harness.session(Intake()) as session:
-            await connected(session)
-            await session.add_subscriptions(["publish/orders/#"], session.connection)
+        async with subscribed(harness, Intake()) as session:
             assert harness._proxy is not None
             await harness._proxy.blackhole()
             async with asyncio.timeout(CONFIRMATION_TIMEOUT_SECONDS / 2):
@@ -416,9 +403,8 @@ async def test_mosquitto_keeps_waiting_messages_across_a_restart(tmp_path: Path)
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(real_broker(tmp_path))
         harness = MosquittoHarness(stack, broker)
-        async with await harness.session(Intake()) as session:
-            await connected(session)
-            await session.add_subscriptions(["publish/orders/#"], session.connection)
+        async with subscribed(harness, Intake()):
+            pass
         await harness.publish("publish/orders/a", b"1", b"2")
 
         await broker.restart()

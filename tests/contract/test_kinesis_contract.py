@@ -1,6 +1,8 @@
 """The contract of `KinesisStream`: the same tests on the stream in memory, and on a server."""
 
+import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -13,7 +15,14 @@ from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
 from headgate.kinesis.aggregation import hash_of
 from headgate.kinesis.position import Position, iterator_arguments
-from headgate.kinesis.stream import LISTING_ATTEMPTS, KinesisStream, KinesisUnavailableError, Page, ShardGoneError
+from headgate.kinesis.stream import (
+    LISTING_ATTEMPTS,
+    THREADS,
+    KinesisStream,
+    KinesisUnavailableError,
+    Page,
+    ShardGoneError,
+)
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.servers.kinesis_server import kinesis_client, kinesis_server
 from tests.support.waiting import until
@@ -220,3 +229,40 @@ async def test_a_listing_that_is_refused_for_now_is_repeated(
     with pytest.raises(HeadgateError, match=code):
         await KinesisStream(client, "s").shards()
     assert asked == client.asked
+
+
+class Pushing:
+    """A client of boto3 whose subscriptions push the end of a shard, once they may."""
+
+    get_records = staticmethod(lambda **_: {"Records": []})
+
+    def __init__(self) -> None:
+        self.may_push = threading.Event()
+        self.waiting = self.closed = 0
+
+    def subscribe_to_shard(self, **_: Any) -> dict[str, Any]:
+        return {"EventStream": self}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.waiting += 1
+        self.may_push.wait()
+        yield {"SubscribeToShardEvent": {"Records": [], "ChildShards": [{}]}}
+        raise AssertionError("it was read on after the end")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+async def test_shards_that_wait_for_pushes_keep_no_request_waiting_and_end_with_their_shard() -> None:
+    stream = KinesisStream(client := Pushing(), "s")
+    shards = [stream.pushed("arn", f"shard-{n}", {"ShardIteratorType": "TRIM_HORIZON"}) for n in range(THREADS + 1)]
+    reading = [asyncio.create_task(anext(each)) for each in shards]
+    try:
+        await until(lambda: client.waiting == len(shards))
+        await stream.page("iterator", 1)
+    finally:
+        client.may_push.set()
+    await asyncio.gather(*reading)
+    assert {None} == {await anext(each, None) for each in shards}
+    assert client.closed == len(shards)
+    stream.close()

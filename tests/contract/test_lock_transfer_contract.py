@@ -7,6 +7,8 @@ from controller.leadership.policy.transitions import Event
 from tests.support.waiting import never, until
 from tests.support.worlds.election_environments import Candidate, ElectionHarness, Join, leader_and_contender
 
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
 
 @pytest.fixture(
     params=[
@@ -33,15 +35,12 @@ def seen(candidate: Candidate, holder: str, waiting: str) -> bool:
     return queue is not None and (queue.holder, queue.waiting) == (holder, frozenset(waiting))
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_on_to_the_successor_before_all_others(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, c, "c")
     await never(lambda: a.ready, 0.3)
-    c.elections.confirm(0)
-    await until(lambda: a.ready == [0])
+    await confirm(c, a)
     assert c.first == b.first == set()
     a.pass_on(0)
     a.elections.contend(0)
@@ -55,7 +54,6 @@ async def test_a_lock_passes_on_to_the_successor_before_all_others(join: Join) -
     await until(lambda: b.first == {0})
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_on_again_from_a_holder_that_was_not_next(join: Join) -> None:
     a, b, c = await waiting_line(join)
     await hand(a, c, "c")
@@ -66,6 +64,16 @@ async def test_a_lock_passes_on_again_from_a_holder_that_was_not_next(join: Join
 
     assert b.first == set()
     assert c.nominated == [0]
+
+
+async def nominate(source: Candidate, target: Candidate, name: str) -> None:
+    source.elections.nominate(0, name)
+    await until(lambda: target.nominated == [0])
+
+
+async def confirm(target: Candidate, source: Candidate) -> None:
+    target.elections.confirm(0)
+    await until(lambda: source.ready == [0])
 
 
 async def hand(source: Candidate, target: Candidate, name: str, *, fixed: bool = False) -> None:
@@ -80,7 +88,6 @@ async def hand(source: Candidate, target: Candidate, name: str, *, fixed: bool =
     target.nominated[:] = [0]
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_holder_is_passed_over_if_it_is_the_named_one(join: Join) -> None:
     a, b, c = await waiting_line(join)
     await hand(a, c, "c")
@@ -95,7 +102,6 @@ async def test_a_holder_is_passed_over_if_it_is_the_named_one(join: Join) -> Non
     await until(lambda: all(seen(each, "b", "ac") for each in (a, b, c)))
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_transfer_by_an_operator_is_shown_while_its_target_is_first(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
@@ -106,7 +112,6 @@ async def test_a_transfer_by_an_operator_is_shown_while_its_target_is_first(join
     await until(lambda: seen(b, "b", "") and not b.elections.queue(0).fixed)
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_an_operator_can_have_a_lock_kept_where_it_is(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
@@ -124,11 +129,9 @@ async def test_an_operator_can_have_a_lock_kept_where_it_is(join: Join) -> None:
     await never(lambda: b.elections.queue(0).fixed, 0.3)
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_can_be_kept_after_a_transfer_was_abandoned(join: Join) -> None:
     a, b, c = await waiting_line(join)
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, c, "c")
 
     a.elections.nominate(0, "")
     a.elections.keep(0)
@@ -136,11 +139,9 @@ async def test_a_lock_can_be_kept_after_a_transfer_was_abandoned(join: Join) -> 
     await until(lambda: all(each.elections.queue(0).fixed for each in (a, b, c)))
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Join) -> None:
     a, b, c = await waiting_line(join)
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, c, "c")
 
     c.withdraw(0)
     await until(lambda: seen(a, "a", "b"))
@@ -149,23 +150,18 @@ async def test_a_lock_passes_to_the_next_one_if_the_successor_has_left(join: Joi
     await until(lambda: b.first == {0})
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
     a, b, c = await waiting_line(join)
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, c, "c")
 
     c.withdraw(0)
 
     await until(lambda: LockEvent(0, Event.SUCCESSOR_LEFT) in a.events)
-    a.elections.nominate(0, "b")
-    await until(lambda: b.nominated == [0])
-    b.elections.confirm(0)
-    await until(lambda: a.ready == [0])
+    await nominate(a, b, "b")
+    await confirm(b, a)
     assert a.events.count(LockEvent(0, Event.SUCCESSOR_LEFT)) == 1
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(
     harness: ElectionHarness, join: Join
 ) -> None:
@@ -180,34 +176,27 @@ async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successo
         await until(lambda: seen(a, "a", "b"))
         c.elections.contend(0)
         await until(lambda: seen(a, "a", "bc"))
-        a.elections.nominate(0, "c")
-        await until(lambda: c.nominated == [0])
-        c.elections.confirm(0)
-        await until(lambda: a.ready == [0])
+        await nominate(a, c, "c")
+        await confirm(c, a)
         a.pass_on(0)
 
     await until(lambda: c.first == {0})
     assert b.first == set()
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_only_the_last_nomination_counts(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
-    a.elections.nominate(0, "b")
-    await until(lambda: b.nominated == [0])
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, b, "b")
+    await nominate(a, c, "c")
     b.elections.confirm(0)
     await never(lambda: a.ready, 0.3)
-    c.elections.confirm(0)
-    await until(lambda: a.ready == [0])
+    await confirm(c, a)
     a.pass_on(0)
 
     await until(lambda: c.first == {0})
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
@@ -218,12 +207,11 @@ async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
     await until(lambda: b.first == {0})
 
 
-@pytest.mark.usefixtures("short_sessions", "quick_retries")
+@pytest.mark.usefixtures("short_sessions")
 async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarness, join: Join) -> None:
     """The session of the holder has expired meanwhile, so another one is entitled already, by the order of the queue."""
     a, b, c = await waiting_line(join)
-    a.elections.nominate(0, "c")
-    await until(lambda: c.nominated == [0])
+    await nominate(a, c, "c")
     await harness.partition("a")
     await until(lambda: Suspended() in a.events)
 
@@ -236,7 +224,6 @@ async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarn
     assert c.first == {0}
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_lock_passes_to_the_one_that_was_placed_next(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
@@ -256,7 +243,6 @@ async def test_a_lock_passes_to_the_one_that_was_placed_next(join: Join) -> None
     await until(lambda: b.first == {0})
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_who_is_next_can_change_and_does_not_end_what_an_operator_wants(join: Join) -> None:
     a, b, c = await waiting_line(join)
 
@@ -271,7 +257,6 @@ async def test_who_is_next_can_change_and_does_not_end_what_an_operator_wants(jo
     assert all(each.elections.queue(0).fixed for each in (a, b, c))
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None:
     a, b, c = await waiting_line(join)
     a.elections.place_next(0, "b")
@@ -283,7 +268,6 @@ async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None
     await until(lambda: all(next_one(each) == "b" for each in (a, b, c)))
 
 
-@pytest.mark.usefixtures("quick_retries")
 async def test_a_contender_that_comes_back_is_next_again_only_if_it_is_placed_again(join: Join) -> None:
     a, b, c = await waiting_line(join)
     a.elections.place_next(0, "c")

@@ -23,6 +23,7 @@ from tests.support.worlds.election_environments import (
     Candidate,
     Server,
     ZooKeeperHarness,
+    joined,
     listed,
 )
 
@@ -52,10 +53,9 @@ async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
             client.create(f"{root}/shards/0000/{name}", makepath=True)
 
     await asyncio.to_thread(harness.with_zookeeper_client, plant)
-    a, b = Candidate(), Candidate()
     with capture_logs() as logs:
-        for name, candidate in (("a", a), ("b", b)):
-            candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+        a, b = [await joined(stack, harness, name) for name in "ab"]
+        for candidate in (a, b):
             candidate.elections.contend(0)
             await until(lambda candidate=candidate: candidate.holders == {0: "a"})
         a.withdraw(0)
@@ -106,9 +106,8 @@ async def test_a_lock_that_was_passed_on_is_acquired_before_the_queue_is_read(
 ) -> None:
     """Each request to ZooKeeper delays the clients of the shard."""
     harness = ZooKeeperHarness(stack, zookeeper)
-    a, b = Candidate(), Candidate()
-    for name, candidate in (("a", a), ("b", b)):
-        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+    a, b = [await joined(stack, harness, name) for name in "ab"]
+    for candidate in (a, b):
         candidate.elections.contend(0)
         await until(lambda candidate=candidate: candidate.holders == {0: "a"})
     await until(lambda: a.elections.queue(0).waiting == {"b"})
@@ -137,8 +136,7 @@ async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues
 ) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
     harness.session_seconds = SHORT_SESSION_SECONDS
-    a = Candidate()
-    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a = await joined(stack, harness, "a")
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
@@ -154,8 +152,7 @@ async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues
 
 async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
-    a = Candidate()
-    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a = await joined(stack, harness, "a")
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
@@ -190,9 +187,8 @@ async def test_reconciliation_replaces_a_watch_that_never_fires(
     monkeypatch.setattr(ZooKeeperConnection, "posts", lambda *_: lambda _event: None)
     monkeypatch.setattr(elections, "RECONCILE_INTERVAL_SECONDS", 0.3)
     harness = ZooKeeperHarness(stack, zookeeper)
-    a, b = Candidate(), Candidate()
-    for name, candidate in (("a", a), ("b", b)):
-        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+    a, b = [await joined(stack, harness, name) for name in "ab"]
+    for candidate in (a, b):
         await until(lambda candidate=candidate: candidate.connected)
     a.elections.contend(0)
     await until(lambda: a.first == {0})
@@ -205,9 +201,7 @@ async def test_reconciliation_replaces_a_watch_that_never_fires(
 
 async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitStack) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
-    a, b = Candidate(), Candidate()
-    for name, candidate in (("a", a), ("b", b)):
-        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+    a, b = [await joined(stack, harness, name) for name in "ab"]
     with capture_logs() as logs:
         await a.elections.registry.register_instance("same", b"a")
         await listed(harness, {"same": b"a"})

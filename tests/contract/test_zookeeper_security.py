@@ -25,6 +25,7 @@ from tests.support.worlds.election_environments import (
     Candidate,
     Server,
     ZooKeeperHarness,
+    joined,
     listed,
 )
 
@@ -40,8 +41,7 @@ def tree(client: KazooClient, path: str) -> Iterator[str]:
 async def test_other_users_can_do_nothing_to_any_node(secure_zookeeper: Server, stack: AsyncExitStack) -> None:
     """They see that nodes exist, because ZooKeeper has no right for that."""
     harness = ZooKeeperHarness(stack, secure_zookeeper)
-    a = Candidate()
-    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a = await joined(stack, harness, "a")
     await a.elections.registry.cluster_config({"shards": 1})
     await a.elections.registry.register_instance("a", b"at a")
     a.elections.contend(0)
@@ -97,9 +97,8 @@ async def test_a_place_in_a_queue_that_another_user_took_is_ignored(
             stranger.create(f"{root}/shards/0000/evil-0a1b2c3d-", ephemeral=True, sequence=True, acl=acl)
 
     await asyncio.to_thread(harness.with_zookeeper_client, take)
-    a = Candidate()
     with capture_logs() as logs:
-        a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+        a = await joined(stack, harness, "a")
         await a.elections.registry.register_instance("a", b"here")
         a.elections.contend(0)
         await until(lambda: a.first == {0} and any(entry["event"] == "instance.foreign_node" for entry in logs))
@@ -140,8 +139,7 @@ async def test_daemons_change_their_password_one_after_the_other(
     both = closed_to({DAEMONS, changed})
     await eventually(harness, both, changed)
     harness.user = changed
-    c = Candidate()
-    c.elections = await stack.enter_async_context(await harness.build("c", c.on_event))
+    c = await joined(stack, harness, "c")
     await c.elections.registry.cluster_config({"shards": 1})
     c.elections.contend(0)
     await until(lambda: c.holders == {0: "a"})
@@ -165,8 +163,7 @@ async def test_the_old_password_is_worth_nothing_after_a_restart(
         client.create(f"{root}/config", b'{"shards": 1}', makepath=True, acl=both)
 
     await asyncio.to_thread(harness.with_zookeeper_client, give_to_both)
-    a = Candidate()
-    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
+    a = await joined(stack, harness, "a")
     assert await a.elections.registry.cluster_config({"shards": 8}) == {"shards": 1}
 
     with pytest.raises(NoAuthError):

@@ -20,6 +20,8 @@ from headgate.otel import Tracing, context_of, observe_clients
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, reader
 
+pytestmark = pytest.mark.looptime
+
 
 class Spans:
     """A provider, and what it has exported by name."""
@@ -37,7 +39,6 @@ def linked(span):
     return [link.context.span_id for link in span.links]
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize("batch", [None, BatchPolicy(max_records=2)], ids=["single", "batches"])
 async def test_spans_of_a_record_are_linked_from_its_producer_over_the_commit_to_its_handler(batch):
     spans, world, current = Spans(), OneShard(), []
@@ -82,7 +83,6 @@ async def test_spans_of_a_record_are_linked_from_its_producer_over_the_commit_to
     )
 
 
-@pytest.mark.looptime
 async def test_an_error_of_a_handler_or_a_send_is_in_its_span_and_tracing_itself_fails_no_record():
     spans, world, found = Spans(), OneShard(), []
     settings = ProducerSettings(max_record_bytes=100)
@@ -116,7 +116,6 @@ async def test_an_error_of_a_handler_or_a_send_is_in_its_span_and_tracing_itself
         ]
 
 
-@pytest.mark.looptime
 async def test_without_an_sdk_records_get_no_header_and_commits_no_span():
     world, found = OneShard(), []
     assert installed_tracing() is None
@@ -130,7 +129,6 @@ async def test_without_an_sdk_records_get_no_header_and_commits_no_span():
     assert [()] == [record.headers for record in found]
 
 
-@pytest.mark.looptime
 async def test_a_commit_links_to_sampled_records_only_and_to_a_limited_number():
     spans, world = Spans(), OneShard()
     world.trace_commits = tracing(spans.provider.get_tracer("leader"))
@@ -146,7 +144,6 @@ async def test_a_commit_links_to_sampled_records_only_and_to_a_limited_number():
     assert list(range(1, MAX_LINKS + 1)) == linked(commit)
 
 
-@pytest.mark.looptime
 async def test_every_metric_of_a_client_is_an_instrument():
     world, memory = OneShard(), InMemoryMetricReader()
     async with world.leader():

@@ -5,8 +5,7 @@ Rules:
 1. At most `MAX_IN_FLIGHT` records wait for their outcome, which is awaited in the order of sending.
 2. A rejected record ends the run, because the others would be rejected too. With ``ends_at_failure``, any record that
    was not stored does, so that the position of a named producer never passes it.
-3. When it is cancelled, it waits for the outcomes of accepted records for `FLUSH_TIMEOUT_SECONDS`, also after the
-   last record.
+3. When it is cancelled, also after the last record, it waits for outcomes for `FLUSH_TIMEOUT_SECONDS`.
 """
 
 from __future__ import annotations

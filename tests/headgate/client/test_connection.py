@@ -22,11 +22,10 @@ from headgate.errors import (
     TransportError,
 )
 from headgate.protocol import messages as m
+from tests.headgate.client.test_request_attempts import DESCRIBE, unanswered
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
-
-DESCRIBE = m.DescribeTopic(topic="orders")
 
 
 def presences(cluster: ScriptedCluster) -> list[m.Presence]:
@@ -67,9 +66,7 @@ async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
 
 async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
     async with cluster.leader() as old, cluster.client() as client:
-        await client.request(0, DESCRIBE)
-        old.answers = False
-        asking = asyncio.create_task(client.request(0, DESCRIBE))
+        asking = await unanswered(old, client)
         await asyncio.sleep(0.5)
         async with cluster.leader(2):
             began = asyncio.get_running_loop().time()

@@ -244,4 +244,6 @@ async def test_the_end_of_the_lease_cancels_the_call_and_a_registration_begins_o
             assert ["begins at None"] == events
             await until(lambda: len(events) == 3)
             assert ["ends", "begins at 7"] == events[1:]
+            [held] = consumer._member._feed.holdings.values()
+            assert held.delivered > held.acknowledged, "a revocation waits for the present call"
             await end_tasks(task)

@@ -193,8 +193,7 @@ def test_an_expired_batch_that_no_other_follows_ends_its_epoch_when_its_answer_i
 
 
 def test_fenced_resolves_every_batch_and_renumbers_none():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     assert [] == talk.refuse("a", "fenced")
     assert (Outcome.FENCED, Outcome.FENCED) == (talk.outcomes["a"], talk.outcomes["b"])
     assert [] == talk.offer("c")
@@ -213,16 +212,14 @@ def test_fenced_while_opening_rejects_the_identity():
 
 def test_out_of_order_behind_the_head_never_bumps_the_epoch():
     """librdkafka 4953: a bump for it duplicated another partition."""
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.refuse("b", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
     assert 0 == talk.session.epoch_bumps
 
 
 def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     talk.refuse("a", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
     talk.commit("a")
@@ -230,8 +227,7 @@ def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
 
 
 def test_a_probe_out_of_order_is_decided_by_an_opening():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.refuse("a", "unavailable")
     talk.wait_for_pause()
     talk.refuse("a", "out_of_order")
@@ -243,8 +239,7 @@ def test_a_probe_out_of_order_is_decided_by_an_opening():
 @pytest.mark.parametrize("refused", ["a", "b"])
 def test_what_was_sent_is_unknown_after_the_producer_was_forgotten(refused):
     """Another copy may be stored, whatever became of this one: under another identity it would be stored twice."""
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.refuse(refused, "forgotten")
     assert ["open"] == talk.wait_for_pause()
     talk.offer("c")
@@ -275,8 +270,7 @@ def test_a_named_producer_that_was_deleted_gets_no_next_epoch():
 @pytest.mark.parametrize("verdict", ["invalid", "forbidden", "quota_exceeded"])
 def test_a_batch_refused_for_good_fails_alone_once_the_epoch_is_closed(verdict):
     """A late copy of it, or of those behind it, may be stored until then: the topic or the right may exist again."""
-    talk = streaming()
-    talk.offer("a", "bad", "c")
+    talk = streaming("a", "bad", "c")
     assert ["open"] == talk.refuse("bad", verdict)
     assert {"0"} == set(talk.outcomes)
     assert [] == talk.offer("d"), "nothing is numbered before the opening"
@@ -286,8 +280,7 @@ def test_a_batch_refused_for_good_fails_alone_once_the_epoch_is_closed(verdict):
 
 
 def test_a_commit_that_arrives_during_the_opening_has_offsets():
-    talk = streaming()
-    talk.offer("a", "bad")
+    talk = streaming("a", "bad")
     talk.refuse("bad", "invalid")
     talk.commit("a")
     assert talk.replies["a"] is not None
@@ -297,8 +290,7 @@ def test_a_commit_that_arrives_during_the_opening_has_offsets():
 
 def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():
     """Its reply was lost, and its topic was deleted afterwards."""
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.commit("b")
     talk.refuse("a", "invalid")
     assert (Outcome.COMMITTED, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])

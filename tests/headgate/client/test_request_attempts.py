@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from headgate.client.connection import Client
 from headgate.client.reply_dispatch import ReplyDispatch
 from headgate.client.request_attempts import RequestAttempts
 from headgate.errors import NoLeaderError, RequestRejectedError
@@ -38,11 +39,16 @@ def answer(leader: ScriptedLeader, request: m.Request) -> None:
     leader.reply(request, m.TopicReply(topic=described))
 
 
+async def unanswered(leader: ScriptedLeader, client: Client) -> asyncio.Task[m.Reply]:
+    """Return a request that a known leader does not answer."""
+    await client.request(0, DESCRIBE)
+    leader.answers = False
+    return asyncio.create_task(client.request(0, DESCRIBE))
+
+
 async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, DESCRIBE)
-        leader.answers = False
-        asking = asyncio.create_task(client.request(0, DESCRIBE))
+        asking = await unanswered(leader, client)
         await asyncio.sleep(3.5)
         attempts = leader.requests[1:]
         assert 2 == len(attempts)
@@ -55,9 +61,7 @@ async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
 
 async def test_a_reply_between_two_attempts_counts(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, DESCRIBE)
-        leader.answers = False
-        asking = asyncio.create_task(client.request(0, DESCRIBE))
+        asking = await unanswered(leader, client)
         await asyncio.sleep(2.001)
         assert 2 == len(leader.requests), "the first wait is over, and the second attempt is to come"
         answer(leader, leader.requests[1])
@@ -68,9 +72,7 @@ async def test_a_reply_between_two_attempts_counts(cluster):
 
 async def test_a_late_refusal_of_an_earlier_attempt_does_not_count(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, DESCRIBE)
-        leader.answers = False
-        asking = asyncio.create_task(client.request(0, DESCRIBE))
+        asking = await unanswered(leader, client)
         await asyncio.sleep(3.5)
         leader.refuse(leader.requests[1], "invalid")
         await asyncio.sleep(0.1)

@@ -25,13 +25,12 @@ def state() -> ShardState:
 @pytest.mark.parametrize("chunk", range(1, 6))
 def test_only_points_of_the_own_history_are_accepted(state: ShardState, chunk: int, term_id: int) -> None:
     """One foreign point is enough, and the refusal waits for a barrier."""
-    history = [(1, 11), (chunk, term_id)]
-    request = m.Heartbeat(topic="orders", subscription="billing", consumer="c", incarnation=1, history=history, held=[])
+    where = {"topic": "orders", "subscription": "billing", "history": [(1, 11), (chunk, term_id)]}
+    for request in (m.Heartbeat(**where, consumer="c", incarnation=1, held=[]), m.SeekSubscription(**where, token="t")):
+        refusal = judge_history(request, state)
 
-    refusal = judge_history(request, state)
-
-    assert (refusal is None) == ((chunk, term_id) in OWN)
-    assert refusal is None or (refusal.verdict, refusal.after_barrier) == ("other_history", True)
+        assert (refusal is None) == ((chunk, term_id) in OWN)
+        assert refusal is None or (refusal.verdict, refusal.after_barrier) == ("other_history", True)
 
 
 @pytest.mark.parametrize(("topic_id", "refused"), [(7, True), (8, False)], ids=["the present topic", "one before it"])

@@ -158,7 +158,7 @@ def test_a_subscription_is_unused_since_its_last_consumer_was_removed() -> None:
     known.apply(e.ConsumerRemoved(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
     assert known.unused_since_ms == 20
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={}, token=""), 25)
-    assert known.unused_since_ms == 25, "what moves it without a consumer uses it"
+    assert known.unused_since_ms == known.started_at_ms == 25, "what moves it without a consumer uses it"
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=2, client_id="ada"), 30)
     assert known.unused_since_ms is None
 

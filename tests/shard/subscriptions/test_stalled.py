@@ -9,6 +9,8 @@ from shard.state.traffic import SLOT_MS, Traffic
 from shard.subscriptions.stalled import Unfinished, is_stalled, takeable, unfinished
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
+pytestmark = pytest.mark.looptime
+
 LIMIT_MS, WINDOW = 60_000, 15.0
 NOW = 1_000_000
 
@@ -41,7 +43,6 @@ def test_the_limit(since_ms, waited_seconds, limit_ms, stalled):
     ],
     ids=["another one", "no other one", "one in its grace period", "one that stalled before", "a third one"],
 )
-@pytest.mark.looptime
 async def test_a_segment_goes_to_a_connected_consumer_that_makes_progress(consumers, expected):
     subscription = CoordinatorHarness().subscription
     for name, fields in {"a": {}, **consumers}.items():
@@ -50,7 +51,6 @@ async def test_a_segment_goes_to_a_connected_consumer_that_makes_progress(consum
     assert ({0: "a"} if expected else {}) == takeable(subscription, [Unfinished(0, "a", 5, 0)])
 
 
-@pytest.mark.looptime
 async def test_both_holders_that_stall_at_once_keep_their_segments_without_a_third():
     subscription = CoordinatorHarness().subscription
     subscription.consumers |= {name: RegisteredConsumer(name, 1, name) for name in "ab"}
@@ -82,7 +82,6 @@ def test_traffic_says_by_when_a_record_was_stored(traffic, newest, expected):
     assert expected == traffic.stored_by_ms(newest)
 
 
-@pytest.mark.looptime
 async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_or_its_oldest_record():
     harness = CoordinatorHarness(segments=5)
     subscription = harness.subscription
@@ -105,7 +104,6 @@ async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_
     assert [Unfinished(0, "a", 0, slot_end_ms + 7), Unfinished(1, "a", 3, slot_end_ms)] == found
 
 
-@pytest.mark.looptime
 @pytest.mark.parametrize(
     ("known", "expected"),
     [

@@ -322,6 +322,12 @@ Join = Callable[[str], Awaitable[Candidate]]
 """Connects a candidate with this name."""
 
 
+async def joined(stack: AsyncExitStack, harness: ElectionHarness, name: str) -> Candidate:
+    candidate = Candidate()
+    candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+    return candidate
+
+
 async def leader_and_contender(join: Join) -> tuple[Candidate, Candidate]:
     a, b = await join("a"), await join("b")
     a.elections.contend(0)

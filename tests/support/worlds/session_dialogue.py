@@ -125,8 +125,8 @@ class Dialogue:
         return self.wait(self.session.wake_at - self.now)
 
 
-def streaming(**settings) -> Dialogue:
-    """Return a session that has an identity and has committed the probe "0"."""
+def streaming(*offered: str, **settings) -> Dialogue:
+    """Return a session that has an identity, has committed the probe "0", and sends what is ``offered``."""
     talk = Dialogue(**settings)
     talk.connect()
     talk.leader()
@@ -134,4 +134,5 @@ def streaming(**settings) -> Dialogue:
     assert ["0@0"] == talk.identify()
     talk.commit("0")
     assert {"0": Outcome.COMMITTED} == talk.outcomes
+    talk.offer(*offered)
     return talk

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -56,6 +57,16 @@ def test_records_are_exported_once_and_the_subscription_follows(
     ]
     assert [b"0.0", b"0.1", b"0.2", b"1.0"] == sorted(pq.read_table(tmp_path / "lake/data")["value"].to_pylist())
     assert invoke(*words, "--skip-pruned").stderr == "exported 0 records in 0 commits\n"
+
+
+def test_the_subscription_moves_in_the_segments_that_are_left_at_the_end(
+    invoke: Invoke, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    _, kept = cluster.topics["orders"].segments
+    cluster.topics["orders"] = msgspec.structs.replace(cluster.topics["orders"], segments=[kept])
+
+    assert invoke("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--subscription", "lake").exit_code == 0
+    assert cluster.calls[-1] == ("seek", "orders", "lake", {"positions": {1: 1}})
 
 
 @pytest.mark.parametrize(

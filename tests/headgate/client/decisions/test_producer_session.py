@@ -90,8 +90,7 @@ def test_an_unanswered_open_request_is_repeated_with_the_same_token():
 
 
 def test_a_commit_is_reported_although_earlier_replies_are_missing():
-    talk = streaming()
-    talk.offer("a", "b", "c")
+    talk = streaming("a", "b", "c")
     talk.commit("c")
     assert ["0", "c"] == list(talk.outcomes)
     talk.commit("b", "a")
@@ -100,8 +99,7 @@ def test_a_commit_is_reported_although_earlier_replies_are_missing():
 
 
 def test_a_doubled_reply_changes_nothing():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.commit("a")
     assert [] == talk.commit("a", "a")
     assert "b" not in talk.outcomes
@@ -109,8 +107,7 @@ def test_a_doubled_reply_changes_nothing():
 
 def test_only_the_batch_whose_reply_is_missing_is_sent_again():
     """Its offsets are missing; that it is committed is known."""
-    talk = streaming()
-    talk.offer("a", "b", "c")
+    talk = streaming("a", "b", "c")
     talk.commit("b", "c")
     assert ["a@1"] == talk.wait(0.2)
     assert ["d@4"] == talk.offer("d")
@@ -120,16 +117,14 @@ def test_only_the_batch_whose_reply_is_missing_is_sent_again():
 
 
 def test_a_missing_reply_is_asked_for_after_a_tenth_of_a_second():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.commit("b")
     assert [] == talk.wait(0.09)
     assert ["a@1"] == talk.wait(0.02)
 
 
 def test_a_proven_batch_is_reported_without_offsets_if_they_do_not_arrive():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.commit("b")
     assert ["a@1"] == talk.wait(5.0)
     assert "a" not in talk.outcomes
@@ -141,8 +136,7 @@ def test_a_proven_batch_is_reported_without_offsets_if_they_do_not_arrive():
 @pytest.mark.parametrize("end", ["a refusal", "a lost connection", "another leader", "closing"])
 def test_the_end_of_an_attempt_reports_proven_batches(end):
     """Offsets are not worth the wait for the next attempt."""
-    talk = streaming()
-    talk.offer("a", "b", "c")
+    talk = streaming("a", "b", "c")
     talk.commit("b")
     match end:
         case "a refusal":
@@ -158,8 +152,7 @@ def test_the_end_of_an_attempt_reports_proven_batches(end):
 
 @pytest.mark.parametrize("verdict", ["invalid", "out_of_order", "forgotten", "fenced"])
 def test_no_refusal_makes_a_proven_batch_fail(verdict):
-    talk = streaming()
-    talk.offer("a", "b", "c")
+    talk = streaming("a", "b", "c")
     talk.commit("b")
     talk.wait(0.2)
     talk.refuse("a", verdict)
@@ -168,8 +161,7 @@ def test_no_refusal_makes_a_proven_batch_fail(verdict):
 
 
 def test_a_refusal_of_an_older_attempt_is_ignored():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     old = talk.last["a"]
     talk.refuse("a", "unavailable")
     assert ["a@1"] == talk.wait_for_pause()
@@ -182,8 +174,7 @@ def test_a_refusal_of_an_older_attempt_is_ignored():
 
 def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order():
     """Restate F10: a is refused, and b would be accepted in the same epoch. b is rejected, and a is sent first."""
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk.refuse("a", "unavailable")
     talk.refuse("b", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
@@ -191,8 +182,7 @@ def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order()
 
 
 def test_pauses_double_up_to_a_second_and_a_commit_resets_them():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     pauses = []
     for _ in range(8):
         talk.refuse("a", "unavailable")
@@ -206,8 +196,7 @@ def test_pauses_double_up_to_a_second_and_a_commit_resets_them():
 
 
 def test_the_shortest_pause_has_a_lower_bound():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     reply = m.Rejected(verdict="unavailable", reason="")
     talk.session.rejected(talk.last["a"].request_id, 1, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
@@ -227,8 +216,7 @@ def test_a_failed_send_of_an_older_attempt_or_of_a_resolved_batch_changes_nothin
 
 
 def test_a_failed_send_ends_the_attempt():
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     talk._record(talk.session.send_failed(talk.last["b"].request_id, talk.now, 1.0))
     assert ["a@1"] == talk.wait_for_pause()
 
@@ -238,8 +226,7 @@ def test_a_failed_send_ends_the_attempt():
 
 def test_what_a_leader_does_not_answer_soon_after_it_returned_is_sent_again():
     """Its connection was interrupted, so requests and replies of that time are lost."""
-    talk = streaming()
-    talk.offer("a", "b")
+    talk = streaming("a", "b")
     assert [] == talk.wait(1.0)
     assert [] == talk.leader(1)
     assert ["a@1"] == talk.wait(0.3)
@@ -258,8 +245,7 @@ def test_a_request_for_an_identity_is_repeated_too_after_the_leader_returned():
 
 
 def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     talk.leader(1)
     talk.wait(0.24)
     assert Phase.STREAMING is talk.session.phase
@@ -268,8 +254,7 @@ def test_a_leader_that_announces_itself_again_has_a_quarter_of_a_second_to_reply
 
 
 def test_batches_that_are_known_to_be_committed_are_not_replayed():
-    talk = streaming()
-    talk.offer("a", "b", "c", "d")
+    talk = streaming("a", "b", "c", "d")
     talk.commit("c")
     talk.refuse("d", "unavailable")
     assert ["d@4"] == talk.wait_for_pause()
@@ -287,8 +272,7 @@ def test_a_refusal_by_a_deposed_leader_of_a_request_to_its_successor_is_ignored(
 
 
 def test_another_leader_ends_the_pause_after_a_refusal():
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     talk.refuse("a", "not_leader", epoch=3)
     assert Phase.BACKING_OFF is talk.session.phase
     assert ["a@1"] == talk.leader(3)

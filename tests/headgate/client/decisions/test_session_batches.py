@@ -79,8 +79,7 @@ def test_a_proven_batch_is_reported_at_the_first_deadline_of_its_records() -> No
 
 def test_an_opening_decides_every_batch_in_flight() -> None:
     """x was refused, and a late copy of it was stored; y was refused; the epoch is closed, so c can have another number."""
-    talk = streaming()
-    talk.offer("a", "x")
+    talk = streaming("a", "x")
     talk.refuse("x", "forbidden")
     assert (Outcome.COMMITTED, Outcome.COMMITTED) == (
         talk.identify(7, 1, reached=3) or talk.outcomes["a"],

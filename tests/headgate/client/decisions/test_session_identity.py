@@ -45,8 +45,7 @@ def test_an_identity_that_was_refused_for_good_is_not_requested_again_without_a_
 
 def test_a_refused_request_is_repeated_with_the_same_token():
     """A copy of it may be late, and be granted: with another token the next request would be fenced."""
-    talk = streaming()
-    talk.offer("a")
+    talk = streaming("a")
     talk.refuse("a", "forbidden")
     token = talk.opening.token
     talk.refuse(talk.opening, "forbidden")
