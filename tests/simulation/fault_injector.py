@@ -257,6 +257,11 @@ class FaultInjector:
     async def _store_trouble(self, _: Admin, rng: random.Random) -> None:
         leader = self._leader(rng)
         fault: Any = rng.choice(["unavailable", "unknown_written", "unknown_lost", "repeated"])
+        if fault == "unavailable" and rng.random() < 0.5:
+            self._world.log(leader.name, "does not reach the store")
+            leader.store.outage()
+            self._later(rng.uniform(1, 20), lambda: leader.store.outage(False))
+            return
         self._world.log(leader.name, f"its next write is {fault}")
         leader.store.fail_next(fault)
 

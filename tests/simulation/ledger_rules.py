@@ -52,6 +52,8 @@ _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 @dataclass
 class LedgerRules:
     max_age_ms: int | None = None
+    store_fails: bool = False
+    """Whether a leader may not reach the store for some time."""
     """After how long segments are pruned; None: never without a command."""
     compaction_seconds: float = 0.0
     """How long a manifest exists before chunks that it covers are deleted."""
@@ -236,7 +238,9 @@ class LedgerRules:
             sealed_at_ms = topic.layout.segments[segment].sealed_at_ms
             lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
             # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
-            age_ms = max(state.at_ms - (sealed_at_ms or 0), lived_ms)
+            # So does one that waited for the store.
+            pruned_at_ms = 1000 * _now_seconds() + 1000 if self.store_fails else 0
+            age_ms = max(max(state.at_ms, pruned_at_ms) - (sealed_at_ms or 0), lived_ms)
             age_ms += MAX_STEP_MS * (_now_seconds() - self.clock_set_at < CLOCK_WRONG_SECONDS)
             if self.max_age_ms is None or age_ms < self.max_age_ms:
                 raise InvariantViolationError(

@@ -146,6 +146,7 @@ class ClusterSimulation:
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
             revoke_seconds=self.settings.subscriptions.revoke_timeout_seconds,
             calm=self.plan.calm,
+            store_fails="store_trouble" in self.plan.kinds,
         )
 
     def _make_clients(self, device_switches: float) -> None:
