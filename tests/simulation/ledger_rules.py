@@ -52,9 +52,9 @@ _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 @dataclass
 class LedgerRules:
     max_age_ms: int | None = None
+    """After how long segments are pruned; None: never without a command."""
     store_fails: bool = False
     """Whether a leader may not reach the store for some time."""
-    """After how long segments are pruned; None: never without a command."""
     compaction_seconds: float = 0.0
     """How long a manifest exists before chunks that it covers are deleted."""
     revoke_seconds: float = math.inf
