@@ -1,7 +1,9 @@
 """Write rows to a topic: each partition of a write is a named producer, whose source position says what is stored.
 
-1. The position is (write, number, rows): the query and its batch, or the moment of a write that is no stream. A task
-   that runs again, or beside another one, skips the rows that are stored.
+1. The position is (number, rows, digest): the batch of the query that the producer is named after, or the moment of a
+   write that is no stream. A task that runs again, or beside another one, skips the rows that are stored. The digest
+   tells whether they are the same: a checkpoint that was copied or put back gives other rows to the same batch. It does
+   not depend on the order of the rows, because a batch that is stored completely may be repeated in another order.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 """
@@ -11,9 +13,9 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, count
-from typing import Any, Final, TypeVar
+from hashlib import blake2b
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -39,16 +41,20 @@ _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 }
 _REQUIRED: Final = ("key", "value")
 _SETTINGS: Final = ProducerSettings(delivery_timeout_seconds=LONGEST_SECONDS)
-_POSITION: Final = re.compile(rb"spark (\S+) (\d+) (\d+)")
+_POSITION: Final = re.compile(rb"spark (\d+) (\d+) ([0-9a-f]+)")
+SENT_ROWS: Final = 10_000
+"""Together, while the outcomes of as many are waited for."""
 RANDOM_BITS: Final = 20
 """Of the number of a write that is no stream. The others are its time in milliseconds."""
 ResultT = TypeVar("ResultT")
 Row = tuple[bytes, bytes, Headers, int | None]
 
 
-@dataclass
-class WrittenRows(WriterCommitMessage):
+class StoredRows(NamedTuple):
+    """What of a partition is stored: so many rows, with this sum of their digests."""
+
     rows: int
+    digest: int
 
 
 def check_columns(schema: StructType) -> None:
@@ -70,24 +76,40 @@ def _described() -> str:
     )
 
 
-def rows_stored(position: bytes | None, write: str, number: int) -> int:
-    """Return how many rows of a partition are stored. ``position``: of its producer; ``number``: rises with each write.
+def rows_stored(position: bytes | None, number: int) -> StoredRows:
+    """Return what of a partition is stored. ``position``: of its producer; ``number``: rises with each write.
 
     Raises HeadgateError: a later write has begun, or the producer is another program's.
     """
     if position is None:
-        return 0
+        return StoredRows(0, 0)
     if (found := _POSITION.fullmatch(position)) is None:
         raise HeadgateError(f"its source position {position!r:.60} is another program's: choose another name")
-    known_write, known_number, rows = found[1].decode(), int(found[2]), int(found[3])
-    if known_write != write or known_number < number:
-        return 0
-    if known_number == number:
-        return rows
-    raise HeadgateError(
-        f"write {known_number} of {write} has begun after write {number}: use the option producer for writes at the "
-        "same time, and a new checkpoint for a query that is repeated"
-    )
+    if (known := int(found[1])) > number:
+        raise HeadgateError(
+            f"write {known} has begun after write {number}: use the option producer for writes at the same time, and "
+            "a new checkpoint for a query that is repeated"
+        )
+    return StoredRows(int(found[2]), int(found[3], 16)) if known == number else StoredRows(0, 0)
+
+
+def unstored(rows: Iterable[Row], stored: StoredRows, number: int) -> Iterator[tuple[bytes, Row]]:
+    """Yield the rows behind ``stored``, each with its position. Raises HeadgateError: those before are others."""
+    count = digest = 0
+    for row in rows:
+        key, value, _, _ = row
+        content = blake2b(len(key).to_bytes(4) + key + value, digest_size=8).digest()
+        count, digest = count + 1, (digest + int.from_bytes(content)) % 2**64
+        if count == stored.rows and digest != stored.digest:
+            raise HeadgateError(
+                f"the first {count} rows are others than those that batch {number} has stored: the checkpoint was "
+                "copied or put back, or the rows or their order are not repeatable. Another value of the option "
+                "producer stores all rows of this batch, so some twice"
+            )
+        if count > stored.rows:
+            yield f"spark {number} {count} {digest:x}".encode(), row
+    if count < stored.rows:
+        raise HeadgateError(f"{stored.rows} rows are stored, and the repeated task has {count}")
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
@@ -114,46 +136,36 @@ class _Writer:
         self._options = options
         self._config = load_client_config(options.config)
 
-    def _store(self, batches: Iterable[pa.RecordBatch], name: str, write: str, number: int) -> WrittenRows:
+    def _store(self, batches: Iterable[pa.RecordBatch], name: str, number: int) -> WriterCommitMessage:
         """Store the rows of one partition, except those that an earlier task has stored."""
         given = (batch for batch in batches if batch.num_rows)
         if (first := next(given, None)) is None:
-            return WrittenRows(0)  # Without a producer: a query may have hundreds of empty partitions.
-        row = 0
+            return WriterCommitMessage()  # Without a producer: a query may have hundreds of empty partitions.
         sent: list[Delivery] = []
         with EventLoopThread() as loop:
             producer = Producer(self._config, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
             try:
-                stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), write, number)
-                for batch in chain((first,), given):
-                    begin, row = max(row, stored), row + batch.num_rows
-                    if begin < row:
-                        rows = rows_of(batch.slice(batch.num_rows - (row - begin)))
-                        records = zip(count(begin + 1), rows, strict=False)
-                        sent = loop.run(self._within(self._send(producer, records, f"spark {write} {number}", sent)))
+                stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), number)
+                new = unstored(chain.from_iterable(map(rows_of, chain((first,), given))), stored, number)
+                while rows := list(islice(new, SENT_ROWS)):
+                    sent = loop.run(self._within(self._send(producer, rows, sent)))
                 loop.run(self._within(_outcomes(sent)))
-                if row < stored:
-                    raise HeadgateError(f"{stored} rows are stored, and the repeated task has {row}")  # noqa: TRY301
             except HeadgateError as error:
                 error.add_note(f"headgate: rows for topic {self._options.topic!r} by producer {name!r}: {error}")
                 raise
             finally:
                 loop.run(producer.close(timeout_seconds=0))
-        return WrittenRows(row)
+        return WriterCommitMessage()
 
     async def _send(
-        self, producer: Producer, rows: Iterable[tuple[int, Row]], write: str, earlier: list[Delivery]
+        self, producer: Producer, rows: Iterable[tuple[bytes, Row]], earlier: list[Delivery]
     ) -> list[Delivery]:
-        """Send rows with their numbers, wait for the outcomes of ``earlier`` ones, and return the new deliveries."""
+        """Send rows with their positions, wait for the outcomes of ``earlier`` ones, and return the new deliveries."""
         sent = [
             await producer.send(
-                self._options.topic,
-                *(key, value),
-                headers=headers,
-                timestamp_ms=at_ms,
-                source_position=f"{write} {number}".encode(),
+                self._options.topic, key, value, headers=headers, timestamp_ms=at_ms, source_position=position
             )
-            for number, (key, value, headers, at_ms) in rows
+            for position, (key, value, headers, at_ms) in rows
         ]
         await _outcomes(earlier)
         return sent
@@ -196,16 +208,16 @@ class TopicBatchWriter(_Writer, DataSourceArrowWriter):
                     f"format headgate: topic {options.topic!r} is external: its source stores its records"
                 )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         prefix = self._options.producer or f"spark-{self._options.topic}"
-        return self._store(iterator, f"{prefix}-{_task().partitionId()}", "once", self._number)
+        return self._store(iterator, f"{prefix}-{_task().partitionId()}", self._number)
 
 
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
         query, batch = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         assert query is not None, "Spark names the query"
         assert batch is not None, "Spark numbers the batches of a query"
-        prefix = self._options.producer or f"spark-{query}"
-        return self._store(iterator, f"{prefix}-{task.partitionId()}", query, int(batch))
+        name = f"{self._options.producer or 'spark'}-{query}-{task.partitionId()}"
+        return self._store(iterator, name, int(batch))

@@ -8,29 +8,52 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
-from headgate.spark.sink import check_columns, rows_of, rows_stored
+from headgate.spark.sink import Row, StoredRows, check_columns, rows_of, rows_stored, unstored
 from headgate.spark.source import SCHEMA, TopicStreamReader
 
 KEY_VALUE = StructType().add("key", StringType()).add("value", StringType())
 
 
+ROWS: list[Row] = [(b"k", b"%d" % number, (), None) for number in range(4)]
+
+
+def stored_after(rows: list[Row]) -> StoredRows:
+    """Return what a task of write 7 has stored that ended after ``rows``."""
+    return rows_stored([position for position, _ in unstored(rows, StoredRows(0, 0), 7)][-1], 7)
+
+
+@pytest.mark.parametrize("position", [None, b"spark 6 90 a1"], ids=["new", "the batch before"])
+def test_a_task_stores_all_rows_of_a_batch_of_which_none_is_stored(position: bytes | None) -> None:
+    assert rows_stored(position, 7) == StoredRows(0, 0)
+
+
+def test_a_task_skips_what_its_batch_has_stored_in_any_order_if_that_is_all() -> None:
+    assert [row for _, row in unstored(ROWS, stored_after(ROWS[:3]), 7)] == ROWS[3:]
+    assert not list(unstored(ROWS[::-1], stored_after(ROWS), 7))
+
+
 @pytest.mark.parametrize(
-    ("position", "rows"),
-    [(None, 0), (b"spark q 6 90", 0), (b"spark q 7 90", 90), (b"spark other 8 90", 0)],
-    ids=["new", "the batch before", "this batch", "another query"],
+    ("rows", "text"),
+    [
+        ([(b"k0", b"", (), None), *ROWS[1:]], "the first 2 rows are others than those that batch 7 has stored"),
+        (ROWS[::-1], "the first 2 rows are others"),
+        (ROWS[:1], "2 rows are stored, and the repeated task has 1"),
+    ],
+    ids=["other bytes", "order", "fewer"],
 )
-def test_a_task_skips_what_its_batch_has_stored(position: bytes | None, rows: int) -> None:
-    assert rows == rows_stored(position, "q", 7)
+def test_a_task_whose_rows_are_others_than_its_batch_has_stored_stores_nothing(rows: list[Row], text: str) -> None:
+    with pytest.raises(HeadgateError, match=text):
+        list(unstored(rows, stored_after(ROWS[:2]), 7))
 
 
 @pytest.mark.parametrize(
     ("position", "text"),
-    [(b"spark q 8 90", "write 8 of q has begun after write 7"), (b"42", "b'42' is another program's")],
+    [(b"spark 8 90 a1", "write 8 has begun after write 7"), (b"42", "b'42' is another program's")],
     ids=["a later batch", "a file"],
 )
 def test_a_task_that_comes_too_late_stores_nothing(position: bytes, text: str) -> None:
     with pytest.raises(HeadgateError, match=text):
-        rows_stored(position, "q", 7)
+        rows_stored(position, 7)
 
 
 @pytest.mark.parametrize(
