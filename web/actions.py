@@ -52,7 +52,7 @@ class Action(NamedTuple):
     @property
     def struct(self) -> type[msgspec.Struct]:
         fields = [(name, *(kind if isinstance(kind, tuple) else (kind,))) for name, kind in self.fields.items()]
-        return msgspec.defstruct("Fields", fields, forbid_unknown_fields=True)
+        return msgspec.defstruct("Fields", [*fields, ("of", str, "")], forbid_unknown_fields=True)
 
     def act(self, given: Mapping[str, Any]) -> rules.Act:
         everywhere = "topic" not in self.fields
@@ -220,6 +220,13 @@ ACTIONS: Final = {
 }
 
 
+async def _identity(admin: Admin, given: Mapping[str, Any]) -> str:
+    names = [given[each] for each in SUBSCRIPTION if each in given]
+    with suppress(RequestRejectedError):  # What is created does not exist yet.
+        return await admin.identity(*names) if names else ""
+    return ""
+
+
 def find_action(name: str) -> Action:
     if (action := ACTIONS.get(name)) is None:
         raise UnknownNameError(f"there is no action {name[:100]!r}; choose from {', '.join(ACTIONS)}")
@@ -252,24 +259,26 @@ class Actions:
             place = f"{field[:-1]}: " if field else ""
             raise InvalidQueryError(f"{place}{text}; fields: {', '.join(action.fields)}") from None
         self._access().require(authorization, action.act(msgspec.structs.asdict(fields)))
-        values = msgspec.structs.astuple(fields)
+        *values, of = msgspec.structs.astuple(fields)
 
-        async def perform(admin: Admin) -> list[str]:
-            found = await action.preview(admin, *values)
+        async def perform(admin: Admin) -> tuple[list[str], str]:
+            found, present = await action.preview(admin, *values), await _identity(admin, given)
+            if of and of != present:
+                raise InvalidQueryError("it was deleted and created again since it was shown: nothing was changed")
             if not dry_run:
                 await action.execute(admin, *values)
-            return found
+            return found, present
 
         outcome = "unknown"
         try:
-            changes, outcome = await self._in_name_of(user, perform), "done"
+            (changes, present), outcome = await self._in_name_of(user, perform), "done"
         except RefusedError as error:
             outcome = str(error)
             raise
         finally:
             if not dry_run:
                 log.info("http.action", user=user, action=name, values=values, outcome=outcome)
-        return ActionDocument(action=name, dry_run=dry_run, changes=tuple(changes))
+        return ActionDocument(action=name, dry_run=dry_run, changes=tuple(changes), of=present)
 
     async def dead_letters(
         self, topic: str, subscription: str, *, query: Query, asked: Mapping[str, str]

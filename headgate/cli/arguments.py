@@ -42,10 +42,16 @@ def require_consent(context: CommandContext, *, yes: bool, dry_run: bool) -> Non
         )
 
 
-def ask_first(question: str, unchanged: str) -> None:
-    """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes."""
+def ask_first(context: CommandContext, question: str, unchanged: str, *names: str) -> None:
+    """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes.
+
+    ``names``: what was shown, a topic or subscription. One that is created again before the answer is another one.
+    """
+    shown = context.ask(lambda admin: admin.identity(*names)) if names else ""
     if not click.confirm(question, err=True):
         raise HeadgateError(f"{unchanged}, because the answer was not y")
+    if names and context.ask(lambda admin: admin.identity(*names)) != shown:
+        raise HeadgateError(f"{unchanged}, because it was deleted and created again meanwhile")
 
 
 def destroy(
@@ -62,15 +68,16 @@ def destroy(
 ) -> None:
     """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
 
-    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report. ``question``: by
-    default whether to delete it.
+    ``contents`` shows what would go, unless JSON is printed, and returns its part of the report, which names the topic
+    and subscription, if it is in one. ``question``: by default whether to delete it.
     """
     require_consent(context, yes=yes, dry_run=dry_run)
     report |= {done: not dry_run}
     if not yes or dry_run:
         report |= contents()
     if not (yes or dry_run):
-        ask_first(question or f"Delete {what}?", f"{what} was not {done}")
+        names = [report[each] for each in ("topic", "subscription") if each in report]
+        ask_first(context, question or f"Delete {what}?", f"{what} was not {done}", *names)
     if not dry_run:
         context.ask(request)
     context.report(report, f"dry run: {what} was not {done}" if dry_run else f"{what} {done}")

@@ -194,6 +194,17 @@ class Admin:
         """Return the segments of ``topic``."""
         return (await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
+    async def identity(self, topic: str, subscription: str | None = None) -> str:
+        """Return a text that differs once ``topic``, or its ``subscription``, was created again or in another ledger.
+
+        :meta private:
+        """
+        if subscription is None:
+            number = (await self.describe_topic(topic)).topic_id
+        else:
+            number = (await self.describe_subscription(topic, subscription)).subscription_id
+        return f"{self.client.cluster_watch.ledger.hex()}/{number}"
+
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
         """Return where pruned ``segments`` of ``topic`` ended, as far as the leader remembers them.
 

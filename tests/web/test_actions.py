@@ -77,11 +77,15 @@ async def post(harness, path, body, **headers):
 async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_user_once_confirmed(harness, name):
     path, body = f"/api/v1/actions/{name}", json.dumps(GIVEN[name])
     status, text = await post(harness, f"{path}?dry_run=true", body)
-    assert (status, json.loads(text)) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name]})
+    shown = json.loads(text)
+    of = shown.pop("of", "")
+    assert (status, shown) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name]})
     assert harness.sent == []
 
+    late = json.dumps(GIVEN[name] | {"of": "another ledger/7"})
+    assert ((await post(harness, path, late))[0], harness.sent) == (400, []), "it was created again since"
     with capture_logs() as logs:
-        status, text = await post(harness, path, body)
+        status, text = await post(harness, path, json.dumps(GIVEN[name] | {"of": of}))
     assert (status, json.loads(text)["changes"]) == (200, CHANGES[name])
     ((user, request),) = harness.sent
     assert (user, [spoken(getattr(request, field, value)) for field, value in GIVEN[name].items()]) == (
@@ -275,6 +279,7 @@ async def test_the_page_asks_for_what_is_missing_and_escapes_what_is_given(harne
     assert (status, "<script>alert" in html, "&lt;script&gt;alert" in html) == (200, False, True)
     status, _, html = await harness.get("/actions/split?topic=orders&segment=2", **headers)
     assert (status, 'method="post"' in html, "Confirm: split" in html) == (200, True, True)
+    assert 'name="of" value="ledger/orders"' in html
     assert "Confirm" not in (await post(harness, "/actions/split", "topic=orders&segment=2"))[1]
     status, _, html = await harness.get("/actions/split?topic=orders&segment=0", **headers)
     assert (status, 'role="alert">segment 0 of orders is not active' in html, 'value="orders"' in html) == (

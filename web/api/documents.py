@@ -195,6 +195,8 @@ class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     dry_run: bool
     changes: tuple[str, ...]
+    of: str = ""
+    """Of which topic or subscription. An action with this field is refused if the name has another one by then."""
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ def action_page(
             element("label", f"{each} ", form_field(each, kind, given.get(each), is_fixed=button != "Show"))
             for each, kind in fields.items()
         ),
+        element("input", type="hidden", name="of", value=found.of) if isinstance(found, ActionDocument) else None,
         element("button", button) if button else None,
         method="get" if isinstance(found, str) else "post",
         action=f"/actions/{name}",

@@ -60,7 +60,7 @@ def dead_letters(
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
     if drop and count and not (yes or dry_run):
-        ask_first(f"Drop {what}?", "nothing was dropped")
+        ask_first(context, f"Drop {what}?", "nothing was dropped", topic, name)
     if count and not dry_run:
         from headgate.client.open_letters import act  # noqa: PLC0415
 

@@ -96,7 +96,7 @@ def drop(
     found = context.ask(lambda admin: admin.parked_keys(topic, name, wanted))
     if not found:
         raise HeadgateError(f"key {key} is not parked; see: headgate subscription parked {topic} {name}")
-    report: dict[str, Any] = {"records": found[0].records}
+    report: dict[str, Any] = {"topic": topic, "subscription": name, "records": found[0].records}
     put_text(report, "key", wanted)
     records = plural(found[0].records, "parked record")
     which = f"key {printable(report['key'])} of subscription {name} of {topic}"

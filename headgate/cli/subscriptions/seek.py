@@ -76,7 +76,7 @@ def move_subscription(
         proposed = request(dry_run=True)
         _print_moves(proposed, err=True)
         if any(move.from_offset != move.to_offset for move in proposed.moves):
-            ask_first(f"Move {what}?", f"{what} was not moved")
+            ask_first(context, f"Move {what}?", f"{what} was not moved", topic, name)
     answer = request(dry_run=dry_run)
     if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return

@@ -1,6 +1,7 @@
 """What destroys something asks first on a terminal, and needs `--yes` elsewhere."""
 
 import json
+from itertools import count
 
 import pytest
 
@@ -77,6 +78,18 @@ def test_any_other_answer_changes_nothing(
     assert 1 == declined.exit_code
     assert declined.stderr.splitlines()[-1].endswith("because the answer was not y")
     assert [] == changes(orders)
+
+
+@each_command
+def test_what_was_created_again_before_the_answer_is_another_one(
+    command: tuple[str, ...], shown: str, invoke: Invoke, orders: FakeCluster, context: InProcessContext
+):
+    context.is_terminal, orders.created_again = True, count()
+    late = invoke(*command, stdin="y\n")
+
+    of_no_topic = command[0] == "producer"
+    assert (int(not of_no_topic), int(of_no_topic)) == (late.exit_code, len(changes(orders)))
+    assert of_no_topic or late.stderr.endswith(", because it was deleted and created again meanwhile\n")
 
 
 @each_command

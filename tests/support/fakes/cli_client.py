@@ -3,9 +3,10 @@
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -116,6 +117,8 @@ class FakeCluster:
     producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
+    created_again: Iterator[int] = field(default_factory=lambda: repeat(0))
+    """How often what is asked about was created again, at each question."""
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
     timestamps: list[int | None] = field(default_factory=list)
@@ -256,6 +259,9 @@ class FakeAdmin:
 
     async def list_subscriptions(self, name: str | None) -> list[SubscriptionInfo]:
         return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
+
+    async def identity(self, *names: str) -> str:
+        return f"{names} {next(self.cluster.created_again)}"
 
     async def describe_subscription(self, _: str, name: str) -> SubscriptionInfo:
         return next(each for each in self.cluster.subscriptions if each.subscription == name)

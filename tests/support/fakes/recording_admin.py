@@ -43,6 +43,9 @@ class RecordingAdmin(Admin):
     def _token(self):
         return "token"
 
+    async def identity(self, *names):
+        return f"ledger/{names[-1]}"
+
     async def describe_cluster(self, *, blocked=False):
         found = (await FakeSource().overview()).cluster
         daemons = tuple(DaemonInfo(daemon=name, state="ready", spread="settled") for name in ("one", "two"))

@@ -47,7 +47,8 @@ def test_a_key_is_text_or_base64_and_a_document_says_which(dropped: bool, invoke
     command = ("subscription", "drop", *BILLING, "--yes") if dropped else ("subscription", "resume", *BILLING)
     assert "key k1 of subscription billing of orders " in invoke(*command, "k1").stderr
     document = json.loads(invoke(*command, "/w==", "--base64", "--json").stdout)
-    expected = {"dropped": True, "records": 1} if dropped else {"resumed": True}
+    of = {"topic": "orders", "subscription": "billing"}
+    expected = of | {"dropped": True, "records": 1} if dropped else {"resumed": True}
     assert {"key": "/w==", "key_encoding": "base64"} | expected == document
     assert [("resume_key", *BILLING, key, dropped) for key in (b"k1", b"\xff")] == cluster.calls
     refused = invoke(*command, "no", "--base64")
