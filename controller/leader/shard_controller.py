@@ -19,7 +19,6 @@ from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leader.term import Term
 from controller.leader.term_tail import TermTail
-from controller.leadership.policy import safety
 from controller.leadership.policy.transitions import Action, Event, Leadership, Role
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError
@@ -97,7 +96,7 @@ class ShardController:
         self.shard = context.ledger.shard
         self.leadership = Leadership()
         self.follower = Follower(context, self.post, self._follows)
-        self.term = Term(context, self.follower, self.post, lambda: safety.yields_to_contender(self.leadership))
+        self.term = Term(context, self.follower, self.post, lambda: self.leadership)
         self.transfer: Transfer | None = None
         self._context = context
         self._log = structlog.get_logger(__name__).bind(shard=self.shard)

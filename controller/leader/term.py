@@ -16,7 +16,7 @@ from controller.leader.follower import Follower
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_context import ShardContext
 from controller.leadership.policy import safety
-from controller.leadership.policy.transitions import Event
+from controller.leadership.policy.transitions import Event, Leadership
 from headgate.errors import ConfigError, LedgerError, OutcomeUnknownError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -26,6 +26,8 @@ from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
 
 WRITE_TIMEOUT_SECONDS = 10.0
+BROKER_INTERVAL_SECONDS = 0.25
+"""How often a contender that has read the ledger looks whether it reaches the broker."""
 HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit during a handover."""
 
@@ -62,7 +64,7 @@ class Term:
         context: ShardContext,
         follower: Follower,
         post: Callable[[Event], None],
-        yields_to_contender: Callable[[], bool],
+        leadership: Callable[[], Leadership],
     ) -> None:
         self.leader: ShardLeader | None = None
         self.ended = 0
@@ -72,7 +74,7 @@ class Term:
         self._context = context
         self._follower = follower
         self._post = post
-        self._yields_to_contender = yields_to_contender
+        self._leadership = leadership
         self._shard = context.ledger.shard
         self._log = structlog.get_logger(__name__).bind(shard=self._shard)
         self._starting: asyncio.Task[None] | None = None
@@ -128,6 +130,8 @@ class Term:
                 # A missing number may be a hole and not the end: writing into it would fork the ledger.
                 chunks = await follower.catch_up(urgent=True)
                 self._require_own_topics()
+                restore_seconds = loop.time() - began
+                await self._reach_broker()
                 operation = "create"
                 await self._write_term_chunk()
             except safety.FAILURES as error:
@@ -139,11 +143,11 @@ class Term:
             else:
                 follower.recover()
                 self._context.standby.stop_following(self._shard)
-                self._lead(chunks, loop.time() - began)
+                self._lead(chunks, restore_seconds)
 
     def _lead(self, chunks: int, restore_seconds: float) -> None:
         state, observer = self._follower.take_state(), self._context.observer
-        self.leader = self._context.new_leader(state, self._yields_to_contender)
+        self.leader = self._context.new_leader(state, lambda: safety.yields_to_contender(self._leadership()))
         self.attempts = 0
         observer.observe(events.LedgerRestored(shard=self._shard, seconds=restore_seconds, chunks=chunks))
         observer.observe(events.TermStarted(shard=self._shard))
@@ -166,6 +170,15 @@ class Term:
                 f"cluster.shards is {known.shards}, but {problem}. Use that number, and another cluster.name "
                 "if this one was stored in ZooKeeper"
             )
+
+    async def _reach_broker(self) -> None:
+        """Wait until the term may begin: without the broker it would serve no client."""
+        transport, waited = self._context.transport, False
+        while not safety.begins_term(self._leadership(), reaches_broker=transport.connected, waited=waited):
+            if not waited:
+                self._log.info("term.waits_for_broker", chunk=self._follower.state.chunk)
+            waited = True
+            await asyncio.sleep(BROKER_INTERVAL_SECONDS)
 
     async def _write_term_chunk(self) -> None:
         follower, context = self._follower, self._context

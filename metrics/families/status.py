@@ -118,6 +118,7 @@ TERM_END_REASONS: Final = (
     "broker_unreachable",
     "ledger_unreadable",
     "term_left",
+    "lock_lost",
     "stop_requested",
 )
 HANDOVER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

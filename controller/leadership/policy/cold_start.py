@@ -12,7 +12,7 @@ Rules:
    comes back again and again, whatever the others decide from the same view.
 4. A shard that an operator has transferred stays.
 5. A daemon that gives its shards away leaves all of them, also those that it has begun to restore: its store may hang,
-   and it would keep the lock. It leaves them to a daemon that is ready.
+   and it would keep the lock. It leaves them to a daemon that is ready; those before that one in the queue do the same.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def left_to_others(
     left = []
     for shard in reversed(list(in_line)):
         queue = queues.get(shard)
-        if queue is None or queue.holder != instance or queue.next not in able:
+        if queue is None or queue.holder != instance or not able & (queue.waiting if leaves_all else {queue.next}):
             continue
         if leaves_all or (not queue.fixed and locks[instance] - locks[queue.next] >= LEAST_DIFFERENCE):
             locks[instance] -= 1

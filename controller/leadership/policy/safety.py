@@ -19,6 +19,8 @@ these rules; `controller.leadership.policy.transitions` says what it does after 
    idle. The one that it finds is another's if it has written none during the look.
 7. **Unreachable.** Without the broker, or a store that accepts writes, for longer than ``ingest.unreachable_seconds``
    (15 s), a term ends: another daemon may reach them.
+   A contender writes its term chunk once it reaches the broker. When it had to wait, its lock may be another's by now:
+   the loss of the lock ends the attempt, and without contact to ZooKeeper it waits on.
 8. **Yield to a contender.** Losing ZooKeeper or the lock ends no term. But a contender may be entitled to begin one, so
    the leader pauses between commits, and the contender can create the next number.
 """
@@ -58,6 +60,11 @@ def repeats_write(failed: Event, trying_seconds: float, unreachable_seconds: flo
 def unreachable_too_long(away_seconds: float, unreachable_seconds: float) -> bool:
     """Return whether the broker or the store was away for too long (rule 7)."""
     return away_seconds > unreachable_seconds
+
+
+def begins_term(leadership: Leadership, *, reaches_broker: bool, waited: bool) -> bool:
+    """Return whether a contender that has read the ledger writes its term chunk (rule 7)."""
+    return reaches_broker and (leadership.in_contact or not waited)
 
 
 def starts_no_term(number: int, snapshots: Sequence[int]) -> bool:

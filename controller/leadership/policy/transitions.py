@@ -104,6 +104,7 @@ TRANSITIONS: Transitions = {
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _RETRY),
         Event.LEDGER_UNREADABLE: (Role.FAILED, (Action.WITHDRAW,)),
         Event.TERM_LEFT: (Role.FOLLOWING, _STEP_DOWN),
+        Event.LOCK_LOST: (Role.FOLLOWING, (Action.END_TERM,)),  # It has queued again.
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_TERM, Action.WITHDRAW)),
     },
     Role.LEADING: {

@@ -12,6 +12,7 @@ from controller.connections.store import probe_writes
 from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS
 from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
+from controller.leadership.policy.transitions import Role
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError, StoreUnavailableError
@@ -305,3 +306,40 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
     await never(lambda: a.led, 60)
     a.store.create = accepted  # type: ignore[method-assign]
     await until(lambda: a.led)
+
+
+async def test_without_the_broker_the_terms_end_once_and_none_begins_until_a_daemon_reaches_it(
+    daemons: Daemons,
+) -> None:
+    a, b = await daemons.two()
+    c = await daemons.start("c")
+    await until(lambda: numbers(a, b, c) == [2, 2, 2])
+    chunks = [await Ledger(a.store, shard).newest() for shard in range(SHARDS)]
+
+    daemons.cluster.broker.stop()
+    await until(lambda: numbers(a, b, c) == [0, 0, 0])
+    await asyncio.sleep(120)
+    assert chunks == [await Ledger(a.store, shard).newest() for shard in range(SHARDS)]
+
+    # In any order of the queues, the only daemon that reaches the broker gets the locks.
+    for cut in "ab":
+        daemons.cluster.broker.cut(f"daemon-{cut}")
+    daemons.cluster.broker.start()
+    await until(lambda: numbers(a, b, c) == [0, 0, 6], 30)
+
+
+async def test_a_contender_whose_lock_is_gone_does_not_wait_for_the_broker_any_more(daemons: Daemons) -> None:
+    a, zookeeper = await daemons.first(), daemons.cluster.zookeeper
+    daemons.cluster.broker.stop()
+    await until(lambda: not a.led)
+    zookeeper.partition("a")
+    await until(lambda: not any(each.leadership.in_contact for each in a.controllers))
+    daemons.cluster.broker.start()
+    await never(lambda: a.led, 30)
+    b = await daemons.start("b")
+    await until(lambda: len(b.led) == SHARDS)
+    zookeeper.heal("a")
+    await until(lambda: all(each.leadership.in_contact for each in a.controllers))
+
+    assert {Role.FOLLOWING} == {each.leadership.role for each in a.controllers}
+    assert len(b.led) == SHARDS

@@ -50,6 +50,8 @@ def test_a_daemon_that_cannot_lead_leaves_all_shards_to_those_that_are_ready() -
 
     assert [1, 0] == left_to_others("a", [0, 1, 2], seen, live)
     assert [] == left_to_others("a", [], seen, live)
+    both = [live[0], replace(live[1], readiness="no_broker"), DAEMONS[2]]
+    assert [0] == left_to_others("a", [0, 1], queues("abc", "ab"), both), "b leaves it to c then"
 
 
 def test_a_shard_without_a_contender_and_one_that_an_operator_placed_stay() -> None:

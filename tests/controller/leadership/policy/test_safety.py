@@ -68,6 +68,16 @@ def test_rule_7_a_term_outlasts_a_short_absence_of_the_servers(away_seconds: flo
     assert safety.unreachable_too_long(away_seconds, 15.0) is expected
 
 
+@pytest.mark.parametrize(("reaches_broker", "in_contact", "waited"), [*product((True, False), repeat=3)])
+def test_rule_7_a_term_begins_with_the_broker_and_after_a_wait_in_contact(
+    reaches_broker: bool, in_contact: bool, waited: bool
+) -> None:
+    leadership = Leadership(Role.CATCHING_UP, holds_lock=True, in_contact=in_contact)
+    begins = safety.begins_term(leadership, reaches_broker=reaches_broker, waited=waited)
+
+    assert begins == (reaches_broker and (in_contact or not waited))
+
+
 @pytest.mark.parametrize(("role", "holds_lock", "in_contact"), [*product(Role, (True, False), (True, False))])
 def test_rule_8_only_a_leader_without_lock_or_contact_yields(role: Role, holds_lock: bool, in_contact: bool) -> None:
     leadership = Leadership(role, holds_lock=holds_lock, in_contact=in_contact)
