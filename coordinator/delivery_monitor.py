@@ -4,8 +4,7 @@ shard.subscriptions.deliveries and shard.subscriptions.parking decide. What must
 sender of dead letters, and the problem that it reports, are known to this term only.
 
 The first connected consumer sends all dead letters of the subscription, in order, so one named producer is enough.
-Its producer's incarnation is the ledger time since which it is the sender. A sender that reports a problem begins
-again with a later one, as another program of that name may have been ahead of it.
+Each reply that has dead letters gives it a later incarnation, by the ledger's time: it opens a producer for each.
 """
 
 from collections import Counter
@@ -34,8 +33,8 @@ class DeliveryMonitor:
         self._context = context
         self._subscription, self._topic, self._ledger = context.subscription, context.topic, context.ledger
         self._ids = context.subscription.ids
-        self._sender = "", 0, 0
-        """(consumer, its incarnation, since when)."""
+        self._sender_at_ms = 0
+        """The newest incarnation of the dead letters' producer."""
 
     def counts(self) -> Counter[str]:
         """Return what `ShardCounts` sums."""
@@ -113,10 +112,8 @@ class DeliveryMonitor:
         }
         if deliveries.sender_of(self._subscription) != request.consumer:
             return fields
-        me = request.consumer, request.incarnation
-        if self._sender[:2] != me or request.dead_letter_problem:
-            self._sender = *me, max(self._ledger.now_ms(), self._sender[2] + 1)
         self.problem = request.dead_letter_problem
+        self._sender_at_ms = max(self._ledger.now_ms(), self._sender_at_ms + 1)
         letters = deliveries.next_dead_letters(self._subscription, self._topic)
         secret = self._subscription.redelivery.secret
-        return fields | {"dead_letters": letters, "sender_since_ms": self._sender[2], "sender_secret": secret}
+        return fields | {"dead_letters": letters, "sender_since_ms": self._sender_at_ms, "sender_secret": secret}

@@ -24,6 +24,7 @@ from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from headgate.protocol import messages as m
+from shard.subscriptions.deliveries import MAX_DEAD_LETTERS
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
@@ -202,6 +203,18 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(monkeypatch
                 else:
                     await consumer.acknowledge(record)
         assert [(b"key-1", b"1")] == await dead_letters(world)
+
+
+async def test_dead_letters_of_several_batches_are_sent_one_batch_after_the_other(caplog):
+    """Each batch opens their producer again, and the one before does not fence it."""
+    async with jobs(MAX_DEAD_LETTERS + 1, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
+        async with reader(world, **QUEUE) as consumer:
+            for record in await take(consumer, MAX_DEAD_LETTERS + 1):
+                await consumer.negative_acknowledge(record)
+            await consumer.flush()
+            assert MAX_DEAD_LETTERS + 1 == len(await dead_letters(world, 2))
+            assert 0 == await unacknowledged(admin)
+    assert "fenced" not in caplog.text
 
 
 @pytest.mark.parametrize(
