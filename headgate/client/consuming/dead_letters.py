@@ -19,6 +19,7 @@ import msgspec
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
+from headgate.client.producing.record_batch import Delivery
 from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,
@@ -105,18 +106,21 @@ class DeadLetterSender:
         await producer.open(topic)
         position = producer.source_position
         last = (0, 0) if position is None else msgspec.msgpack.decode(position, type=tuple[int, int])
-        for letter in letters:
-            if (letter.died_at_ms, letter.number) > last:
-                await self._store(producer, letter)
+        sent = [
+            (letter, await self._store(producer, letter) if (letter.died_at_ms, letter.number) > last else None)
+            for letter in letters
+        ]
+        for letter, delivery in sent:
+            if delivery is not None:
+                await delivery
             stored.append((letter.number, letter.died_at_ms))
 
-    async def _store(self, producer: Producer, letter: m.DeadLetter) -> None:
+    async def _store(self, producer: Producer, letter: m.DeadLetter) -> Delivery:
         found = await self._feed.read_one(letter.segment, letter.offset, letter.start_chunk)
         _, (timestamp_ms,), (key,), (value,), (headers,) = found
         # A record that was dead before keeps its newest origin only.
         headers = (*without_origin(headers), *self._requests.origin(letter).headers())
         position = msgspec.msgpack.encode((letter.died_at_ms, letter.number))
-        sent = await producer.send(
+        return await producer.send(
             letter.topic, key, value, headers=headers, timestamp_ms=timestamp_ms, source_position=position
         )
-        await sent

@@ -80,6 +80,8 @@ class RunReport:
     skipped: int = 0
     parked: int = 0
     """STREAM: taken, and sent to the dead-letter topic."""
+    redelivered: int = 0
+    """QUEUE: acknowledged negatively, once for each delivery that failed."""
     unhandled: int = 0
     """Taken and not handled when the run ended: they are delivered again."""
 
@@ -252,6 +254,7 @@ class Runner:
             await self._store(schedule.give_up(batch))
         elif outcome == LastAction.REDELIVER:
             log.error("run.redelivered", records=len(records), attempts=batch.failures)
+            self.report.redelivered += len(records)
             for record in records:
                 self._deliveries.fail(record, 0.0, repr(error))
             schedule.give_up(batch)
