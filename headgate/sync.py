@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from headgate.client import admin, consumer, producer
 from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
@@ -96,11 +96,14 @@ class EventLoopThread:
             coroutine.close()
             self.require_own_process()
             raise HeadgateError("this object is closed; create another one")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = asyncio.run_coroutine_threadsafe(_exit_as_value(coroutine), self._loop)
         try:
-            return future.result()
+            result, exited = future.result()
         finally:
             future.cancel()
+        if exited is not None:
+            raise exited
+        return cast("T", result)
 
     def open(self, kind: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return a `Producer`, `Consumer` or `Admin` that runs in this thread, as in ``open(Producer, config)``."""
@@ -190,6 +193,16 @@ class _Facade(Generic[ClientT]):
             return read()
 
         return self._run(call())
+
+
+async def _exit_as_value(
+    coroutine: Coroutine[Any, Any, T],
+) -> tuple[T | None, SystemExit | KeyboardInterrupt | None]:
+    """Return the result of ``coroutine``, or the exit that it raised: an exception of that kind ends the loop."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 async def _open(create: Callable[P, ClientT], *args: P.args, **kwargs: P.kwargs) -> ClientT:

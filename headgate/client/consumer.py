@@ -215,11 +215,13 @@ class Consumer:
         except RequestRejectedError as error:
             raise await explained_topic(self._client, self._topic, error) from None
 
-    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None = None, *_: object
+    ) -> None:
         """Flush acknowledgements and leave; a few seconds at most.
 
-        If the block ends with an error, the deliveries of a QUEUE that had begun count as failed. A cancellation or an
-        interrupt is no error.
+        If the block ends with an error, the deliveries of a QUEUE that had begun count as failed. An exit with a code
+        other than 0 is an error, a cancellation or an interrupt is none.
 
         Raises AcknowledgementsNotStoredError: something that was acknowledged is not stored. If the block ends with
         an exception, that one is raised, and this is logged.
@@ -230,7 +232,8 @@ class Consumer:
         unstored: AcknowledgementsNotStoredError | None = None
         try:
             await self._holdings.close()
-            unstored = await self._flush_and_leave(failed=exc_type is not None and issubclass(exc_type, Exception))
+            failed = bool(exc.code) if isinstance(exc, SystemExit) else isinstance(exc, Exception)
+            unstored = await self._flush_and_leave(failed=failed)
         finally:
             await self._release()
         if unstored is not None and exc_type is None:
@@ -299,6 +302,7 @@ class Consumer:
 
         Raises:
             HandlerFailedError: the handler failed for the last time, and the policy's last action is to stop.
+            SystemExit: the handler raised it; it ends the run like a failure.
             ConfigError: an argument is out of range.
             AcknowledgementsNotStoredError: see `flush`.
             HeadgateError: what the iterator raises; or `run` is called during another call.

@@ -121,6 +121,32 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
             consumer.run(handle, retry=RetryPolicy(attempts=1))
 
 
+@pytest.mark.parametrize(
+    ("where", "error", "end"), [("handler", SystemExit, 1), ("callback", HeadgateError, 0)], ids=["handler", "callback"]
+)
+def test_an_exit_ends_the_run_and_not_the_event_loop(where: str, error: type[BaseException], end: int):
+    """What was handled is acknowledged."""
+
+    def granted(_segments):
+        if where == "callback":
+            sys.exit(3)
+
+    def handle(record):
+        if record.value == b"1":
+            sys.exit(3)
+
+    with running() as (loop, cluster, _):
+        cluster.store_records([m.Record(b"key", b"0", 1), m.Record(b"key", b"1", 1)])
+        with (
+            pytest.raises(error, match="3"),
+            loop.open(
+                Consumer, cluster.client("c"), topic="orders", subscription="billing", on_granted=granted
+            ) as consumer,
+        ):
+            consumer.run(handle, retry=RetryPolicy(then="skip"))
+        assert end == max((each.end_offset for each in cluster.acknowledged), default=0)
+
+
 def test_errors_of_the_asyncio_client_arrive_as_they_are():
     with running() as (loop, cluster, leader):
         with loop.open(Admin, cluster.client("a")) as admin:

@@ -224,6 +224,9 @@ class Runner:
                 if self._ended:
                     raise
                 await self._failed(batch, error)
+            except (SystemExit, KeyboardInterrupt) as error:  # in the loop, it would end the connections as well
+                self.report.unhandled += schedule.abandon(batch)
+                self._fail(error)
             else:
                 self.report.handled += len(begun)
                 await self._store(schedule.finished(batch))

@@ -12,6 +12,7 @@ from typing import Final
 from headgate.client.consuming.record_feed import Spawn
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.calls import Call, awaitable
+from headgate.errors import HeadgateError
 from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import SegmentSlice, slice_of
 from headgate.protocol.messages import Grant
@@ -63,4 +64,7 @@ class SegmentCallbacks:
 
     async def _call(self, callback: Call, *args: object) -> None:
         async with self._turn:
-            await callback(*args)
+            try:
+                await callback(*args)
+            except SystemExit as error:  # it would end the event loop before the consumer
+                raise HeadgateError(f"{callback!r} raised {error!r}") from error

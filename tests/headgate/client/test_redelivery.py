@@ -124,9 +124,13 @@ async def crash(world: OneShard, consumer: Consumer) -> None:
     await consumer._release()
 
 
-@pytest.mark.parametrize(("error", "delivery"), [(ValueError, 2), (asyncio.CancelledError, 1), (None, 1)], ids=str)
+@pytest.mark.parametrize(
+    ("error", "delivery"),
+    [(ValueError(), 2), (SystemExit(1), 2), (SystemExit(0), 1), (asyncio.CancelledError(), 1), (None, 1)],
+    ids=repr,
+)
 async def test_a_consumer_that_ends_with_an_error_fails_what_it_has_begun_and_one_that_leaves_hands_it_back(
-    error: type[BaseException] | None, delivery: int
+    error: BaseException | None, delivery: int
 ):
     async with jobs(1, max_deliveries=9, dead_letter_topic="dead") as (world, _):
         with pytest.raises(BaseException) if error else contextlib.nullcontext():
@@ -207,13 +211,16 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(monkeypatch
 
 async def test_dead_letters_of_several_batches_are_sent_one_batch_after_the_other(caplog):
     """Each batch opens their producer again, and the one before does not fence it."""
-    async with jobs(MAX_DEAD_LETTERS + 1, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
-        async with reader(world, **QUEUE) as consumer:
-            for record in await take(consumer, MAX_DEAD_LETTERS + 1):
-                await consumer.negative_acknowledge(record)
-            await consumer.flush()
-            assert MAX_DEAD_LETTERS + 1 == len(await dead_letters(world, 2))
-            assert 0 == await unacknowledged(admin)
+    records = MAX_DEAD_LETTERS + 1
+    async with (
+        jobs(records, max_deliveries=1, dead_letter_topic="dead") as (world, admin),
+        reader(world, **QUEUE) as consumer,
+    ):
+        for record in await take(consumer, records):
+            await consumer.negative_acknowledge(record)
+        await consumer.flush()
+        assert records == len(await dead_letters(world, 2))
+        assert 0 == await unacknowledged(admin)
     assert "fenced" not in caplog.text
 
 
