@@ -26,6 +26,7 @@ from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples
 from headgate.errors import CommandUnknownError, HeadgateError
 from headgate.log.error_line import asks_for_json, error_line
+from headgate.process.allocator import keep_freed_memory
 
 _EXIT_SIGNAL_BASE = 128
 
@@ -75,6 +76,7 @@ class HeadgateGroup(click.Group):
         **extra: Any,
     ) -> NoReturn:
         self._main_shell_completion(extra, prog_name or "headgate", complete_var)
+        keep_freed_memory()
         arguments = list(sys.argv[1:] if args is None else args)
         sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import islice, pairwise
 from operator import sub
@@ -37,6 +38,8 @@ from headgate.model.headers import Headers
 
 BATCH_ROWS: Final = 1 << 20
 """Rows that arro3 puts into one buffer; the rows of more are concatenated."""
+FEW_VALUES: Final = 16
+"""Different values from which on counting them one after the other takes longer than looking at each row."""
 _INTEGERS: Final = b"l"
 _BLOBS: Final = b"z"
 _TEXTS: Final = b"u"
@@ -66,10 +69,32 @@ class Columns:
 
     def integers(self, name: str) -> list[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
-        column = self._exported(self._column(name), name, _INTEGERS)
-        if not self._count:
-            return []
-        return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length)).tolist()
+        return self._array(name).tolist()
+
+    def integers_at(self, name: str, rows: Iterable[int]) -> list[int]:
+        """Return the integers of some rows. Raises like `integers`."""
+        values = self._array(name)
+        return [values[row] for row in rows]
+
+    def are_all(self, name: str, value: int) -> bool:
+        """Return whether a column has no other integer than ``value``. Raises like `integers`."""
+        return self._array(name) == array("q", [value]) * self._count
+
+    def occurrences(self, name: str) -> dict[int, tuple[int, int]]:
+        """Return integer → how many rows have it, and the last of them. Raises like `integers`."""
+        values = self._array(name)
+        raw = values.tobytes()
+        low, small = raw[::8], bytearray(len(raw))
+        small[::8] = low
+        rest, found = low, dict[int, tuple[int, int]]()
+        if small == raw:  # All are below 256. Then bytes are counted, in a seventh of the time.
+            while rest and len(found) < FEW_VALUES:
+                others = rest.translate(None, value := rest[:1])
+                found[value[0]] = len(rest) - len(others), low.rindex(value)
+                rest = others
+            if not rest:
+                return found
+        return occurrences(values.tolist(), range(len(values)))
 
     def blobs(self, name: str) -> list[bytes]:
         return _blobs(self._exported(self._column(name), name, _BLOBS))
@@ -111,6 +136,12 @@ class Columns:
         # A slice of a column takes a tenth of the time of a slice of the batch.
         return column if self._count == len(column) else column.slice(self._first, self._count)
 
+    def _array(self, name: str) -> array[int]:
+        column = self._exported(self._column(name), name, _INTEGERS)
+        if not self._count:
+            return array("q")
+        return array("q", ctypes.string_at(column.buffers[1] + 8 * column.offset, 8 * column.length))
+
     def _exported(self, column: Array, name: str, kind: bytes, *, has_nulls: bool = False) -> _ArrowArray:
         schema, capsule = column.__arrow_c_array__()
         # Buffers of other types have other lengths, and the place of a null has any value.
@@ -120,6 +151,12 @@ class Columns:
         exported = _ArrowArray.from_address(_pointer(capsule, b"arrow_array"))
         exported.capsule = capsule
         return exported
+
+
+def occurrences(values: Sequence[int], rows: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return value → how many of ``rows``, which are as many, have it, and the last of them."""
+    lasts = dict(zip(values, rows, strict=True))
+    return {value: (count, lasts[value]) for value, count in Counter(values).items()}
 
 
 def _blobs(column: _ArrowArray) -> list[bytes]:

@@ -111,8 +111,8 @@ class _Chunks:
         stop = {segment: end for segment, (_, end) in self._bounds.items()}
         first, end = 0, len(self._numbers)
         if end > task_chunks:
-            first, _ = await self._bisect(lambda starts: self._known(starts, begin, le), first, end)
-            _, end = await self._bisect(lambda starts: not self._known(starts, stop, ge), first, end)
+            first, _ = await self._search(lambda starts: self._known(starts, begin, le), first, end)
+            _, end = await self._search(lambda starts: not self._known(starts, stop, ge), first, end, from_end=True)
         cuts = [(first, begin)]
         for at in range(first + task_chunks, end, task_chunks):
             starts = await self._starts(at)
@@ -129,11 +129,19 @@ class _Chunks:
         if own := {segment: bounds for segment, bounds in own.items() if bounds[0] < bounds[1]}:
             yield ReadTask(own, ReadPlan([], self._numbers[first] - 1, list(self._numbers[first:end])))
 
-    async def _bisect(self, is_before: Callable[[Mapping[int, int]], bool], low: int, high: int) -> tuple[int, int]:
-        """Return two neighboring indexes. It is the lower one that ``is_before``, as far as that is known."""
+    async def _search(
+        self, is_before: Callable[[Mapping[int, int]], bool], low: int, high: int, *, from_end: bool = False
+    ) -> tuple[int, int]:
+        """Return two neighboring indexes. It is the lower one that ``is_before``, as far as that is known.
+
+        Who reads a whole topic, or what is new in it, wants nearly all chunks: looks near one end first.
+        """
+        step = 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if is_before(await self._starts(middle)) else (low, middle)
+            at = max(middle, high - step) if from_end else min(middle, low + step)
+            low, high = (at, high) if is_before(await self._starts(at)) else (low, at)
+            step *= 2
         return low, high
 
     @staticmethod

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple, Self
 
 from arro3.core import Array, DataType, Field, RecordBatch, Schema
 
-from headgate.ledger.parquet_columns import Columns
+from headgate.ledger.parquet_columns import Columns, occurrences
 from headgate.model.headers import Headers
+from headgate.reading.selected_offsets import OffsetBounds
 
 SLICE_MAX_RECORDS: Final = 1000
 """Records of a compacted object that are Python values at the same time."""
@@ -80,6 +81,24 @@ class Rows(NamedTuple):
     def picked(self, rows: Sequence[int]) -> Self:
         """Return the ``rows`` with these numbers, in that order."""
         return type(self)._make([list(map(column.__getitem__, rows)) for column in self])
+
+
+def rows_of_topic(columns: Columns, topic_id: int) -> tuple[Sequence[int], dict[int, OffsetBounds]]:
+    """Return the rows of a topic in a chunk, and segment → its offsets there. Raises LedgerError like `Rows.of`.
+
+    The first offset follows from the last one and the number of rows: an unexpected one tells of a gap. Takes a third
+    of the time of a look at each row, and a twentieth if the topic is alone.
+    """
+    rows: Sequence[int] = range(len(columns))
+    if columns.are_all("topic_id", topic_id):
+        found = columns.occurrences("segment")
+    else:
+        topic_ids, segments = map(columns.integers, ("topic_id", "segment"))
+        rows = [row for row in rows if topic_ids[row] == topic_id]
+        found = occurrences([segments[row] for row in rows], rows)
+    lasts = columns.integers_at("offset", [row for _, row in found.values()])
+    counts = [count for count, _ in found.values()]
+    return rows, {each: (last + 1 - n, last + 1) for each, last, n in zip(found, lasts, counts, strict=True)}
 
 
 class StoredRows(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Final
 from headgate.ledger.compacted import CompactedObject, decode_compacted
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicInfo
+from headgate.reading.stored_rows import rows_of_topic
 from headgate.reading.topic_files import list_objects, retried
 
 CONCURRENT_CHUNK_READS: Final = 16
@@ -44,13 +45,9 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 
 
 async def first_offsets(ledger: Ledger, topic_id: int, number: int) -> tuple[int, dict[int, int]]:
-    header, records = await ledger.open_records(number)
-    topic_ids, segments, offsets = map(records.integers, ("topic_id", "segment", "offset"))
-    firsts: dict[int, int] = {}
-    for row_topic_id, segment, offset in zip(topic_ids, segments, offsets, strict=True):
-        if row_topic_id == topic_id:
-            firsts.setdefault(segment, offset)
-    return header.at_ms, firsts
+    header, columns = await ledger.open_records(number)
+    _, found = rows_of_topic(columns, topic_id)
+    return header.at_ms, {segment: first for segment, (first, _) in found.items()}
 
 
 class _Search:

@@ -9,7 +9,7 @@ skipped or repeated. If an object stays missing, the present layout says why: it
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from operator import attrgetter
@@ -26,7 +26,7 @@ from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import read_object
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
-from headgate.reading.stored_rows import LedgerRecord, StoredRows
+from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of_topic
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
@@ -314,20 +314,12 @@ class TopicReader:
         is_run = picked and picked[-1] - picked[0] + 1 == len(picked)
         return range(picked[0], picked[-1] + 1) if is_run else picked
 
-    def _advance_behind(self, columns: Columns) -> list[int] | None:
-        """Return the rows of the topic, and move behind them; None: some are not wanted.
-
-        Takes a third of the time of a look at each.
-        """
-        topic_ids, segments, offsets = map(columns.integers, ("topic_id", "segment", "offset"))
-        rows = [*range(len(topic_ids))]
-        if topic_ids.count(self._topic_id) < len(rows):
-            rows = [row for row in rows if topic_ids[row] == self._topic_id]
-            segments, offsets = ([column[row] for row in rows] for column in (segments, offsets))
-        ends = {segment: last + 1 for segment, last in dict(zip(segments, offsets, strict=True)).items()}
-        begins = {segment: ends[segment] - count for segment, count in Counter(segments).items()}
-        if not self._next_offsets.items() >= begins.items():
+    def _advance_behind(self, columns: Columns) -> Sequence[int] | None:
+        """Return the rows of the topic, and move behind them; None: some are not wanted."""
+        rows, found = rows_of_topic(columns, self._topic_id)
+        if any(self._next_offsets.get(segment) != first for segment, (first, _) in found.items()):
             return None
+        ends = {segment: end for segment, (_, end) in found.items()}
         if self._bounded and any(end > self._ends.get(segment, 0) for segment, end in ends.items()):
             return None
         self._next_offsets |= ends

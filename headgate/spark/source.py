@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import Ledger
+from headgate.process.allocator import keep_freed_memory
 from headgate.reading.read_tasks import ReadTask
 from headgate.reading.topic_position import Snapshot
 from headgate.reading.topic_reader import TopicReader
@@ -47,6 +48,7 @@ class TaskPartition(InputPartition):
         self.task = task
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
         starts, ends = ({segment: each[side] for segment, each in self.task.bounds.items()} for side in (0, 1))
         ledger = Ledger(open_store(self.ledger_url), self.topic.shard)
         gathered: list[pa.RecordBatch] = []

@@ -45,17 +45,23 @@ def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_ch
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(("every", "most"), [(2, 160), (25, 700)], ids=["busy segments", "a quiet segment"])
-async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(every: int, most: int):
+@pytest.mark.parametrize(
+    ("every", "part", "fewest", "most"),
+    [(2, (500, 600), 200, 160), (25, (500, 600), 200, 700), (1, (0, 800), 30, 800), (1, (780, 800), 25, 40)],
+    ids=["busy segments", "a quiet segment", "all", "what is new"],
+)
+async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(
+    every: int, part: tuple[int, int], fewest: int, most: int
+):
     known = LedgerWithPositions()
     await known.write(1)
     for time in range(800):
         await known.write(time + 2, 0, *[1] * (time % every == 0))
     reads = known.ledger.store.calls["read"]
-    bounds = {0: (500, 600), 1: (510 // every, 590 // every)}
+    bounds = {0: part, 1: (part[0] // every, part[1] // every)}
     tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=32)
 
-    assert 200 > known.ledger.store.calls["read"] - reads
-    assert most > sum(len(plan.chunks) for _, plan in tasks)
+    assert fewest > known.ledger.store.calls["read"] - reads
+    assert most >= sum(len(plan.chunks) for _, plan in tasks)
     expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
     assert expected == sorted(await read(known, tasks))
