@@ -22,8 +22,9 @@ from tests.simulation.ledger_rules import check_seek
 from tests.simulation.plan import RARE_OPERATIONS, Step
 from tests.simulation.rare_clients import CROWDED, play_crowd
 from tests.simulation.rare_faults import RareFaults
-from tests.simulation.simulated_daemon import SimulatedDaemon, now_ms
+from tests.simulation.simulated_daemon import SimulatedDaemon
 from tests.support.fakes.broker import Faults
+from tests.support.worlds.one_shard import now_ms
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
@@ -110,7 +111,7 @@ class FaultInjector:
             [
                 {"to": "earliest"},
                 {"to": "latest"},
-                {"timestamp_ms": max(0, now_ms() - rng.randrange(60_000))},
+                {"timestamp_ms": now_ms() - rng.randrange(60_000)},
                 {"positions": {segment: rng.randint(0, tail.next_offset + 1) for segment, tail in chosen}},
                 {"positions": {segment: tail.next_offset for segment, tail in chosen}},
             ]
@@ -140,7 +141,9 @@ class FaultInjector:
         layout, ends = before.layout, {segment: tail.next_offset for segment, tail in before.tails.items()}
         result = await admin.seek(TOPIC, subscription, **wanted)
         topic = self._world.main_state.topics[TOPIC]
-        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout, layout, ends)
+        records = reversed(self._world.checker.stored[TOPIC] if "timestamp_ms" in wanted else [])
+        firsts = {each.segment: each.offset for each in records if each.at_ms >= wanted["timestamp_ms"]}
+        check_seek(result, wanted, topic.subscriptions[subscription], topic.layout, layout, ends, firsts)
 
     async def _delete_subscription(self, admin: Admin, rng: random.Random) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""

@@ -33,10 +33,10 @@ from tests.simulation.parking_program import CELLAR
 from tests.simulation.queue_program import GRAVEYARD
 from tests.simulation.rare_clients import headers_of
 from tests.simulation.rebirth_program import ASHES, PHOENIX
-from tests.simulation.simulated_daemon import now_ms
 from tests.simulation.story import Story
 from tests.support.samples.record_rows import record_rows
 from tests.support.whole_state import decode_snapshot, everything
+from tests.support.worlds.one_shard import now_ms
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
 _CHUNK = re.compile(r"chunks/shard=(\d+)/(\d+)\.parquet")
@@ -50,6 +50,8 @@ class Stored:
     value: bytes
     topic_id: int
     headers: Headers
+    at_ms: int
+    """Of its chunk."""
 
 
 @dataclass
@@ -151,7 +153,7 @@ class InvariantChecker:
             return
         if number != state.chunk + 1:
             raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
-        if found.header.at_ms > now_ms() * self.fastest_clock:
+        if found.header.at_ms > now_ms() + 1000 * _now_seconds() * (self.fastest_clock - 1):
             raise InvariantViolationError(f"chunk {number} of shard {shard} is of the future: {found.header.at_ms} ms")
         if found.header.at_ms < state.at_ms:
             raise InvariantViolationError(
@@ -160,7 +162,7 @@ class InvariantChecker:
         self.leadership.check_chunk(shard, found, _now_seconds())
         if found.header.records:
             created = {each.topic_id: each.topic for each in found.entries if isinstance(each, e.TopicCreated)}
-            self._check_records(state, data, number, created)
+            self._check_records(state, data, found.header, created)
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))
         state.begin_chunk(number, found.header.at_ms)
         for entry in found.entries:
@@ -253,10 +255,12 @@ class InvariantChecker:
             )
         self.story.add(_now_seconds(), "snapshot job", f"snapshot {shard}/{number}")
 
-    def _check_records(self, state: ShardState, data: bytes, number: int, created: Mapping[int, str]) -> None:
+    def _check_records(
+        self, state: ShardState, data: bytes, header: chunk.ChunkHeader, created: Mapping[int, str]
+    ) -> None:
         """Check the records of a chunk against the state before it. ``created``: id → name of its new topics."""
         next_offsets: dict[tuple[int, int], int] = {}
-        for row in record_rows(chunk.decode_records(data, shard=state.shard, number=number)[1]):
+        for row in record_rows(chunk.decode_records(data, shard=state.shard, number=header.number)[1]):
             known = state.topics_by_id.get(row["topic_id"])
             name = created[row["topic_id"]] if known is None else known.name
             tail_key = (row["topic_id"], row["segment"])
@@ -271,7 +275,15 @@ class InvariantChecker:
                 self._check_counter(name, row)
             self.backlogs.record_stored(state.shard, row)
             self.stored[name].append(
-                Stored(row["segment"], row["offset"], row["key"], row["value"], row["topic_id"], row["headers"])
+                Stored(
+                    row["segment"],
+                    row["offset"],
+                    row["key"],
+                    row["value"],
+                    row["topic_id"],
+                    row["headers"],
+                    header.at_ms,
+                )
             )
             self.records_by_offset[name, row["segment"], row["offset"]] = (row["key"], row["value"], row["headers"])
 

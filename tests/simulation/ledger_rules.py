@@ -37,6 +37,7 @@ from shard.subscriptions.registration import default_order
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.holding_rules import HoldingRules
 from tests.simulation.producer_rules import ProducerRules
+from tests.support.worlds.one_shard import now_ms
 
 _MANIFEST = re.compile(r"manifests/shard=(\d+)/(\d+)-(\d+)\b.*")
 
@@ -239,7 +240,7 @@ class LedgerRules:
             lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
             # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
             # So does one that waited for the store.
-            pruned_at_ms = 1000 * _now_seconds() + 1000 if self.store_fails else 0
+            pruned_at_ms = now_ms() if self.store_fails else 0
             age_ms = max(max(state.at_ms, pruned_at_ms) - (sealed_at_ms or 0), lived_ms)
             age_ms += MAX_STEP_MS * (_now_seconds() - self.clock_set_at < CLOCK_WRONG_SECONDS)
             if self.max_age_ms is None or age_ms < self.max_age_ms:
@@ -293,7 +294,7 @@ class LedgerRules:
     def _check_trimming(self, state: ShardState, entry: e.LedgerTrimmed) -> None:
         """Check which chunks are given up: the deletion itself may come so much later that it fits by chance."""
         # A leader that was frozen writes a chunk that it began before.
-        through = self._compacted_long_enough(state.shard, max(state.at_ms, round(1000 * _now_seconds()) + 1000))
+        through = self._compacted_long_enough(state.shard, max(state.at_ms, now_ms()))
         if entry.below > through:
             raise InvariantViolationError(
                 f"shard {state.shard} was trimmed below {entry.below}, and chunks up to {through} are compacted long enough"
@@ -334,11 +335,13 @@ def check_seek(
     layout: Layout,
     before: Layout,
     ends: Mapping[int, int],
+    firsts: Mapping[int, int],
 ) -> None:
     """Check what a seek has moved against what was ``wanted``, the arguments of `Admin.seek`.
 
     ``before`` and ``ends``: the layout, and the end of each segment, when it was asked for. There may be later records: a
-    repeated command is answered with the move of the first one and the present end.
+    repeated command is answered with the move of the first one and the present end. ``firsts``: segment → the first record
+    that was stored at the wanted time or later; one that was not yet stored then may be before it, by a slow clock.
     """
     named = wanted.get("positions", {})
     behind = layout.descendants(set(named)) if is_gated(subscription.type, subscription.order) else set()
@@ -346,8 +349,11 @@ def check_seek(
         is_between = ends.get(move.segment, 0) <= move.to_offset <= move.end_offset
         latest = move.to_offset if is_between else move.end_offset
         right = {"earliest": 0, "latest": latest}.get(wanted.get("to", ""), named.get(move.segment))
-        if right is None and (move.segment in behind or "timestamp_ms" in wanted):
-            right = move.to_offset if "timestamp_ms" in wanted else 0
+        if "timestamp_ms" in wanted:
+            first = firsts.get(move.segment, move.end_offset)
+            right = move.to_offset if ends.get(move.segment, 0) <= move.to_offset <= first else first
+        elif right is None and move.segment in behind:
+            right = 0
         if move.to_offset != right:
             raise InvariantViolationError(f"{subscription.name}: a seek to {wanted} moved {move}")
     if wanted.get("to") == "latest":

@@ -46,6 +46,7 @@ from tests.simulation.leadership_checker import SETTLE_SECONDS, WRITER
 from tests.simulation.simulated_peers import SimulatedPeers
 from tests.simulation.situations import situation_of
 from tests.support.fakes.device_broker import FakeDeviceSession
+from tests.support.worlds.one_shard import now_ms
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
@@ -54,11 +55,6 @@ CLUSTER: Final = "sim"
 SPREAD: Final = SpreadSettings(settle_seconds=SETTLE_SECONDS)
 TRIM_INTERVAL_SECONDS, DELETE_SECONDS = {True: 3.0, False: 20.0}, 2.0
 """By `Scale.hurried`. Far shorter than a freeze may last: no promise depends on the delay."""
-
-
-def now_ms() -> int:
-    """Return the loop's time as a wall clock that starts at 1 s."""
-    return int(asyncio.get_running_loop().time() * 1000) + 1000
 
 
 class SimulatedDaemon:

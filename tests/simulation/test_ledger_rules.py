@@ -165,7 +165,9 @@ async def test_chunks_are_deleted_after_their_compaction_and_never_the_first_of_
 
     refused("is the first of a term", lambda: checker.check_deletion(chunk_path(0, 1)))
     refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))
-    checker.rules.manifest_written("manifests/shard=0000/000000000001-000000000003.json", b'{"written_at_ms":1001000}')
+    checker.rules.manifest_written(
+        "manifests/shard=0000/000000000001-000000000003.json", b'{"written_at_ms":1767226600000}'
+    )
     checker.check_deletion(chunk_path(0, 2))
     checker.rules.compaction_seconds = 1.0
     refused("those up to 0 are compacted", lambda: checker.check_deletion(chunk_path(0, 2)))

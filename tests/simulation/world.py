@@ -61,12 +61,13 @@ from tests.simulation.operators import Operators
 from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
 from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
-from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon, now_ms
+from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon
 from tests.simulation.upgrade_program import BEFORE
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
+from tests.support.worlds.one_shard import now_ms
 from trials.compaction import compact
 
 KEYS = 12
