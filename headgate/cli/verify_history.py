@@ -1,6 +1,7 @@
 """`headgate verify-history`: judge what programs have recorded."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,13 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def verify_history(context: CommandContext, files: tuple[Path, ...], complete: bool) -> None:
     """Judge what producers and consumers have recorded in FILEs, without asking a cluster.
 
-    Nothing is lost, stored twice, out of order within its key, or delivered again after its acknowledgement. Programs
-    record with headgate.client_history.recorder.HistoryRecorder, or write the lines themselves.
+    Nothing is lost, changed, stored twice, out of order within its key, or delivered again after its acknowledgement.
+    Programs record with headgate.client_history.recorder.HistoryRecorder, or write the lines themselves.
     """
-    events = [event for path in files for event in read_events(path)]
+    read = {path: read_events(path) for path in files}
+    for path in [path for path, events in read.items() if not events]:
+        click.echo(f"{path} has no event: what its program had to get is judged only by the other files", err=True)
+    events = list(chain(*read.values()))
     found = judge(events, complete=complete)
     if not context.printed_as_json([each._asdict() for each in found]) and found:
         print_table(found[0]._fields, found[:SHOWN])
@@ -53,6 +57,6 @@ def verify_history(context: CommandContext, files: tuple[Path, ...], complete: b
         rules = ", ".join(f"{count} {rule}" for rule, count in Counter(each.rule for each in found).items())
         raise HeadgateError(f"violations: {rules}")
     counts = Counter(each["event"] for each in events)
-    read = len({(each["topic"], each["subscription"]) for each in events if "subscription" in each})
-    text = f"no violation: {counts['send']} records sent, {counts['delivery']} deliveries to {read} subscriptions"
+    readers = len({(each["topic"], each["subscription"]) for each in events if "subscription" in each})
+    text = f"no violation: {counts['send']} records sent, {counts['delivery']} deliveries to {readers} subscriptions"
     click.echo(text, err=True)

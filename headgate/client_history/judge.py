@@ -3,18 +3,17 @@
 It is a list of events, each a mapping with ``event`` and these fields. ``at`` is a number, from a clock that all
 programs share; ``record`` names a record within its topic; ``place`` is where it is stored.
 
-* ``send``: at, topic, key, record, sender. One sender's are listed in the order in which it sent.
+* ``send``: at, topic, key, record, sender; it may have content, such as a digest. One sender's are listed in its order.
 * ``outcome``: topic, record, at, outcome: "stored", "not stored" or "unknown".
-* ``delivery``: topic, subscription, at, record; it may have place, count (QUEUE), and ordered: false, if the
+* ``delivery``: topic, subscription, at, record; it may have place, content, count (QUEUE), and ordered: false, if the
   subscription does not keep the order of keys. Then rules 6 and 7 do not apply.
-* ``acknowledged``: topic, subscription, at, record: its acknowledgement is stored.
-* ``failed``: topic, subscription, at, record: its delivery was acknowledged negatively, and that is stored.
+* ``acknowledged``, ``failed``: topic, subscription, at, record: its positive or negative acknowledgement is stored.
 * ``parked``, ``resumed``: topic, subscription, at, key.
-* ``seek``: topic, subscription, at: the subscription was moved, and is judged again from here.
+* ``seek``: topic, subscription, at: the subscription was moved, and is judged again from here, rule 1 for later sends.
 
 The rules:
 
-1. *lost*: every subscription gets every record whose outcome is "stored", if the history is complete.
+1. *lost*: every subscription, at least one, gets every record whose outcome is "stored", if the history is complete.
 2. *stored despite failure*: no subscription gets a record whose outcome is "not stored".
 3. *stored twice*: a record has one place, and a place one record.
 4. *never sent*: no subscription gets a record without a send, in a topic of which the history has one.
@@ -23,6 +22,7 @@ The rules:
    senders: not after one that was sent once it was stored.
 7. *parked*: between ``parked`` and ``resumed`` a subscription gets no record of the key.
 8. *count*: the count of a delivery is above the number of failures of the record before it.
+9. *changed*: a record that is delivered has the content with which it was sent.
 """
 
 from collections import Counter
@@ -33,14 +33,11 @@ from typing import Any, Final, NamedTuple
 FIELDS: Final = {
     "send": ("topic", "at", "key", "record", "sender"),
     "outcome": ("topic", "at", "record", "outcome"),
-    "delivery": ("topic", "at", "subscription", "record"),
-    "acknowledged": ("topic", "at", "subscription", "record"),
-    "failed": ("topic", "at", "subscription", "record"),
-    "parked": ("topic", "at", "subscription", "key"),
-    "resumed": ("topic", "at", "subscription", "key"),
+    **dict.fromkeys(("delivery", "acknowledged", "failed"), ("topic", "at", "subscription", "record")),
+    **dict.fromkeys(("parked", "resumed"), ("topic", "at", "subscription", "key")),
     "seek": ("topic", "at", "subscription"),
 }
-TYPES: Final = {"at": int | float, "count": int, "ordered": bool, "place": str | None}
+TYPES: Final = {"at": int | float, "count": int, "ordered": bool, "place": str | None, "content": str | None}
 OUTCOMES: Final = ("stored", "not stored", "unknown")
 
 Event = Mapping[str, Any]
@@ -73,9 +70,9 @@ def fault_of(event: Event) -> str | None:
 class _Sent:
     key: str
     sender: str
-    number: int
-    """Its place among what the sender sent."""
+    number: int  # Its place among what was sent.
     at: float
+    content: str | None
     outcome: str = "unknown"
     stored_at: float = float("inf")
 
@@ -94,8 +91,7 @@ class _Reader:
     """What one subscription has got, since it was moved."""
 
     ordered: bool = True
-    whole: bool = True
-    """It was never moved, so it has to get everything."""
+    moved_at: float = float("-inf")  # It has to get everything that was sent later.
     got: set[str] = field(default_factory=set)
     acknowledged: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
@@ -125,7 +121,8 @@ def judge(events: Sequence[Event], *, complete: bool) -> list[Violation]:
 def _note(topic: _Topic, event: Event) -> None:
     """Remember what was sent, and who reads."""
     if event["event"] == "send":
-        topic.sent[event["record"]] = _Sent(event["key"], event["sender"], len(topic.sent), event["at"])
+        number, content = len(topic.sent), event.get("content")
+        topic.sent[event["record"]] = _Sent(event["key"], event["sender"], number, event["at"], content)
     elif event["event"] == "outcome" and event["record"] in topic.sent:
         sent = topic.sent[event["record"]]
         sent.outcome = event["outcome"]
@@ -149,7 +146,7 @@ def _follow(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[str,
         case "resumed":
             reader.parked.discard(event["key"])
         case "seek":
-            topic.readers[event["subscription"]] = _Reader(ordered=reader.ordered, whole=False)
+            topic.readers[event["subscription"]] = _Reader(ordered=reader.ordered, moved_at=event["at"])
 
 
 def _delivered(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[str, str]]:
@@ -161,6 +158,8 @@ def _delivered(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[s
         return
     if sent.outcome == "not stored":
         yield "stored despite failure", f"{record} was delivered, and its sender learned that it is not stored"
+    if sent.content and (content := event.get("content")) and content != sent.content:
+        yield "changed", f"{record} was sent with the content {sent.content}, and delivered with {content}"
     if place is not None:
         if (known := topic.place_of.setdefault(record, place)) != place:
             yield "stored twice", f"{record} is at {known} and at {place}"
@@ -193,8 +192,9 @@ def _first_delivery(topic: _Topic, reader: _Reader, record: str, sent: _Sent) ->
 
 def _lost(topics: Iterable[_Topic]) -> Iterable[Violation]:
     for topic in topics:
-        stored = [record for record, sent in topic.sent.items() if sent.outcome == "stored"]
+        stored = [(record, sent.at) for record, sent in topic.sent.items() if sent.outcome == "stored"]
         for name, reader in topic.readers.items():
-            if reader.whole:
-                missing = [record for record in stored if record not in reader.got]
-                yield from (Violation("lost", topic.name, name, f"{each} was not delivered") for each in missing)
+            missing = [record for record, at in stored if record not in reader.got and at > reader.moved_at]
+            yield from (Violation("lost", topic.name, name, f"{each} was not delivered") for each in missing)
+        if stored and not topic.readers:
+            yield Violation("lost", topic.name, "", f"the history has no subscription that got {stored[0][0]}")

@@ -8,7 +8,9 @@
 2. A record is named by a header, which `HistoryRecorder` adds. One without it is not part of the history.
 3. Deliveries are those to the handler of `Consumer.run`, each attempt. Parked records have no place: they are stored in
    another topic.
-4. Times are those of the machine's clock. With programs on several machines its error must be below the time between
+4. ``content`` is a digest of key, value and the headers before ours. If another interceptor changes records, a recorder
+   is the last one of a producer, and the first one of a consumer.
+5. Times are those of the machine's clock. With programs on several machines its error must be below the time between
    two records that are compared; within one machine that holds.
 """
 
@@ -17,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +30,7 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.interceptors import Handle, Interceptor, OutgoingRecord, Send
 from headgate.client.producing.record_batch import Delivery
 from headgate.errors import DeliveryFailedError, HeadgateError, RequestRejectedError
+from headgate.model.headers import Headers
 
 HEADER: Final = "history-record"
 
@@ -51,7 +55,8 @@ class HistoryRecorder(Interceptor):
             name = f"{self._sender}-{self._sent}"
             self._sent += 1
             about = {"topic": record.topic, "record": name}
-            self._write("send", **about, key=record.key.decode("utf-8", "backslashreplace"), sender=self._sender)
+            key, content = record.key.decode("utf-8", "backslashreplace"), _content(record, record.headers)
+            self._write("send", **about, key=key, sender=self._sender, content=content)
             try:
                 delivery = await send(replace(record, headers=(*record.headers, (HEADER, name.encode()))))
             except HeadgateError:
@@ -65,15 +70,16 @@ class HistoryRecorder(Interceptor):
     def intercept_handle(self, handle: Handle, *, subscription: str, consumer: str) -> Handle:
         async def recorded(records: list[ConsumedRecord]) -> object:
             for record in records:
-                name = dict(record.headers).get(HEADER)
-                if name is not None:
+                at = max((at for at, (name, _) in enumerate(record.headers) if name == HEADER), default=None)
+                if at is not None:
                     where = {} if record.parked_number else {"place": f"{record.segment}:{record.offset}"}
                     self._write(
                         "delivery",
                         topic=record.topic,
                         subscription=subscription,
                         consumer=consumer,
-                        record=name.decode(),
+                        record=record.headers[at][1].decode(),
+                        content=_content(record, record.headers[:at]),
                         count=record.delivery_count,
                         ordered=self._ordered,
                         **where,
@@ -88,3 +94,7 @@ class HistoryRecorder(Interceptor):
 
     def _write(self, event: str, **fields: Any) -> None:
         os.write(self._file, msgspec.json.encode({"event": event, "at": self._now()} | fields) + b"\n")
+
+
+def _content(record: OutgoingRecord | ConsumedRecord, headers: Headers) -> str:
+    return blake2b(msgspec.msgpack.encode((record.key, record.value, headers)), digest_size=8).hexdigest()

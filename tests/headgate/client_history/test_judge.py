@@ -21,9 +21,9 @@ class Written:
         self.events.append({"event": event, "topic": "t", "at": next(self._times)} | fields)
         return self
 
-    def send(self, *records: str, key: str = "k", sender: str = "p", outcome: str | None = "stored") -> Self:
+    def send(self, *records: str, sender: str = "p", outcome: str | None = "stored", **fields: Any) -> Self:
         for record in records:
-            self.add("send", record=record, key=key, sender=sender)
+            self.add("send", record=record, sender=sender, **{"key": "k"} | fields)
         for record in records if outcome else ():
             self.add("outcome", record=record, outcome=outcome)
         return self
@@ -49,6 +49,8 @@ VIOLATIONS = {
         Written().send("a", "b").get("a"),
         Written().send("a").get("a").add("parked", subscription="other", key="k"),
         Written().send("a", "b", "c").get("a", "b").get("a", "b", "c", subscription="other"),
+        Written().send("a", "b"),
+        Written().send("a").get("a").add("seek", subscription="s").send("b", "c").get("c"),
     ],
     "stored despite failure": [Written().send("a", outcome="not stored").get("a")],
     "stored twice": [
@@ -74,6 +76,7 @@ VIOLATIONS = {
         Written().send("a", "b").get("a").key("parked").get("b"),
         Written().send("a", "b").key("parked", "resumed").get("a").key("parked").get("b"),
     ],
+    "changed": [Written().send("a", content="1").get("a", content="2")],
     "count": [
         Written().send("a").get("a", count=1, ordered=False).mark("failed", "a").get("a", count=1, ordered=False),
         Written().send("a").get("a").mark("failed", "a", "a").get("a", count=2),
@@ -87,9 +90,9 @@ def test_a_history_with_one_violation_breaks_one_rule_once(rule: str, history: W
 
 
 def test_what_is_allowed_is_no_violation() -> None:
-    h = Written().send("a", "b", "c").send("u", outcome="unknown").send("n", outcome="not stored")
+    h = Written().send("a", content="1").send("b", "c").send("u", outcome="unknown").send("n", outcome="not stored")
     h.send("x", key="other", sender="q").get("x", "a", "b")
-    h.get("a", "b")  # by the next holder: nothing was acknowledged
+    h.get("a", "b", content="1")  # by the next holder: nothing was acknowledged
     h.mark("acknowledged", "a", "b").key("parked", "resumed").get("c", place=None).get("u")
     h.get("b", "c", "a", "x", subscription="queue", ordered=False, count=1)
     h.add("seek", subscription="s").get("b", "c")

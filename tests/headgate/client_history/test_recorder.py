@@ -50,8 +50,11 @@ async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
     assert len(lines) == 4 + 4 + 3
     assert verified(path, *lines) == (0, "no violation: 4 records sent, 3 deliveries to 1 subscriptions\n")
     assert verified(path, *lines, lines[-1][:20])[0] == 0, "a kill has cut the last line"
+    assert "history has no event: what its program had to get" in verified(path)[1]
     code, text = verified(path, *lines[:-1])
     assert (code, text.count("lost")) == (1, 2)
     assert "headgate: violations: 1 lost" in text
+    code, text = verified(path, *lines[:-1], lines[-1].replace('"content":"', '"content":"0'))
+    assert (code, "violations: 1 changed" in text) == (1, True)
     code, text = verified(path, *lines[:2], "{}\n")
     assert (code, "history, line 3: event None is none of send," in text) == (1, True)
