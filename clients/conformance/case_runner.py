@@ -94,6 +94,8 @@ def difference(expected: Any, found: Any, at: str = "answer") -> str | None:
         return next(filter(None, (difference(one, other, f"{at}[{n}]") for n, (one, other) in pairs)), None)
     if isinstance(expected, list) and isinstance(found, str):
         return None if found in expected else f"{at} is {found!r} and should be one of {expected}"
+    if isinstance(found, bytes):
+        expected = as_bytes(expected)
     same = str(expected) == found if isinstance(found, str) else expected == found
     return None if same else f"{at} is {found!r:.300} and should be {expected!r:.300}"
 

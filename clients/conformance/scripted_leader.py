@@ -88,6 +88,7 @@ class Given:
     term_id: int = 2**63 - 77
     policy: DeliveryPolicy = DeliveryPolicy()  # noqa: RUF009 - frozen
     revoke_timeout_seconds: float = 30.0
+    lease_seconds: float = 30.0
     parts: bool = False
     """Whether messages are sent in parts."""
     surplus: bool = False
@@ -218,6 +219,7 @@ class Leader:
                     term_id=self.given.term_id,
                     policy=self.given.policy,
                     revoke_timeout_seconds=self.given.revoke_timeout_seconds,
+                    lease_seconds=self.given.lease_seconds,
                 )
             case m.Heartbeat():
                 return m.HeartbeatReply(

@@ -4,7 +4,7 @@ Decoding enforces the limits of each field.
 """
 
 import re
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Annotated, Literal
 
 import msgspec
@@ -98,7 +98,7 @@ def require_name(kind: str, name: str) -> str:
 
 def shared_name(public: str, secret: str) -> str:
     """Return a producer's name that every user who knows ``secret``, of 128 random bits, can open."""
-    return f"{public}-{blake2b(secret.encode(), digest_size=16).hexdigest()}"
+    return f"{public}-{sha256(secret.encode()).hexdigest()[:32]}"
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -52,25 +52,90 @@ def test_a_client_that_reaches_no_broker_or_no_ledger_says_so(programs: Path) ->
     assert ledger.startswith("true nowhere has no ledger.json")
 
 
+RUNNER = """
+    import { Runner } from "../node_modules/@headgate/client/src/runner.mjs";
+    import { sleep } from "../node_modules/@headgate/client/src/waiting.mjs";
+    let holds = true;
+    const held = { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n };
+    const record = (offset, key) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset } });
+    const start = (entries, handler, type, options) => {
+        const runner = new Runner(handler, options, type, {
+            holdings: { bySegment: new Map([[0n, held]]) }, take: () => entries.shift(), wait: () => sleep(5), begin: () => true,
+            mayBegin: () => holds, handled: (_, { offset }) => console.log(`to ${offset}`), fail: () => console.log("fails"),
+            park: async ({ offset }) => console.log(`parks ${offset}`), resumed: () => {}, progressed: () => {},
+        });
+        return runner;
+    };
+"""
+
+
 def test_a_retry_continues_while_a_program_stops_and_what_is_delivered_again_is_not_skipped(programs: Path) -> None:
     program = """
-        import { Runner } from "../node_modules/@headgate/client/src/runner.mjs";
-        import { sleep } from "../node_modules/@headgate/client/src/waiting.mjs";
         for (const [type, then, failures] of [["STREAM", "stop", 1], ["QUEUE", "redeliver", 2]]) {
-            const held = { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n };
-            const entries = [{ held, record: { key: Buffer.from("a"), value: Buffer.from("1"), offset: 0n } }];
             let failed = 0;
             const handler = () => { if (failed++ < failures) { runner.stop(); throw new Error("not yet"); } };
-            const runner = new Runner(handler, { retry: { attempts: 2, firstPauseMs: 10, then } }, type, {
-                holdings: { bySegment: new Map([[0n, held]]) }, take: () => entries.shift(), wait: () => sleep(5),
-                begin: () => true, mayBegin: () => true, handled: () => {}, fail: () => console.log("fails"), resumed: () => {}, progressed: () => {},
-            });
+            const runner = start([record(0n, "a")], handler, type, { retry: { attempts: 2, firstPauseMs: 10, then } });
             console.log(JSON.stringify(await runner.run(5000)));
         }
     """
 
     assert [
-        '{"handled":1,"retried":1,"skipped":0,"unhandled":0}',
+        "to 0",
+        '{"handled":1,"retried":1,"skipped":0,"parked":0,"unhandled":0}',
         "fails",
-        '{"handled":0,"retried":1,"skipped":0,"unhandled":0}',
-    ] == evaluate(programs, program)
+        "to 0",
+        '{"handled":0,"retried":1,"skipped":0,"parked":0,"unhandled":0}',
+    ] == evaluate(programs, RUNNER + program)
+
+
+def test_a_retry_holds_back_only_its_key_waits_for_the_lease_and_ends_with_its_segment(programs: Path) -> None:
+    program = """
+        const calls = [];
+        const handler = ({ offset }) => {
+            calls.push(Number(offset));
+            if (offset === 1n) holds = false; // cut off, while 0 waits for its retry
+            if (offset === 0n || offset === 3n) throw new Error("not yet");
+        };
+        const onFailed = ({ offset }, { message }, next) => console.log(`${offset} ${message}: ${next}`);
+        const entries = [record(0n, "a"), record(1n, "b"), record(2n, "a")];
+        const runner = start(entries, handler, "STREAM", { retry: { attempts: 3, firstPauseMs: 20, then: "park" }, onFailed });
+        const report = runner.run(5000);
+        await sleep(300);
+        console.log(String(calls));
+        holds = true;
+        while (calls.length < 4) await sleep(5);
+        await sleep(5);
+        entries.push(record(3n, "c"));
+        while (calls.length < 5) await sleep(5);
+        held.dropped = true;
+        runner.stop();
+        const its = await report;
+        console.log(String(calls), JSON.stringify(its));
+    """
+
+    assert [
+        "0 not yet: retry",
+        "0,1",
+        "0 not yet: retry",
+        "0 not yet: park",
+        "parks 0",
+        "parks 2",
+        "to 2",
+        "3 not yet: retry",
+        '0,1,0,0,3 {"handled":1,"retried":3,"skipped":0,"parked":2,"unhandled":0}',
+    ] == evaluate(programs, RUNNER + program)
+
+
+def test_a_batch_without_an_answer_in_time_is_unknown_and_one_that_was_not_sent_is_not_stored(programs: Path) -> None:
+    program = """
+        import { ProducerSession } from "../node_modules/@headgate/client/src/producer_session.mjs";
+        const identity = { type: "producer_identity", producer_id: 1n, producer_epoch: 0n };
+        const send = ({ type }, reply) => type === "open_producer" && setTimeout(() => reply({ leader_epoch: 1n, body: identity }));
+        const session = new ProducerSession({ connected: true, window: 8n, epoch: 1n, send, forget() {}, whoLeads() {} }, {}, () => {}, () => {});
+        const batches = ["sent", "queued"].map((type) => session.offer({ type }, performance.now() + 300));
+        for (const { reason } of await Promise.allSettled(batches)) console.log(reason.name);
+        console.log(session.unanswered);
+        session.end(new Error("over"));
+    """
+
+    assert ["DeliveryUnknownError", "DeliveryFailedError", "0"] == evaluate(programs, program)

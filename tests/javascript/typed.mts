@@ -5,7 +5,8 @@ const { stored } = await new Producer(broker).send("orders", [{ key: new Uint8Ar
 const segments: bigint[] | undefined = (await stored).placements?.map(({ segment }) => segment);
 const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUE", ledger: "ledger" });
 for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });
-const { handled } = await consumer.run(async ({ offset }) => offset, { concurrency: 4, retry: { then: "redeliver" } });
+const options = { concurrency: 4, retry: { then: "redeliver" as const }, onFailed: (_: unknown, error: unknown) => console.log(error) };
+const { handled } = await consumer.run(async ({ offset }) => offset, options);
 const verdict: string | null = new DeliveryFailedError("refused").verdict;
 // @ts-expect-error: an id is a BigInt
 const rounded: number[] | undefined = segments;

@@ -94,6 +94,10 @@ class Driver:
         await self.consumer.negative_acknowledge(self.records[segment, offset], reason="a case says so")
         return {}
 
+    async def park(self, segment: str, offset: str) -> Answer:
+        await self.consumer.park(self.records[segment, offset], reason="a case says so")
+        return {}
+
     async def flush(self) -> Answer:
         await self.consumer.flush()
         return {}

@@ -119,7 +119,7 @@ export class Acknowledger {
   }
   /** Name the parked records below `end`, as many as the batch takes; return the end of what they allow. */
   #park({ parked }, held, end) {
-    for (const [offset, key] of held.parked) {
+    for (const [offset, key] of [...held.parked].sort(([a], [b]) => (a < b ? -1 : 1))) {
       if (offset >= end) break;
       if (parked.length === MOST) return offset;
       parked.push([held, offset, key]);

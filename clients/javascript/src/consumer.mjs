@@ -4,9 +4,11 @@
 import { randomBytes } from "node:crypto";
 import { Acknowledger } from "./acknowledger.mjs";
 import { Connection } from "./connection.mjs";
+import { DeadLetters } from "./dead_letters.mjs";
 import { Deliveries } from "./deliveries.mjs";
-import { HeadgateError } from "./errors.mjs";
+import { HeadgateError, RequestRejectedError, reasonText } from "./errors.mjs";
 import { Feed } from "./feed.mjs";
+import { keyText } from "./held_segment.mjs";
 import { History } from "./history.mjs";
 import { Holdings } from "./holdings.mjs";
 import { LedgerFolder } from "./ledger.mjs";
@@ -17,10 +19,11 @@ import { Runner } from "./runner.mjs";
 const CLOSE_MS = 5000; // for the last acknowledgements, and again for leaving
 const STOP_MS = 20_000; // for handlers that are at work
 const POLL_MS = 1000;
+const PARKED_KEY_BYTES = 256;
 
 export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
-  #connection; #membership; #feed; #acknowledger; #deliveries; // since `open`
+  #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; // since `open`
   #runner = null;
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
@@ -51,6 +54,8 @@ export class Consumer {
       const parts = { connection, shard, ledger, holdings: this.#holdings, topic, type: this.#type, history: this.#history };
       parts.membership = this.#membership = new Membership({ ...parts, names: this.#names, options, topicId: this.#token?.topicId });
       parts.feed = this.#feed = new Feed(parts);
+      parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, names: this.#names, broker });
+      parts.feed.onParked = (held) => this.#acknowledgeUpTo(held, held.acknowledged);
       parts.acknowledger = this.#acknowledger = new Acknowledger(parts);
       this.#deliveries = new Deliveries(parts);
       const onGranted = (held) => connection.guard(() => this.#read(held));
@@ -82,7 +87,7 @@ export class Consumer {
       if (connection.failure ?? unstored) throw connection.failure ?? unstored;
     } finally {
       clearTimeout(late);
-      await connection.close();
+      await Promise.all([connection.close(), this.#deadLetters.close()]);
     }
   }
   /** Deliver nothing more: `run` and the iteration end. */
@@ -118,9 +123,10 @@ export class Consumer {
       take: () => this.#take(),
       mayBegin: () => this.#membership.mayDeliver,
       wait: () => this.#wait(),
-      begin: (held, record) => this.#begin(held, record),
+      begin: (held, record, isBegun) => this.#begin(held, record, isBegun),
       handled: (held, record) => this.#handled(held, record),
-      fail: (record, error) => this.negativeAcknowledge(record, { reason: String(error.message ?? error) }),
+      fail: (record, reason) => this.negativeAcknowledge(record, { reason }),
+      park: (record, reason) => this.park(record, { reason }),
       resumed: () => this.#feed.space.notify(),
       progressed: () => this.#connection.changed.notify(),
     });
@@ -150,6 +156,23 @@ export class Consumer {
     if (this.#type !== "QUEUE") throw new HeadgateError("negativeAcknowledge: only a QUEUE delivers again");
     this.#deliveries.negativeAcknowledge(record, options);
   }
+  /**
+   * STREAM: the record could not be processed. It, and every later one of its key, goes to the dead-letter topic, and counts
+   * as acknowledged. Resolves once the leader has stored that; RequestRejectedError: the key cannot be parked.
+   */
+  async park(record, { reason = "" } = {}) {
+    if (this.#type !== "STREAM") throw new HeadgateError("park: only a STREAM has parked keys; a QUEUE has negativeAcknowledge");
+    const { segment, generation, offset, key } = record;
+    const held = this.#holdings.of(record);
+    if (!held || offset < held.acknowledged) return; // another consumer has it, or it is acknowledged
+    if (!held.isParked(key)) {
+      if (key.length > PARKED_KEY_BYTES) throw new RequestRejectedError(`invalid: a key of ${key.length} bytes cannot be parked: at most ${PARKED_KEY_BYTES}`, "invalid");
+      await this.#membership.ask("park_key", { segment, generation, offset, key, reason: reasonText(reason) }, true);
+      if (held.dropped) return;
+      held.parkedKeys.add(keyText(key));
+    }
+    this.#divert(held, record);
+  }
   /** Wait until everything that was acknowledged is stored. */
   flush = ({ timeoutMs = 30_000 } = {}) => this.#acknowledger.flush(timeoutMs);
   /** CHECKPOINT: where the next consumer continues, as text. */
@@ -166,17 +189,22 @@ export class Consumer {
   }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;
-    const entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
+    let entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
+    for (; entry?.held.isParked(entry.record.key); entry = this.#feed.take()) this.#divert(entry.held, entry.record);
     if (entry && entry.record.offset >= entry.held.delivered) entry.held.delivered = entry.record.offset + 1n;
     return entry;
   }
   #wait = () => this.#connection.changed.wait(POLL_MS);
-  #begin = async (held, record) => this.#type !== "QUEUE" || this.#deliveries.begin(held, record);
+  #begin = async (held, record, isBegun = false) => this.#type !== "QUEUE" || this.#deliveries.begin(held, record, isBegun);
   #handled(held, record) {
     if (this.#type === "QUEUE") this.#deliveries.acknowledge(record);
-    else if (this.#type === "STREAM") this.#acknowledger.acknowledgeUpTo(held, record.offset + 1n);
+    else if (this.#type === "STREAM") this.#acknowledgeUpTo(held, record.offset + 1n);
     else this.#holdings.positions.set(held.segment, record.offset + 1n);
-    this.#acknowledgeSkipped(held);
+  }
+  /** Send a record of a parked key with the acknowledgement that covers it: both count together. */
+  #divert(held, { offset, key }) {
+    held.parked.set(offset, key);
+    this.#acknowledgeUpTo(held, held.acknowledged);
   }
 
   // Segments
@@ -194,6 +222,11 @@ export class Consumer {
     this.#onRevoked(held);
     if (held.revokedAt && performance.now() - held.revokedAt > this.#membership.finishMs) this.#acknowledger.giveUp(held);
     if (this.#type === "CHECKPOINT") this.#membership.mustRegister = true; // the leader says whether it was pruned
+  }
+  #acknowledgeUpTo(held, end) {
+    while (held.parked.has(end)) end++;
+    this.#acknowledger.acknowledgeUpTo(held, end);
+    this.#acknowledgeSkipped(held);
   }
   /** STREAM: acknowledge what was read and not delivered, unless a delivery is pending. */
   #acknowledgeSkipped(held) {

@@ -3,7 +3,7 @@
 // A delivery ends once: acknowledged, acknowledged negatively, or timed out. What comes later has no effect. With a
 // policy, a record is handed to the program once the leader has stored that its delivery has begun: then the loss of
 // this consumer counts for what the program has seen, and for nothing else.
-import { HeadgateError } from "./errors.mjs";
+import { HeadgateError, reasonText } from "./errors.mjs";
 import { sleep } from "./waiting.mjs";
 
 const RETRY_MS = 1000; // before a delivery that could not begin is tried again
@@ -42,8 +42,9 @@ export class Deliveries {
     if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });
     await this.feed.put(held, row, Number(delivery), true);
   }
-  /** Return whether the program may have a record that was taken from the feed. */
-  async begin(held, record) {
+  /** Return whether the program may have a record that was taken from the feed, or, if `isBegun`, still may. */
+  async begin(held, record, isBegun) {
+    if (isBegun) return this.#isOpen(held, record);
     const { max_deliveries, ack_timeout_ms } = this.membership.policy;
     const delivery = BigInt(record.deliveryCount);
     held.open.set(record.offset, { delivery, bucket: held.bucketOf(record.key), deadline: Infinity });
@@ -96,7 +97,7 @@ export class Deliveries {
   negativeAcknowledge(record, { delayMs = 0, reason = "" } = {}) {
     if (!(delayMs >= 0 && delayMs <= DAY_MS)) throw new HeadgateError(`negativeAcknowledge: delayMs=${delayMs} is not within a day`);
     const held = this.holdings.of(record);
-    if (held && this.#isOpen(held, record)) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reason.slice(0, 200));
+    if (held && this.#isOpen(held, record)) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reasonText(reason));
   }
   #fail(held, offset, delayMs, reason) {
     const { delivery, bucket } = held.open.get(offset);

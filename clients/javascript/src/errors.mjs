@@ -22,3 +22,6 @@ const BY_VERDICT = { fenced: FencedError, forgotten: ForgottenError, other_histo
 
 /** Return the error of a `rejected` reply. */
 export const rejection = ({ verdict, reason }) => new (BY_VERDICT[verdict] ?? RequestRejectedError)(`${verdict}: ${reason}`, verdict);
+
+/** Return why something failed as the leader takes it: 200 characters that have an encoding. */
+export const reasonText = (reason) => String(reason).slice(0, 200).toWellFormed();

@@ -1,15 +1,16 @@
 // Reads the records of held segments: one reader per segment, and one bounded queue for all.
 import { HeadgateError } from "./errors.mjs";
-import { keyText } from "./held_segment.mjs";
 import { Signal } from "./waiting.mjs";
 
 const QUEUE_RECORDS = 1000; // most records that are queued for the program
 const CACHED_CHUNKS = 8;
 const POLL_MS = 1000; // between two attempts to read a chunk that is not known to exist
+const MOST_PARKED = 10_000; // records of a segment whose acknowledgements are not stored
 const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be missing
 
 export class Feed {
   space = new Signal(); // a reader may continue, or has to end
+  onParked = () => {}; // gets the holding of a record that its acknowledgement parks
   #queue = []; // {held, record}
   #chunks = new Map(); // number → promise of its rows by segment, or of null
   #absent = { number: -1n, at: 0 }; // the last attempt to read beyond the known head
@@ -35,14 +36,22 @@ export class Feed {
       else throw new HeadgateError(`chunk ${number} is missing, and no manifest includes it`);
     }
   }
-  /** Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. */
-  async readOne(segment, offset, number) {
-    for (; number <= this.membership.head; number++) {
-      const rows = (await this.#chunk(number))?.bySegment.get(segment);
-      const range = rows ? null : await this.ledger.compacted(number, this.membership.topicId, segment, offset);
-      const found = (rows ?? range?.rows)?.find((row) => row.fact === "record" && row.offset === offset);
-      if (found) return found;
-      if (range) number = range.last;
+  /**
+   * Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. `place` keeps where
+   * it was found: offsets that rise continue there.
+   */
+  async readOne(segment, offset, number, place = {}) {
+    const isHere = (row) => row.fact === "record" && row.offset === offset;
+    const known = place.segment === segment && place.offset < offset ? place : { number, rows: [] };
+    const again = known.rows.find(isHere);
+    if (again) return again;
+    for (let at = known.number > number ? known.number : number; at <= this.membership.head; at++) {
+      const chunk = await this.#chunk(at);
+      const range = chunk ? null : await this.ledger.compacted(at, this.membership.topicId, segment, offset);
+      const rows = chunk?.bySegment.get(segment) ?? range?.rows ?? [];
+      const found = rows.find(isHere);
+      if (found) return Object.assign(place, { segment, offset, number: at, rows }) && found;
+      if (range) at = range.last;
     }
     return null;
   }
@@ -101,8 +110,11 @@ export class Feed {
     if (fact === "sealed") held.end = end_offset;
     if (fact !== "record" || offset < held.next || !this.#reads(held)) return;
     if (offset > held.next) throw new HeadgateError(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
-    if (held.parkedKeys.has(keyText(key))) held.parked.set(offset, key);
+    const isParked = held.isParked(key);
+    while (isParked && held.parked.size >= MOST_PARKED && this.#reads(held)) await this.space.wait(POLL_MS);
+    if (isParked) held.parked.set(offset, key);
     else if (!held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
     if (this.#reads(held)) held.next = offset + 1n;
+    if (isParked) this.onParked(held);
   }
 }

@@ -37,6 +37,7 @@ export class HeldSegment {
   get isAtEnd() {
     return this.end !== null && this.next >= this.end;
   }
+  isParked = (key) => this.parkedKeys.size > 0 && this.parkedKeys.has(keyText(key));
   bucketOf = (key) => bucketOf(key, this.grant.buckets ?? 16n);
   /** Return whether a record was acknowledged before the grant. Offsets have to rise from call to call. */
   isAcknowledged(offset, key) {

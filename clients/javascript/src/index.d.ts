@@ -21,16 +21,28 @@ export interface ConsumerOptions extends BrokerOptions {
   start?: "earliest" | "latest"; order?: "strict" | "none";
   positions?: string; behind?: "error" | "continue";
 }
-export interface RetryPolicy { attempts?: number; firstPauseMs?: number; longestPauseMs?: number; then?: "stop" | "skip" | "redeliver" }
-export interface RunOptions { concurrency?: number; retry?: RetryPolicy; stopMs?: number }
-export interface RunReport { handled: number; retried: number; skipped: number; unhandled: number }
+export type LastAction = "stop" | "skip" | "redeliver" | "park";
+export interface RetryPolicy { attempts?: number; firstPauseMs?: number; longestPauseMs?: number; then?: LastAction }
+export interface RunOptions {
+  concurrency?: number; retry?: RetryPolicy; stopMs?: number;
+  /** Called after each call of the handler that failed. */
+  onFailed?: (record: ConsumedRecord, error: unknown, next: "retry" | LastAction) => void;
+}
+export interface RunReport { handled: number; retried: number; skipped: number; parked: number; unhandled: number }
 
+export interface ProducerOptions extends BrokerOptions {
+  /** How long after `send` a batch has its outcome at the latest; default 120 000. */
+  deliveryTimeoutMs?: number;
+  /** A name has one program: the one with the highest `incarnation`, by default the time of its start. */
+  name?: string; incarnation?: number | bigint;
+}
 export class Producer {
-  constructor(options: BrokerOptions);
+  constructor(options: ProducerOptions);
   readonly resent: number;
   open(...topics: string[]): Promise<void>;
-  send(topic: string, records: NewRecord[]): Promise<{ stored: Promise<Stored> }>;
-  close(): Promise<void>;
+  sourcePosition(topic: string): Promise<Uint8Array | null>;
+  send(topic: string, records: NewRecord[], options?: { sourcePosition?: Uint8Array }): Promise<{ stored: Promise<Stored> }>;
+  close(options?: { timeoutMs?: number }): Promise<void>;
 }
 export class Consumer implements AsyncIterable<ConsumedRecord> {
   constructor(options: ConsumerOptions);
@@ -43,6 +55,7 @@ export class Consumer implements AsyncIterable<ConsumedRecord> {
   run(handler: (record: ConsumedRecord) => unknown, options?: RunOptions): Promise<RunReport>;
   acknowledge(record: ConsumedRecord): void;
   negativeAcknowledge(record: ConsumedRecord, options?: { delayMs?: number; reason?: string }): void;
+  park(record: ConsumedRecord, options?: { reason?: string }): Promise<void>;
   flush(options?: { timeoutMs?: number }): Promise<void>;
 }
 export class HeadgateError extends Error { readonly verdict: string | null }

@@ -4,7 +4,6 @@ import { sleep } from "./waiting.mjs";
 
 const POLL_MS = 1000;
 const FORBIDDEN_MS = 30_000; // a right may be given back: an access file is soon corrected
-const NO_SENDER = "the client in JavaScript sends no dead letters: run a consumer of the Python client beside it";
 
 export class Membership {
   policy = {}; // of failed deliveries
@@ -14,8 +13,9 @@ export class Membership {
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
   #leaseMs = 0; #leaseEndsAt = Infinity; // by the own clock; infinite before the first registration
-  #subscriptionId; #heartbeatMs; #heartbeatAt = 0;
-  #problem; // why its dead letters are not sent
+  subscriptionId; // since the first registration
+  deadLetters; // their sender
+  #heartbeatMs; #heartbeatAt = 0;
   #forbiddenSince = 0;
   /** `parts`: connection, shard, holdings, history, options of the registration, and `names`, which every request names. */
   constructor(parts) {
@@ -63,11 +63,11 @@ export class Membership {
     this.mustRegister = false;
     const askedAt = performance.now();
     this.holdings.registrationRequested();
-    const fields = { ...this.options, subscription_id: this.#subscriptionId, host: hostname().slice(0, 128) };
+    const fields = { ...this.options, subscription_id: this.subscriptionId, host: hostname().slice(0, 128) };
     const positions = this.holdings.ownPositions;
     if (positions.length) Object.assign(fields, { positions, positions_topic_id: this.topicId });
     const reply = await this.ask("register", fields, true); // fenced: another program has the name
-    this.#subscriptionId = reply.subscription_id;
+    this.subscriptionId = reply.subscription_id;
     this.topicId = reply.topic_id;
     this.policy = reply.policy ?? {};
     this.#heartbeatMs = Number(reply.heartbeat_interval_seconds) * 1000;
@@ -76,7 +76,11 @@ export class Membership {
     this.#leaseEndsAt = askedAt + this.#leaseMs;
     this.mustRegister ||= !this.mayDeliver; // the reply was late
     this.holdings.registered(reply.grants, reply.epoch);
-    this.#heartbeatAt = 0; // at once: the leader repeats what was lost or ignored before
+    this.hurry(); // the leader repeats what was lost or ignored before
+  }
+  /** Send the next heartbeat at once. */
+  hurry() {
+    this.#heartbeatAt = 0;
     this.connection.changed.notify();
   }
   async #heartbeat(now) {
@@ -84,12 +88,12 @@ export class Membership {
     const held = this.holdings.all.map(({ segment, generation }) => [segment, generation]);
     const ready = this.asked;
     try {
-      const reply = await this.ask("heartbeat", { held, ready, dead_letter_problem: this.#problem }, true);
+      const reply = await this.ask("heartbeat", { held, ready, dead_letter_problem: this.deadLetters.problem }, true);
       if (ready) this.asked = false;
       if (this.mayDeliver) this.#leaseEndsAt = Math.max(this.#leaseEndsAt, now + this.#leaseMs);
       else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};
-      this.#problem = reply.dead_letters?.length ? NO_SENDER : undefined;
+      this.connection.guard(() => this.deadLetters.heard(reply));
     } catch (error) {
       if (error.verdict !== "out_of_order") throw error;
       this.holdings.dropAll(); // evicted while it was disconnected

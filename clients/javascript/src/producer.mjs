@@ -1,6 +1,6 @@
 // A producer, written from docs/protocol.md alone. It delivers exactly once and in the order of each key.
 //
-// It has one identity on each shard that it writes to. It has no deadlines, and no name that survives a restart.
+// It has one identity on each shard that it writes to. With a name, its position in a source survives its program.
 import { Connection } from "./connection.mjs";
 import { DeliveryFailedError, HeadgateError } from "./errors.mjs";
 import { ProducerSession } from "./producer_session.mjs";
@@ -14,7 +14,12 @@ export class Producer {
   #failure = null;
   #sessions = new Map(); // shard → ProducerSession
   #changed = new Signal();
-  constructor(broker) {
+  #named; #deliveryMs;
+  #topicIds = new Map(); // topic → its id, once its source position is known
+  /** `incarnation` of a `name` rises with each start: the highest one holds the name, and fences the others. */
+  constructor({ name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, ...broker }) {
+    this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
+    this.#deliveryMs = deliveryTimeoutMs;
     this.#connection = new Connection(broker, { onFailure: (error) => this.#end(error) });
   }
   /** Batches that were sent again. */
@@ -29,8 +34,24 @@ export class Producer {
       await this.#until(() => session.isOpen);
     }
   }
-  /** Queue a batch for one topic, 4 MiB at most, once there is space. `stored` resolves when the batch is durable. */
-  async send(topic, records) {
+  /** Return what a named producer has stored with its last durable batch of a topic; null: nothing. */
+  async sourcePosition(topic) {
+    const { name } = this.#named;
+    if (!name) throw new HeadgateError("sourcePosition: only of a producer with a name");
+    await this.open(topic);
+    const shard = await this.#connection.shardOf(topic);
+    const { topic_id, position = null } = await shard.ask({ type: "describe_position", producer: name, topic });
+    this.#topicIds.set(topic, topic_id);
+    return position;
+  }
+  /**
+   * Queue a batch for one topic, 4 MiB at most, once there is space. `stored` resolves when the batch is durable, and
+   * rejects `deliveryTimeoutMs` after this call at the latest. `sourcePosition`: stored with it, up to 1024 bytes.
+   */
+  async send(topic, records, { sourcePosition, reservedHeaders } = {}) {
+    const deadline = performance.now() + this.#deliveryMs;
+    const topicId = this.#topicIds.get(topic);
+    if (sourcePosition && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
     const now = Date.now();
     const rows = records.map(({ key, value, timestampMs = now }) => [key, value, BigInt(timestampMs)]);
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, value]));
@@ -38,15 +59,18 @@ export class Producer {
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
     if (bytes > MESSAGE_BYTES) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${MESSAGE_BYTES}: send it in parts`);
     const session = await this.#session(topic);
-    await this.#until(() => session.hasSpace);
-    const stored = session.offer({ type: "produce", topic, records: rows, headers });
+    if (!(await this.#until(() => session.hasSpace, deadline))) throw new DeliveryFailedError(`not sent within ${this.#deliveryMs / 1000} s`);
+    const position = sourcePosition && { source_position: sourcePosition, topic_id: topicId };
+    const stored = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...position }, deadline);
     stored.catch(() => this.#connection.forget(topic)); // the caller sees the error if it awaits `stored`
     return { stored };
   }
-  /** Wait until every batch has its outcome, and disconnect. */
-  async close() {
+  /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. */
+  async close({ timeoutMs = Infinity } = {}) {
+    const unanswered = () => [...this.#sessions.values()].reduce((sum, session) => sum + session.unanswered, 0);
     try {
-      await this.#until(() => [...this.#sessions.values()].every(({ unanswered }) => unanswered === 0));
+      const isDone = await this.#until(() => unanswered() === 0, performance.now() + timeoutMs);
+      if (!isDone) throw new HeadgateError(`${unanswered()} batches have no outcome after ${timeoutMs / 1000} s`);
     } finally {
       this.#end(new HeadgateError("the producer is closed"));
       await this.#connection.close();
@@ -55,12 +79,13 @@ export class Producer {
   async #session(topic) {
     const shard = await this.#connection.shardOf(topic);
     if (!this.#sessions.has(shard))
-      this.#sessions.set(shard, new ProducerSession(shard, () => this.#changed.notify(), (error) => this.#end(error)));
+      this.#sessions.set(shard, new ProducerSession(shard, this.#named, () => this.#changed.notify(), (error) => this.#end(error)));
     return this.#sessions.get(shard);
   }
-  async #until(isDone) {
-    while (!this.#failure && !isDone()) await this.#changed.wait(CHECK_MS);
+  async #until(isDone, until = Infinity) {
+    while (!this.#failure && !isDone() && performance.now() < until) await this.#changed.wait(Math.min(CHECK_MS, until - performance.now()));
     if (this.#failure) throw this.#failure;
+    return isDone();
   }
   #end(error) {
     this.#failure ??= error;

@@ -24,7 +24,7 @@ export class ProducerSession {
   resent = 0; // batches that were sent again
   isOpen = false; // the identity can number batches
   failure = null;
-  #shard; #notify; #onFailure; #timer;
+  #shard; #named; #notify; #onFailure; #timer;
   #identity = null; // {producer_id, producer_epoch}
   #wanted = false; // an identity is wanted before there is a batch
   #token = null; // of the opening that is not answered; each attempt repeats it
@@ -37,32 +37,33 @@ export class ProducerSession {
   #inFlight = []; // {body, sequence, attempt, sentAt, link, ids, refusal, resolve, reject}, by sequence
   #queue = []; // those that have no sequence
   #sequence = 0; // of the next batch
-  /** `notify` is called after each change, `onFailure` with what ends every session of the producer. */
-  constructor(shard, notify, onFailure) {
+  /** `named`: its name, incarnation and secret, if any. `notify` is called after each change, `onFailure` with what ends every session of the producer. */
+  constructor(shard, named, notify, onFailure) {
     this.#shard = shard;
+    this.#named = named;
     this.#notify = notify;
     this.#onFailure = onFailure;
     shard.onLeader = shard.onReconnect = () => this.#endAttempt(0, (this.#link = {}));
     shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, performance.now() + OVERDUE_MS));
     this.#timer = setInterval(() => this.#tick(performance.now()), SWEEP_MS);
   }
-  /** Batches that have no outcome. */
+  /** Batches that have no outcome, and whose time is not up. */
   get unanswered() {
-    return this.#inFlight.length + this.#queue.length;
+    return this.#inFlight.filter(({ isLate }) => !isLate).length + this.#queue.length;
   }
   get hasSpace() {
-    return this.unanswered < 2n * this.#shard.window;
+    return this.#inFlight.length + this.#queue.length < 2n * this.#shard.window;
   }
   /** Request an identity before there is a batch. */
   open() {
     this.#wanted = true;
     this.#advance();
   }
-  /** Queue a batch; the promise has its outcome. */
-  offer(body) {
+  /** Queue a batch; the promise has its outcome, no later than `deadline`. */
+  offer(body, deadline) {
     return new Promise((resolve, reject) => {
       if (this.failure) return reject(this.failure);
-      this.#queue.push({ body, resolve, reject, ids: [], attempt: 0 });
+      this.#queue.push({ body, deadline, resolve, reject, ids: [], attempt: 0 });
       this.#advance();
     });
   }
@@ -98,7 +99,18 @@ export class ProducerSession {
     this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
     this.#endAttempt(pauseMs);
   }
+  /** What was not sent is not stored. What was sent keeps its place: a later batch cannot overtake it. */
+  #expire(now) {
+    const late = this.#inFlight.filter(({ deadline, isLate }) => deadline <= now && !isLate);
+    for (const batch of late) {
+      batch.isLate = true;
+      batch.reject(new DeliveryUnknownError("it was sent, and has no answer in time: it may be stored, also later"));
+    }
+    while (this.#queue[0]?.deadline <= now) late.push(this.#queue.shift().reject(new DeliveryFailedError("it was not sent in time")));
+    if (late.length) this.#notify();
+  }
   #tick(now) {
+    this.#expire(now);
     const oldest = this.#inFlight.find(({ attempt }) => attempt === this.#attempt);
     const sentAt = this.#openingAt || (oldest?.sentAt ?? Infinity);
     const isLate = !this.#hasEnded && this.#isAwaiting && now >= Math.min(sentAt + REPLY_MS, this.#overdueAt);
@@ -108,7 +120,7 @@ export class ProducerSession {
   }
   /** Do what is possible now. */
   #advance(now = performance.now()) {
-    const hasWork = this.unanswered > 0 || (this.#wanted && !this.isOpen);
+    const hasWork = this.#inFlight.length + this.#queue.length > 0 || (this.#wanted && !this.isOpen);
     if (this.failure || !hasWork || !this.#shard.connected || !this.#shard.window) return;
     if (this.#hasEnded) {
       if (now < this.#pauseUntil) return;
@@ -123,7 +135,8 @@ export class ProducerSession {
   #requestIdentity(now) {
     this.#token ??= randomBytes(16).toString("hex");
     this.#openingAt = now;
-    const body = { type: "open_producer", token: this.#token, ...this.#identity, accept_new: this.#identity !== null };
+    const accept_new = this.#identity !== null && !this.#named.name;
+    const body = { type: "open_producer", token: this.#token, ...this.#named, ...this.#identity, accept_new };
     const [attempt, epoch] = [this.#attempt, this.#shard.epoch];
     this.#openingIds.push(this.#shard.send(body, (reply) => this.#onOpened(reply, attempt, epoch)));
   }

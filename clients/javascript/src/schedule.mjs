@@ -18,9 +18,9 @@ export class Schedule {
   }
   add({ held, record }) {
     const text = keyText(record.key);
-    if (!this.#keys.has(text)) this.#keys.set(text, { text, waiting: [], busy: false });
+    if (!this.#keys.has(text)) this.#keys.set(text, { text, waiting: [], busy: null });
     const key = this.#keys.get(text);
-    const work = { held, record, key, bytes: record.key.length + record.value.length };
+    const work = { held, record, key, failures: 0, bytes: record.key.length + record.value.length };
     if (key.waiting.push(work) === 1 && !key.busy) this.#ready.push(key);
     if (this.#cumulative) held.unpassed.push(work);
     this.unfinished++;
@@ -38,22 +38,22 @@ export class Schedule {
     while (key && !key.waiting.length) key = this.#ready.shift(); // its records were given back
     if (!key) return undefined;
     const work = key.waiting.shift();
-    key.busy = true;
+    key.busy = work;
     if (work.record.offset > work.held.lastBegun) work.held.lastBegun = work.record.offset;
     return work;
   }
-  /** Leave a work unhandled, and so every later record of its key. */
-  abandon({ key }) {
-    this.unfinished -= 1 + key.waiting.splice(0).length;
-  }
+  /** Return the works of a key that wait for the one that was begun; `finish` them before that one. */
+  takeWaiting = (key) => key.waiting.splice(0);
   /** End a work; return the last record that can be acknowledged now, if there is one. */
   finish(work) {
     const { held, key } = work;
     this.unfinished--;
     work.done = true;
-    key.busy = false;
-    if (key.waiting.length) this.#ready.push(key);
-    else this.#keys.delete(key.text);
+    if (work === key.busy) {
+      key.busy = null;
+      if (key.waiting.length) this.#ready.push(key);
+      else this.#keys.delete(key.text);
+    }
     let count = held.unpassed.findIndex(({ done }) => !done);
     if (count < 0) count = held.unpassed.length;
     const passed = this.#cumulative ? held.unpassed.splice(0, count).at(-1) : work;
