@@ -139,9 +139,11 @@ class Consumer:
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
         self._lease = ClientLease(config, "consumer", connect_timeout_seconds, with_store=not self._reads_source)
         self._client = self._lease.client
-        self._topic = m.require_name("topic", topic)
-        self._subscription = m.require_name("subscription", subscription)
-        self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
+        self._topic = topic = m.require_name("topic", topic)
+        self._subscription = subscription = m.require_name("subscription", subscription)
+        self.name = m.require_name(
+            "consumer", f"consumer-{self._client.rng.getrandbits(48):012x}" if name is None else name
+        )
         self._interceptors = interceptors
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
         self._tasks = ConsumerTasks(self.name, self._log)

@@ -182,6 +182,7 @@ class Producer:
         source_position: bytes | None,
     ) -> Delivery:
         started_at = asyncio.get_running_loop().time()
+        topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
         size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
@@ -212,6 +213,7 @@ class Producer:
         if len({len(each) for each in given}) > 1:
             raise ConfigError(f"send_many: lists of different lengths: {', '.join(str(len(each)) for each in given)}")
         started_at = asyncio.get_running_loop().time()
+        topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
         at_ms = repeat(self._client.now_ms()) if timestamps_ms is None else timestamps_ms
@@ -442,6 +444,8 @@ class Producer:
 
     def _checked_position(self, topic: str, position: bytes) -> tuple[bytes, int]:
         """Return a source position, and the id of the topic that it is in."""
+        if type(position) is not bytes:
+            raise TypeError(f"source_position must be bytes, not {type(position).__name__}")
         if len(position) > MAX_SOURCE_POSITION_BYTES:
             raise RequestRejectedError(
                 "invalid",

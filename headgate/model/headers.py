@@ -65,7 +65,7 @@ def checked_headers(given: GivenHeaders) -> Headers:
     for index, pair in enumerate(given.items() if isinstance(given, Mapping) else given):
         match pair:
             case (str(name), bytes(value)):
-                headers.append((str(name), bytes(value)))
+                headers.append((str.__str__(name), bytes(value)))
             case _:
                 raise TypeError(
                     f"headers: item {index} is {pair!r:.{_SHOWN_CHARACTERS}}; give pairs of a name (str) and a value "

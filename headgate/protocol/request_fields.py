@@ -83,17 +83,17 @@ Cursor = Annotated[str, Meta(max_length=256)]
 """A position in a list. Clients return it unchanged and do not read it."""
 
 
-def require_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is a valid name for a ``kind`` (topic, consumer, …).
+def require_name(kind: str, name: object) -> str:
+    """Return ``name``, as an exact str, if it is a valid name for a ``kind`` (topic, consumer, …).
 
     Raises InvalidNameError: its text states the rule.
     """
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidNameError(
-            f"{kind} name {name!r}: use 1 to 100 letters, digits, dots, dashes or underscores, "
+            f"{kind} name {name!r:.120}: use 1 to 100 letters, digits, dots, dashes or underscores, "
             "starting with a letter or digit"
         )
-    return name
+    return str.__str__(name)  # nothing encodes a subclass
 
 
 def shared_name(public: str, secret: str) -> str:

@@ -323,15 +323,29 @@ async def test_send_refuses_an_empty_key(cluster):
 
 
 async def test_send_refuses_text_instead_of_bytes(cluster):
-    async with cluster.leader(), Producer(cluster.client()) as producer:
+    async with cluster.leader(), Producer(cluster.client(), "loader") as producer:
         with pytest.raises(TypeError, match="key and value must be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
+        await producer.open("orders")
+        with pytest.raises(TypeError, match="source_position must be bytes, not str"):
+            await producer.send("orders", b"key", b"value", source_position="1")
 
 
-async def test_send_refuses_an_invalid_topic_name(cluster):
+@pytest.mark.parametrize("name", ["no/slashes", None, b"orders", "x" * 1000], ids=lambda name: repr(name)[:12])
+async def test_send_refuses_an_invalid_topic_name(cluster, name):
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        with pytest.raises(InvalidNameError):
-            await producer.send("no/slashes", b"key", b"value")
+        with pytest.raises(InvalidNameError, match=r"topic name .{1,130}: use 1 to 100 letters"):
+            await producer.send(name, b"key", b"value")
+
+
+async def test_names_may_be_of_a_subclass_of_str(cluster):
+    """No encoder takes one, and the error would be raised in the loop: the records of a shard would wait forever."""
+    subclass = type("Subclass", (str,), {})("orders")
+    async with cluster.leader(), Producer(cluster.client()) as producer, asyncio.timeout(10):
+        for topic in (subclass, "orders", subclass):
+            await producer.send_and_wait(topic, b"key", b"value")
+            await (await producer.send_many(topic, [b"key"], [b"value"]))
+    assert 6 == len(cluster.stored)
 
 
 async def test_an_unknown_topic_fails_only_its_own_records(cluster):
