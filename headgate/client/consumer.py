@@ -141,9 +141,8 @@ class Consumer:
         self._client = self._lease.client
         self._topic = topic = m.require_name("topic", topic)
         self._subscription = subscription = m.require_name("subscription", subscription)
-        self.name = m.require_name(
-            "consumer", f"consumer-{self._client.rng.getrandbits(48):012x}" if name is None else name
-        )
+        drawn = f"consumer-{self._client.rng.getrandbits(48):012x}"
+        self.name = m.require_name("consumer", drawn if name is None else name)
         self._interceptors = interceptors
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
         self._tasks = ConsumerTasks(self.name, self._log)

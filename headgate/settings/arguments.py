@@ -1,4 +1,4 @@
-"""Check the arguments of a program where they enter: durations, ports and choices.
+"""Check the arguments of a program where they enter: types, durations, ports and choices.
 
 Pure. A duration that is NaN never ends a wait, and one of 1e-320 s ends it before it begins, so
 both are errors and not very long or short waits.
@@ -6,7 +6,8 @@ both are errors and not very long or short waits.
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from operator import index
+from typing import Final, SupportsIndex
 
 from headgate.errors import ConfigError
 
@@ -25,7 +26,11 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
 
     Raises ConfigError: its text names the argument and the limits.
     """
-    if not at_least <= value <= LONGEST_SECONDS:  # also for NaN, which no comparison accepts
+    try:
+        fits = at_least <= value <= LONGEST_SECONDS  # not NaN, which no comparison accepts
+    except TypeError:
+        fits = False
+    if not fits:
         raise ConfigError(f"{name}={value}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
     return value
 
@@ -37,6 +42,13 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
         raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
 
 
-def require_count(name: str, value: int, at_most: float = math.inf) -> None:
-    if not 1 <= value <= at_most:
+def require_count(name: str, value: object, at_most: float = math.inf) -> None:
+    if not isinstance(value, SupportsIndex):
+        raise ConfigError(f"{name}={value!r:.60} has to be an integer")
+    if not 1 <= index(value) <= at_most:
         raise ConfigError(f"{name}={value} has to be 1 {'or more' if at_most == math.inf else f'to {at_most}'}")
+
+
+def require_type(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name}={value!r:.60} is of type {type(value).__name__}: use a {kind.__name__}")

@@ -11,6 +11,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from headgate.errors import ConfigError
+
 Call = Callable[..., Awaitable[object]]
 
 
@@ -21,6 +23,8 @@ def is_coroutine_function(function: Callable[..., object]) -> bool:
 
 def awaitable(function: Callable[..., Any], executor: Executor | None = None) -> Call:
     """Return ``function`` as one that is awaited. ``executor``: its threads; None: those of the event loop."""
+    if not callable(function):
+        raise ConfigError(f"{function!r:.60} is of type {type(function).__name__}: use a function")
     if is_coroutine_function(function):
         return function
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from headgate.backoff import Backoff
+from headgate.errors import ConfigError
 from headgate.settings.arguments import require_choice, require_count, require_seconds
 
 
@@ -46,7 +47,11 @@ class RetryPolicy:
         require_count("RetryPolicy: attempts", self.attempts)
         first = require_seconds("RetryPolicy: first_pause_seconds", self.first_pause_seconds)
         require_seconds("RetryPolicy: longest_pause_seconds", self.longest_pause_seconds, at_least=first)
-        require_choice("RetryPolicy: then", self.then, list(LastAction))
+        require_choice("RetryPolicy: then", self.then, [each.value for each in LastAction])
+        try:
+            isinstance(None, self.exceptions)
+        except TypeError:
+            raise ConfigError(f"RetryPolicy: exceptions={self.exceptions!r}: use a tuple of exceptions") from None
 
     def after(self, failures: int, error: BaseException, draw: float) -> float | LastAction:
         """Return the pause before the next attempt in seconds, or the last action.

@@ -23,7 +23,7 @@ from headgate.client.processing.workers import Workers
 from headgate.errors import ConfigError, HandlerFailedError, RequestRejectedError
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
-from headgate.settings.arguments import require_count, require_seconds
+from headgate.settings.arguments import require_count, require_seconds, require_type
 
 Handler = Callable[[ConsumedRecord], object] | Callable[[list[ConsumedRecord]], object]
 """The program's function; with batches it gets a list."""
@@ -67,6 +67,9 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         require_count("run: concurrency", self.concurrency)
+        require_type("run: retry", self.retry, RetryPolicy)
+        require_type("run: batch", SINGLE if self.batch is None else self.batch, BatchPolicy)
+        require_type("run: look_ahead", self.look_ahead, LookAhead)
         require_seconds("run: stop_seconds", self.stop_seconds, at_least=0.0)
 
 

@@ -10,7 +10,7 @@ from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Headers, check
 from headgate.protocol.messages import MAX_FAILURE_CHARACTERS
 
 
-class Name(str, Enum):  # str() returns another text than its value
+class Name(str, Enum):  # noqa: UP042 - its str() is another text
     TRACE = "trace"
 
 

@@ -20,6 +20,15 @@ from tests.support.worlds.consuming import acknowledged, consumer, registration
 pytestmark = pytest.mark.looptime
 
 ONCE = RetryPolicy(attempts=1)
+WRONG_ARGUMENTS = [
+    ({"concurrency": 0}, "concurrency=0 has to be 1 or more"),
+    ({"concurrency": 1.5}, r"concurrency=1\.5 has to be an integer"),
+    ({"stop_seconds": None}, "stop_seconds=None: use 0 to"),
+    ({"retry": None}, "retry=None is of type NoneType: use a RetryPolicy"),
+    ({"batch": 100}, "batch=100 is of type int: use a BatchPolicy"),
+    ({"look_ahead": "far"}, "look_ahead='far' is of type str: use a LookAhead"),
+    ({"handler": "handle"}, "'handle' is of type str: use a function"),
+]
 
 
 def keyed(*keys: str) -> list[m.Record]:
@@ -187,8 +196,13 @@ async def test_one_run_at_a_time_and_with_arguments_that_make_sense(cluster):
         await asyncio.sleep(1)
         with pytest.raises(HeadgateError, match="runs already"):
             await reader.run(Handler())
-        with pytest.raises(ConfigError, match="concurrency=0 has to be 1 or more"):
-            await reader.run(Handler(), concurrency=0)
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
+        for wrong, text in WRONG_ARGUMENTS:
+            with pytest.raises(ConfigError, match=text):
+                await reader.run(**{"handler": Handler(), **wrong})
+    for exceptions in (None, [ValueError]):
+        with pytest.raises(ConfigError, match=r"exceptions=.*: use a tuple of exceptions"):
+            RetryPolicy(exceptions=exceptions)
 
 
 # Ending
