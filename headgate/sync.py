@@ -412,6 +412,7 @@ class Admin(_Facade[admin.Admin]):
     import_topic = _blocking(admin.Admin.import_topic)
     list_topics = _blocking(admin.Admin.list_topics)
     describe_topic = _blocking(admin.Admin.describe_topic)
+    identity = _blocking(admin.Admin.identity)
     pruned_ends = _blocking(admin.Admin.pruned_ends)
     topic_settings = _blocking(admin.Admin.topic_settings)
     leader_of = _blocking(admin.Admin.leader_of)
