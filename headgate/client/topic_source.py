@@ -59,7 +59,12 @@ class TopicSource:
         number = await self.ledger.newest()
         return number, (await self.ledger.header(number)).term_id
 
-    async def look(self) -> Snapshot:
+    async def look(self, before: Snapshot | None = None) -> Snapshot:
+        """Return the topic as it is now; ``before``, without a request to the store, if nothing was stored since."""
+        if before is not None:
+            now = await self.describe()
+            if (now.topic_id, now.segments) == (before.topic.topic_id, before.topic.segments):
+                return before
         chunk, term_id = await self.newest()
         return Snapshot(await self.describe(), self.ledger_id, chunk, term_id)
 

@@ -36,6 +36,7 @@ class Exporter:
         self._rows = rows
         self._commit_bytes = commit_bytes
         self._skip_pruned = skip_pruned
+        self._now: Snapshot | None = None
         self.records = 0
         """Records in the commits so far."""
         self.commits = 0
@@ -50,7 +51,7 @@ class Exporter:
         Raises HeadgateError: the table has records of another topic, or of a history that the ledger does not have.
         """
         position = self._table.position or beginning(self._source.description, self._source.ledger_id)
-        now = await self._source.look()
+        self._now = now = await self._source.look(self._now)
         try:
             starts = await self._source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._skip_pruned)
         except (OtherHistoryError, PositionOutOfRangeError) as error:

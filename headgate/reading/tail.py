@@ -66,7 +66,7 @@ class Tail:
         try:
             while self._waiting:
                 if self.number > (known := head.number):
-                    await _pause(head, known, POLLS.bound_seconds(polls))
+                    await pause(head, known, POLLS.bound_seconds(polls))
                     polls = polls + 1 if head.number == known else 0
                 if self._waiting and await self._look(head):
                     polls = 0
@@ -102,7 +102,7 @@ class Tail:
         return True
 
 
-async def _pause(head: Head, known: int, seconds: float) -> None:
+async def pause(head: Head, known: int, seconds: float) -> None:
     """Wait until a head after ``known`` is stated, for so long, or until nothing was stated for `SILENCE_SECONDS`."""
     until, heard = asyncio.get_running_loop().time() + seconds, -1
     while head.number == known and heard != head.statements:

@@ -27,6 +27,7 @@ from headgate.reading.compacted_reader import read_object
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
 from headgate.reading.stored_rows import LedgerRecord, StoredRows, rows_of_topic
+from headgate.reading.tail import POLLS, pause
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
@@ -187,10 +188,10 @@ class TopicReader:
     async def follow(self, head: Head) -> AsyncGenerator[LedgerRecord]:
         """Yield all records and then new ones as they become durable, until cancelled. Raises LedgerError.
 
-        ``head`` learns of new chunks; without one the ledger is polled every second.
+        ``head`` learns of new chunks; without one the ledger is polled ever more seldom, as by headgate.reading.tail.
         """
         self._bounded = False
-        planned_at = float("-inf")
+        planned_at, polls = float("-inf"), 0
         now = asyncio.get_running_loop().time
         while True:
             try:
@@ -209,13 +210,15 @@ class TopicReader:
                 if self._next_chunk <= head.number:
                     planned_at = float("-inf")
                     head.retract(self._next_chunk - 1)
-                await head.wait_for(self._next_chunk, POLL_SECONDS)
+                known = head.number
+                await pause(head, known, POLLS.bound_seconds(polls))
+                polls = polls + 1 if head.number == known else 0
                 continue
             except StoreUnavailableError as error:
                 log.warning("topic.unreadable", reason=str(error))
                 await asyncio.sleep(POLL_SECONDS)
                 continue
-            self._next_chunk += 1
+            self._next_chunk, polls = self._next_chunk + 1, 0
             for record in self._with_key(StoredRows(columns, self._advance(columns))):
                 yield record
 

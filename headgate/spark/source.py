@@ -129,13 +129,13 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
         """The topic as the newest batch was planned from it."""
         self._target: Snapshot | None = None
         """With the trigger AvailableNow: where the query ends."""
-        self._idle_after: int | None = None
-        """The newest chunk, if everything up to it is read."""
+        self._idle: Snapshot | None = None
+        """The topic, if everything is read."""
 
     def _look(self) -> tuple[Snapshot, TopicAccess]:
         if self._access is None:
             self._access = TopicAccess(self._options)
-        self._now = self._target or self._access.look(self._idle_after)
+        self._now = self._target or self._access.look(self._idle)
         return self._now, self._access
 
     def _known(self) -> tuple[Snapshot, TopicAccess]:
@@ -169,10 +169,10 @@ class TopicStreamReader(TopicReading, DataSourceStreamReader, SupportsTriggerAva
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else getattr(limit, "max_rows", None)
         end = batch_end(begin, now.topic.segments, most, in_bytes=isinstance(limit, ReadMaxBytes))
         if end == begin:
-            self._idle_after = now.chunk
+            self._idle = now
             self._report(begin)  # Spark commits a batch when it has the next one.
             return start
-        self._idle_after = None
+        self._idle = None
         return StreamPosition.at(now, end, position.first_chunk).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -26,7 +26,7 @@ from headgate.spark.stream_position import StreamPosition
 from headgate.sync import EventLoopThread
 
 IDLE_SECONDS: Final = 1.0
-"""How long a query that has read everything waits for a new chunk, before it asks again all the same."""
+"""How long a query that has read everything waits for a new chunk, before it asks the leader again all the same."""
 REMEDY: Final = (
     "start a query with a new checkpoint, or continue behind pruned records with failOnDataLoss=false; the option "
     "subscription keeps what is unread"
@@ -45,6 +45,8 @@ class TopicAccess:
         self._connections = AsyncExitStack()
         self._source: TopicSource | None = None
         self._admin: Admin | None = None
+        self._known_head = 0
+        """The newest chunk that was announced before the leader was last asked."""
         self._reported: dict[int, int] | None = None
         """What the subscription was moved to; None: it may not exist yet."""
 
@@ -52,12 +54,12 @@ class TopicAccess:
         self._loop.run(self._connections.aclose())
         self._loop.close()
 
-    def look(self, after_chunk: int | None = None) -> Snapshot:
-        """Return the topic as it is now; with ``after_chunk``, once there is a newer chunk or a second has passed.
+    def look(self, idle: Snapshot | None = None) -> Snapshot:
+        """Return the topic as it is now; after ``idle``, of which all is read, once a chunk is new or a second passed.
 
         Raises what `headgate.dataset` raises.
         """
-        return self._loop.run(self._look(after_chunk))
+        return self._loop.run(self._look(idle))
 
     async def _open(self) -> tuple[TopicSource, Admin]:
         if self._source is None or self._admin is None:
@@ -68,11 +70,12 @@ class TopicAccess:
             self._admin = await self._connections.enter_async_context(admin)
         return self._source, self._admin
 
-    async def _look(self, after_chunk: int | None) -> Snapshot:
+    async def _look(self, idle: Snapshot | None) -> Snapshot:
         source, _ = await self._open()
-        if after_chunk is not None:
-            await source.head.wait_for(after_chunk + 1, IDLE_SECONDS)
-        return await source.look()
+        if idle is not None:
+            await source.head.wait_for(max(idle.chunk, self._known_head) + 1, IDLE_SECONDS)
+        self._known_head = source.head.number
+        return await source.look(idle)
 
     def offsets_after(self, position: StreamPosition, now: Snapshot, *, skip_pruned: bool = False) -> dict[int, int]:
         """Return segment → offset of the first record after ``position``, for every segment.

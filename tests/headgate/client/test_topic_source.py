@@ -76,6 +76,19 @@ async def starts(change: dict[str, Any], *, pruned: int = 0, ends: dict[int, int
     return await source.starts_after(replace(now.position({0: 2, 1: 0}), **change), now, remedy="do this")
 
 
+async def test_a_topic_without_new_records_costs_no_request_to_the_store():
+    known = LedgerWithPositions()
+    await known.write(1, 0)
+    source = TopicSource(known.description(), known.ledger, "here", 1, AsyncMock(side_effect=known.description))
+    before = await source.look()
+    await known.write(2)
+    calls = known.ledger.store.calls.copy()
+    assert before is await source.look(before)
+    assert calls == known.ledger.store.calls
+    await known.write(3, 0)
+    assert (3, {0: 2, 1: 0}) == ((now := await source.look(before)).chunk, now.ends)
+
+
 def test_a_program_continues_at_the_position_that_it_has_kept() -> None:
     assert asyncio.run(starts({})) == {0: 2, 1: 0}
     assert asyncio.run(starts({"newest": 0, "offsets": {}})) == {1: 0}, "segment 1 was created since"

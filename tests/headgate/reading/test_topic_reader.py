@@ -13,6 +13,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.paths import chunk_path
+from headgate.process.background import cancel_and_wait
 from headgate.reading.head import Head
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
@@ -138,6 +139,17 @@ async def test_following_continues_with_new_records_and_segments():
     await known.write(80, 3)  # its announcement is lost
     assert (3, 0) == (await waiting)[:2]
     await following.aclose()
+
+
+async def test_a_follower_of_an_idle_shard_asks_the_store_seldom():
+    known = await written((0,))
+    following = reader(known).follow(Head())
+    await anext(following)
+    waiting = asyncio.ensure_future(anext(following))
+    before = known.ledger.store.calls["read"]
+    await asyncio.sleep(3600)
+    assert known.ledger.store.calls["read"] - before < 130, "two in a minute: no leader states that nothing is new"
+    await cancel_and_wait(waiting)
 
 
 async def test_what_is_read_before_it_is_announced_is_made_durable_first():
