@@ -32,6 +32,7 @@ RECENT_COMMITS: Final = 100
 class DeltaExport:
     def __init__(self, url: str, begin: TopicPosition, rows: TableRows) -> None:
         self.name = f"Delta table {url}"
+        self._begin = begin
         self._app = f"headgate/{begin.ledger_id}/{begin.topic}/{begin.topic_id}"
         with table_errors(self.name, CommitFailedError):
             if not DeltaTable.is_deltatable(url):
@@ -44,7 +45,7 @@ class DeltaExport:
                 )
             self._table = DeltaTable(url)
             self._evolves = rows.lacks_columns(pa.schema(self._table.schema().to_arrow()), self.name)
-            self.position = self._position(begin)
+            self.position = self._position()
             self._require_its_rows()
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
@@ -53,7 +54,7 @@ class DeltaExport:
         before = {} if self.position is None else self.position.offsets
         numbers |= {f"{segment}/complete": 1 for segment in before.keys() - position.offsets.keys()}
         marks = [Transaction(f"{self._app}/{name}", version) for name, version in numbers.items()]
-        with table_errors(self.name, CommitFailedError):
+        with table_errors(self.name, CommitFailedError, is_stored=lambda: self._stored() == position):
             write_deltalake(
                 self._table,
                 rows,
@@ -63,7 +64,12 @@ class DeltaExport:
             )
         self.position, self._evolves = position, False
 
-    def _position(self, begin: TopicPosition) -> TopicPosition | None:
+    def _stored(self) -> TopicPosition | None:
+        self._table.update_incremental()
+        return self._position()
+
+    def _position(self) -> TopicPosition | None:
+        begin = self._begin
         stored = self._table.metadata().configuration.get(ORIGIN)
         if stored is not None and (named := decoded(stored, self.name)) != begin:
             return named

@@ -39,10 +39,15 @@ class IcebergExport:
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
-        with table_errors(self.name, CommitFailedException), self._table.transaction() as transaction:
+        committed = table_errors(self.name, CommitFailedException, is_stored=lambda: self._stored() == position)
+        with committed, self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
             transaction.set_properties(stated)
         self.position = position
+
+    def _stored(self) -> TopicPosition | None:
+        self._table.refresh()
+        return self._position()
 
     def _position(self) -> TopicPosition | None:
         if not NO_RETRIES.items() <= self._table.properties.items():

@@ -46,11 +46,20 @@ class TableConflictError(HeadgateError):
 
 
 @contextmanager
-def table_errors(table: str, *conflicts: type[Exception]) -> Iterator[None]:
-    """Raise the errors of a library, which have no common base, as one line. They end the export."""
+def table_errors(
+    table: str, *conflicts: type[Exception], is_stored: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Raise the errors of a library, which have no common base, as one line. They end the export.
+
+    Of a conflict, ``is_stored`` tells whether the table has what was to be committed. Then there is none: a store has
+    repeated the commit, because its first answer was lost.
+    """
     try:
         yield
     except conflicts as error:
+        with table_errors(table):
+            if is_stored():
+                return
         raise TableConflictError(table) from error
     except HeadgateError:
         raise

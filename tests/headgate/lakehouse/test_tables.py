@@ -7,16 +7,21 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Transaction
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
+from headgate.lakehouse import delta
 from headgate.lakehouse.delta import DeltaExport
 from headgate.lakehouse.iceberg import IcebergExport
 from headgate.lakehouse.parquet import ParquetExport
@@ -189,6 +194,28 @@ def test_of_two_exports_one_adds_rows(kind_anywhere: Kind, has_rows: bool) -> No
     assert again.position == position(5, s0=2)
     again.append(rows(b"c"), position(7, s0=3))
     assert [b"a"] * has_rows + [b"b", b"c"] == kind_anywhere.values()
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_commit_whose_answer_was_lost_is_no_other_one(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A store repeats the request, and finds what the first one created."""
+    kind = kind_at(request, name, str(tmp_path / "orders"))
+    module, attribute = (delta, "write_deltalake") if name == "delta" else (Transaction, "commit_transaction")
+    failure = CommitFailedError if name == "delta" else CommitFailedException
+    original = getattr(module, attribute)
+
+    def commit(*given: Any, **options: Any) -> None:
+        original(*given, **options)
+        raise failure("repeated")
+
+    table = kind.opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, attribute, commit)
+        table.append(rows(b"a"), position(2, s0=1))
+    table.append(rows(b"b"), position(5, s0=2))
+    assert [b"a", b"b"] == kind.values()
 
 
 def test_fields_become_columns_and_a_later_schema_adds_columns(kind: Kind) -> None:
