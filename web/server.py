@@ -126,7 +126,7 @@ class HttpServer:
         except OSError as error:
             await runner.cleanup()
             raise HeadgateError(
-                f"$.http: cannot listen on {self._host}:{self._port}: {_reason(error)}; "
+                f"$.http: cannot listen on {self._host}:{self._port}: {reason(error)}; "
                 "choose another port, or 0 for any free one"
             ) from None
         return self
@@ -218,6 +218,6 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
         response.headers["Cache-Control"] = cached
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
     """Return the operating system's message, without the sentence that asyncio adds."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

@@ -11,14 +11,18 @@ import os
 import secrets
 import tempfile
 import time
+from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from controller.cli.run import read_settings
-from controller.connections.zookeeper import zookeeper_elections
+from controller.cluster.config import read_config, require_unshared
+from controller.connections.zookeeper import elections_root, zookeeper_elections
 from controller.leadership.election import Connected, ElectionEvent, Refused
+from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.local.machine import FREE_MEGABYTES
 from controller.process.file_systems import disk_usage, measured_folders
 from controller.process.logs import configure_logging
@@ -41,6 +45,7 @@ from headgate.storage.write_probe import write_problem
 from headgate.transport.broker_probe import read_broker_properties
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.loopback import host_port
+from web.server import reason
 
 
 async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
@@ -57,7 +62,7 @@ async def daemon_findings(path: Path, timeout_seconds: float) -> list[Finding]:
     found += [certificate_finding(name, file) for name, file in files.items() if file is not None]
     found += _folders(settings)
     found += await asyncio.to_thread(_spark, settings)
-    found.append(await _zookeeper(settings, timeout_seconds))
+    found += await _zookeeper(settings, timeout_seconds)
     found += await _broker(settings, timeout_seconds)
     found += await _store(settings)
     found += await counted_ledger(settings, timeout_seconds)
@@ -95,7 +100,7 @@ def _spark(settings: Settings) -> list[Finding]:
     return found
 
 
-async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
+async def _zookeeper(settings: Settings, timeout_seconds: float) -> list[Finding]:
     hosts = settings.zookeeper.hosts
     news = asyncio.Event()
     refused: list[str] = []
@@ -113,15 +118,40 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> Finding:
                 await news.wait()
         except TimeoutError:
             text = f"{hosts} did not answer within {timeout_seconds:g} s"
-            return problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts")
+            return [problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts"), await _http(settings, ())]
         seconds = time.monotonic() - began
         instances = await elections.registry.instances()
         if instances is None and await elections.registry.maintenance() is None:  # A missing folder is an empty one.
             refused.append(f"{hosts} does not let this user read the nodes of cluster {settings.cluster.name}")
-    if refused:
-        return problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates")
-    registered = "no daemon is registered yet" if not instances else f"daemons: {listed(sorted(instances))}"
-    return ok("ZooKeeper", f"{hosts} answers in {seconds * 1000:.0f} ms; {registered}")
+        http = await _http(settings, instances or ())
+        if refused:
+            return [problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates"), http]
+        registered = "no daemon is registered yet" if not instances else f"daemons: {listed(sorted(instances))}"
+        answers = ok("ZooKeeper", f"{hosts} answers in {seconds * 1000:.0f} ms; {registered}")
+        return [answers, http, await _cluster(settings, elections.registry)]
+
+
+async def _http(settings: Settings, live: Collection[str]) -> Finding:
+    """Return whether the daemon can listen, unless it is ``live`` and does."""
+    address = host_port(settings.http.host, settings.http.port)
+    try:
+        if settings.instance.name not in live:
+            (await asyncio.start_server(lambda *_: None, settings.http.host, settings.http.port)).close()
+    except OSError as error:
+        remedy = "end the program that listens there, or correct [http] host and port"
+        return problem("HTTP", f"cannot listen on {address}: {reason(error)}", remedy)
+    return ok("HTTP", f"{address} is {'this running daemon' if settings.instance.name in live else 'free'}")
+
+
+async def _cluster(settings: Settings, registry: ZooKeeperRegistry) -> Finding:
+    """Return whether a daemon with these settings would join the cluster of this name."""
+    try:
+        await require_unshared(registry, open_store(settings.ledger.url), settings.ledger.url)
+        if config := await registry.config():
+            read_config(config, settings, f"{elections_root(settings)}/config")
+    except HeadgateError as error:
+        return problem("cluster", str(error), "correct [cluster] name or [ledger] url")
+    return ok("cluster", f"{settings.cluster.name} {'has this ledger' if config else 'is a new one'}")
 
 
 async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
@@ -166,10 +196,8 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
     if not own.ledger_id:
         return []  # No daemon has started on it.
     try:
-        if drain.results is not None:
-            counted = await _of_results(drain.results)
-        else:
-            counted = await _of_process(settings, timeout_seconds)
+        found = _of_process(settings, timeout_seconds) if drain.results is None else _of_results(drain.results)
+        counted = await found
     except DrainCheckError as error:
         if drain.spawn and error.failure == "unreachable":
             return []  # The daemon does not run now, and starts the process itself.
@@ -185,11 +213,8 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
 
 
 async def _of_process(settings: Settings, timeout_seconds: float) -> CountedLedger | None:
-    connection = await Connection.open(Path(settings.drain_socket), timeout_seconds)
-    try:
+    with closing(await Connection.open(Path(settings.drain_socket), timeout_seconds)) as connection:
         return (await connection.request(Ping(name_ledger=True), Pong, timeout_seconds)).ledger
-    finally:
-        connection.close()
 
 
 async def _of_results(url: str) -> CountedLedger | None:

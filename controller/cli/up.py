@@ -221,21 +221,14 @@ class _Node:
         if state.ledger:
             await self._context.require_ledger(state.ledger)
         async with contextlib.AsyncExitStack() as stack:
+            tls = None if security is None else security.zookeeper_tls()
             zookeeper = await stack.enter_async_context(
-                self._context.new_zookeeper(
-                    folder.path / "zookeeper",
-                    state.zookeeper_port,
-                    None if security is None else security.zookeeper_tls(),
-                )
+                self._context.new_zookeeper(folder.path / "zookeeper", state.zookeeper_port, tls)
             )
             _print_status(f"ZooKeeper at {zookeeper.address}")
+            broker_tls, access = (None, None) if security is None else (security.broker_tls(), security.broker_access)
             broker = await stack.enter_async_context(
-                self._context.new_broker(
-                    folder.path / "broker",
-                    state.mqtt_port,
-                    None if security is None else security.broker_tls(),
-                    None if security is None else security.broker_access,
-                )
+                self._context.new_broker(folder.path / "broker", state.mqtt_port, broker_tls, access)
             )
             _print_status(f"MQTT broker ({broker.kind}) at {broker.address}")
             servers = LocalServers(
@@ -252,7 +245,8 @@ class _Node:
             self._write_files(servers, settings)
             _print_status(f"ledger at {settings.ledger.url}")
             daemon = self._context.new_daemon(settings)
-            await stack.enter_async_context(self._reporting(daemon))
+            reporting = asyncio.create_task(self._report(daemon), name="report")
+            stack.push_async_callback(cancel_and_wait, reporting)
             if self._daemons > 1:
                 await stack.enter_async_context(self._further_daemons(settings))
             await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings))
@@ -328,14 +322,6 @@ class _Node:
         finally:
             await cancel_and_wait(*reports)
             await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in self._further))
-
-    @contextlib.asynccontextmanager
-    async def _reporting(self, daemon: Daemon) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(self._report(daemon), name="report")
-        try:
-            yield
-        finally:
-            await cancel_and_wait(task)
 
     async def _report(self, daemon: Daemon) -> None:
         loop = asyncio.get_running_loop()

@@ -132,8 +132,10 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
         "ledger_url": settings.ledger.url,
         "session_secret": SessionSecret.new_digits(),
     }
+    with suppress(LedgerError, StoreUnavailableError):  # `LedgerIdentity` reports them.
+        await require_unshared(registry, store, settings.ledger.url)
     stored = await registry.cluster_config(wanted)
-    shards, secret = _read(stored, settings, node)
+    shards, secret = read_config(stored, settings, node)
     # First: a ledger of another format must get no id.
     await require_format(store)
 
@@ -148,8 +150,15 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
         # Each shard compares again before it leads.
         log.warning("ledger.unidentified", reason=str(error))
     return ClusterConfig(
-        _read(await registry.cluster_config(wanted), settings, node)[0], level_of(stored), secret, ledger
+        read_config(await registry.cluster_config(wanted), settings, node)[0], level_of(stored), secret, ledger
     )
+
+
+async def require_unshared(registry: Registry, store: Store, url: str) -> None:
+    """Raise ConfigError if another cluster's daemons run on this ledger: they would take the shards from each other."""
+    if (found := await read_ledger_id(store, url)) and (others := await registry.clusters_on(found)):
+        advice = "Use that cluster.name, or another ledger.url. To rename a cluster, stop all its daemons first"
+        raise ConfigError(f"{url} is the ledger of {' and '.join(others)} in ZooKeeper, whose daemons run. {advice}")
 
 
 async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
@@ -187,7 +196,8 @@ async def require_format(store: Store) -> None:
         log.warning("ledger.format_unknown", reason=str(error))
 
 
-def _read(config: dict[str, Any], settings: Settings, node: str) -> tuple[ShardMap, SessionSecret]:
+def read_config(config: dict[str, Any], settings: Settings, node: str) -> tuple[ShardMap, SessionSecret]:
+    """Return what a daemon with ``settings`` takes from ``node``. Raises ConfigError: it must not join."""
     if not (level := level_of(config)):
         raise ConfigError(f"ZooKeeper node {node}: level is {config['level']!r}; restore the feature level that it was")
     if (problem := join_problem(level, version("headgate"), supported())) is not None:

@@ -28,12 +28,11 @@ async def probe_writes(store: Store, observer: events.Observer, doubtful: Callab
         problem = await write_problem(store)
         if problem is None:
             observer.observe(events.StoreOperationSucceeded(operation="create"))
+            if known is not None:
+                log.info("store.writable")
         else:
             observer.observe(events.StoreOperationFailed(operation="create", reason=problem))
-        if (problem is None) != (known is None):
-            if problem is None:
-                log.info("store.writable")
-            else:
+            if known is None:
                 log.error("store.not_writable", reason=problem)
         known = problem
         # A failed write of a leader is looked at soon, too: the next check is due within the shorter interval.

@@ -166,10 +166,12 @@ class ShardSpreader:
 
     async def set_maintenance(self, daemon: str, *, on: bool, token: str) -> str | None:
         """See `controller.leader.operator_commands.Operations`. A daemon that is not live cannot begin one."""
-        if on and daemon not in self.view.records:
+        live = daemon in self.view.records
+        if on and not live:
             return f"no daemon {daemon!r} is live: headgate daemon list"
         try:
-            await self._elections.registry.set_maintenance(daemon, on=on, token=token)
+            if not await self._elections.registry.set_maintenance(daemon, on=on, token=token, new=live):
+                return f"no daemon {daemon!r} is live, or was in maintenance: headgate daemon list"
         except ElectionsUnreachableError as error:
             return str(error)
         log.info("daemon.maintenance", daemon=daemon, on=on)

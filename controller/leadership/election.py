@@ -94,11 +94,11 @@ class Registry(Protocol):
     async def maintenance(self) -> frozenset[str] | None:
         """Return the names of the instances in maintenance, live or not; None without contact."""
 
-    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+    async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
         """Store permanently whether an instance is in maintenance.
 
-        A ``token`` that was used for this instance before changes nothing: it is a late copy. Raises
-        ElectionsUnreachableError.
+        A ``token`` that was used for this instance before changes nothing: it is a late copy. Without ``new`` nothing
+        is stored of an instance that never was in maintenance: False. Raises ElectionsUnreachableError.
         """
 
     async def instances(self) -> dict[str, bytes] | None:
@@ -113,6 +113,9 @@ class Registry(Protocol):
 
     async def config(self) -> dict[str, Any] | None:
         """Return the cluster's config as it is now; None without contact, or if it is damaged."""
+
+    async def clusters_on(self, ledger_id: str) -> list[str]:
+        """Return the nodes of other clusters whose live daemons use a ledger, as far as they may be read."""
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """Store what ``change`` makes of the config; None: nothing. It is called again if another daemon was faster.

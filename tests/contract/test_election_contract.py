@@ -308,8 +308,9 @@ async def test_maintenance_is_stored_until_it_ends(harness: ElectionHarness, joi
     await until(lambda: a.connected and b.connected)
     assert await a.elections.registry.maintenance() == frozenset()
 
-    for _ in range(2):
-        await a.elections.registry.set_maintenance("x", on=True, token="begin")
+    assert not await a.elections.registry.set_maintenance("x", on=False, token="early", new=False)
+    for new in (True, False):
+        assert await a.elections.registry.set_maintenance("x", on=True, token="begin", new=new)
     await a.elections.registry.set_maintenance("y", on=True, token="begin")
     assert await b.elections.registry.maintenance() == {"x", "y"}
     for _ in range(2):

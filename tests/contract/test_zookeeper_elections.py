@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -40,6 +41,26 @@ async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: A
 
     with pytest.raises(ConfigError, match="not a JSON object"):
         await elections.registry.cluster_config({"shards": 1})
+
+
+async def test_a_cluster_finds_the_others_with_live_daemons_on_its_ledger(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    harness = ZooKeeperHarness(stack, zookeeper)
+    own = (await joined(stack, harness, "a")).elections.registry
+
+    def others(client: Any, root: str) -> None:
+        for name, config, daemons in (
+            ("x", b'{"ledger_id": "1"}', "/d"),
+            ("y", b"{}", "/d"),
+            ("z", b"", ""),
+            ("w", b'{"ledger_id": "1"}', ""),
+        ):
+            client.create(f"{root[:-5]}{name}/config", config, makepath=True)
+            client.create(f"{root[:-5]}{name}/instances{daemons}", makepath=True)
+
+    await asyncio.to_thread(harness.with_zookeeper_client, others)
+    assert [each[-2:] for each in await own.clusters_on("1")] == ["/x"]
 
 
 async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(

@@ -81,11 +81,14 @@ class ZooKeeperRegistry:
             return None
         return frozenset(name for name, (data, _) in records if read_maintenance(data).on)
 
-    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+    async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
         folder = f"{self._root}/maintenance"
         with self._storing():
             await self._nodes.ensure(folder)
+            if not new and name not in await self._connection.children(folder):
+                return False
             await self._change_maintenance(f"{folder}/{name}", token, on=on)
+        return True
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
@@ -138,6 +141,16 @@ class ZooKeeperRegistry:
             return _decode(path, (await self._connection.call("get", path))[0])
         except (*FAILURES, ConfigError):
             return None
+
+    async def clusters_on(self, ledger_id: str) -> list[str]:
+        folder, found = self._root.rpartition("/")[0], []
+        for name in await self._contact.complete(folder, partial(self._connection.children, folder)):
+            with suppress(*FAILURES, ConfigError):
+                root = f"{folder}/{name}"
+                config = _decode(root, (await self._connection.call("get", f"{root}/config"))[0])
+                if root != self._root and config.get("ledger_id") == ledger_id:
+                    found += [root] if await self._connection.children(f"{root}/instances") else []
+        return found
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         with self._storing():

@@ -2,7 +2,7 @@
 
 import socket
 from pathlib import Path
-from unittest.mock import AsyncMock, MagicMock, Mock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_a_missing_java_is_a_problem_that_says_what_to_install(tmp_path: Path, m
 
 async def test_a_zookeeper_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, f'[zookeeper]\nhosts = "127.0.0.1:{closed_port()}"\n')
-    found = await doctor._zookeeper(settings, 0.3)
+    found, _ = await doctor._zookeeper(settings, 0.3)
 
     assert (found.level, "did not answer within 0.3 s" in found.text) == ("problem", True)
 
@@ -124,11 +124,19 @@ async def test_a_user_that_may_not_read_the_nodes_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maintenance: frozenset[str] | None, level: str
 ) -> None:
     """ZooKeeper accepts every password: only the rights to nodes show that it is a wrong one."""
-    registry = Mock(instances=AsyncMock(return_value=None), maintenance=AsyncMock(return_value=maintenance))
+    registry = AsyncMock(**{"instances.return_value": None, "maintenance.return_value": maintenance})
+    registry.config.return_value = None
     elections = MagicMock()
     elections.__aenter__.return_value.registry = registry
     monkeypatch.setattr(doctor, "zookeeper_elections", lambda _, __, on_event: on_event(Connected()) or elections)
-    assert (await doctor._zookeeper(settings_of(tmp_path), 1)).level == level
+    assert (await doctor._zookeeper(settings_of(tmp_path), 1))[0].level == level
+
+
+async def test_a_port_that_another_program_has_is_a_problem(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = settings_of(tmp_path, f"[http]\nport = {other.getsockname()[1]}\n")
+        assert "Address already in use" in (await doctor._http(settings, ())).text
+        assert (await doctor._http(settings, ["one"])).level == "ok"
 
 
 async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:

@@ -160,6 +160,16 @@ async def test_daemons_with_a_disk_each_behind_one_url_are_refused() -> None:
     await joined(service, right)
 
 
+async def test_a_cluster_does_not_join_a_ledger_on_which_another_one_runs() -> None:
+    service, store = FakeZooKeeper(), ledger_of(0)
+    store.objects[IDENTITY_PATH] = identity_object(OTHER_ID)
+    service.service_state.sharing = ("/headgate/old",)
+
+    with pytest.raises(ConfigError, match="is the ledger of /headgate/old in ZooKeeper, whose daemons run"):
+        await joined(service, store)
+    assert service.service_state.config is None, "it would hold the wrong ledger"
+
+
 async def test_a_ledger_without_an_id_gets_one_and_a_cluster_without_one_takes_it() -> None:
     """Those of an earlier version, a copy of a ledger, and one that was moved."""
     service, store = FakeZooKeeper(), ledger_of(0)

@@ -113,7 +113,7 @@ def _damage(cluster: Cluster, damage: str) -> None:
 async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage: str) -> None:
     """No daemon decides on incomplete state: nothing is written into or after the object."""
     cluster = Cluster()
-    await _lead_and_stop(cluster, "a", 2)
+    await cluster.term("a", topics=2)
     intact = dict(cluster.objects)
     _damage(cluster, damage)
     before = dict(cluster.objects)
@@ -156,17 +156,6 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
                 await until(lambda: b.leads, 61)
     assert 1 == sum(line["event"] == "leadership.changed" and line["after"] == "failed" for line in logs)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
-
-
-async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
-    """Run one term of ``name`` with this number of empty chunks."""
-    async with Contender(cluster, name).running() as a:
-        await until(lambda: a.leads)
-        for _ in range(chunks):
-            a.leader.commit.barrier()
-            await a.leader.commit.flush()
-        a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: a.controller.leadership.role is Role.STOPPED)
 
 
 def _delete(cluster: Cluster, *numbers: int) -> None:

@@ -36,19 +36,6 @@ class TimedStore(FakeStore):
         return [after - before for before, after in pairwise(self.created_at)]
 
 
-async def lead_and_stop(cluster: Cluster, name: str, topics: int = 0) -> None:
-    """Run a term that commits so many chunks with a topic each."""
-    async with Contender(cluster, name).running() as a:
-        await until(lambda: a.leads)
-        for number in range(1, topics + 1):
-            a.leader.commit.propose(
-                e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=f"create {number}")
-            )
-            await a.leader.commit.flush()
-        a.controller.post(Event.STOP_REQUESTED)
-        await until(lambda: a.controller.leadership.role is Role.STOPPED)
-
-
 async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one_at_once() -> None:
     cluster = Cluster()
     contender = Contender(cluster, "late", TimedStore)
@@ -98,7 +85,7 @@ async def test_a_daemon_whose_ledger_has_lost_its_identity_fails_the_shard_until
 async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -> None:
     """A follower has read a disk that was mounted by mistake. It is refused before a term."""
     wrong, right = Cluster(), Cluster()
-    await lead_and_stop(wrong, "x", topics=5)
+    await wrong.term("x", topics=5)
     del wrong.objects[IDENTITY_PATH]
     async with Contender(right, "a").running() as a:
         await until(lambda: a.leads)

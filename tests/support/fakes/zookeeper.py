@@ -276,12 +276,15 @@ class FakeElections:
             return None
         return self._service.service_state.in_maintenance
 
-    async def set_maintenance(self, name: str, *, on: bool, token: str) -> None:
+    async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
         """See `Registry.set_maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         records = self._service.service_state.maintenance
+        if not new and name not in records:
+            return False
         records[name] = records.get(name, MaintenanceRecord()).after(token, on=on) or records[name]
+        return True
 
     async def watch(self) -> NoReturn:
         raise await self.failure
@@ -300,6 +303,9 @@ class FakeElections:
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return None if config is None else dict(config)
+
+    async def clusters_on(self, _: str) -> list[str]:
+        return list(self._service.service_state.sharing)
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """See `Registry.change_config`."""

@@ -34,6 +34,8 @@ class ServiceState:
     owner: str | None = None
     """The user whose nodes they are; None: they are open."""
     config: dict[str, Any] | None = None
+    sharing: tuple[str, ...] = ()
+    """Nodes of other clusters whose daemons use the same ledger."""
     queues: dict[int, list[Session]] = field(default_factory=dict)
     """The sessions in their order: one to which the lock was passed on is first."""
     nominations: dict[int, Nomination] = field(default_factory=dict)

@@ -38,6 +38,7 @@ from shard.state.shard_state import ShardState
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.zookeeper import FakeZooKeeper
+from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, SETTINGS, now_ms
 
 LEDGER_ID: Final = "0123456789abcdef" * 2
@@ -188,6 +189,16 @@ class Cluster:
         self.broker = FakeBroker()
         self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
         self.ledger = Ledger(FakeStore(objects=self.objects), 0)
+
+    async def term(self, name: str, topics: int) -> None:
+        """Run a term that commits so many chunks with a topic each."""
+        async with Contender(self, name).running() as a:
+            await until(lambda: a.leads)
+            for number in range(1, topics + 1):
+                created = e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=f"create {number}")
+                a.leader.commit.propose(created)
+                await a.leader.commit.flush()
+            await a.stop()
 
     async def terms(self) -> list[tuple[int, str]]:
         """Return (leader epoch, instance) of each term in the ledger."""
