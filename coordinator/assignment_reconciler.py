@@ -239,17 +239,13 @@ class AssignmentReconciler:
             self._revoking.pop(held, None)
         self._release(released, "pruned", "pruned")
 
-    def overdue_revocations(self, now_ms: int, timeout_seconds: float) -> frozenset[SegmentSlice]:
-        """Return the revoked slices whose holder did not confirm in time."""
-        if not self._revoking:
-            return frozenset()
+    def overdue_revocations(self, timeout_seconds: float) -> frozenset[SegmentSlice]:
+        """Return the revoked slices whose holder did not confirm to this leader in time.
+
+        A wall clock would end the time before the holder's lease, if it is set or differs from the previous leader's.
+        """
         now = self._clock()
-        return handover.timed_out(
-            self._subscription.holdings,
-            now_ms=now_ms,
-            timeout_seconds=timeout_seconds,
-            waited_seconds={revoked: now - since for revoked, since in self._revoking.items()},
-        )
+        return frozenset(revoked for revoked, since in self._revoking.items() if now - since >= timeout_seconds)
 
     def resend(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
         """Send ``name`` again what it may have missed.

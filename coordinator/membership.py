@@ -129,6 +129,7 @@ class Membership:
             now_ms=now_ms,
             heartbeat_interval_seconds=self._context.settings.heartbeat_interval_seconds,
             grace_seconds=self._context.settings.grace_seconds,
+            lease_seconds=self._context.settings.lease_seconds,
         )
         self._mark_disconnected(expired.disconnected)
         return expired.evicted

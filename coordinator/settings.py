@@ -33,6 +33,11 @@ class CoordinatorSettings:
         )
 
     @property
+    def fence_seconds(self) -> float:
+        """How long after a revocation a holder that does not confirm it is fenced: its lease has ended."""
+        return max(self.revoke_timeout_seconds, self.lease_seconds)
+
+    @property
     def deadline_seconds(self) -> tuple[float, ...]:
         """How far the deadlines that `SubscriptionCoordinator.tick` checks are ahead when they begin."""
         return MISSED_HEARTBEATS * self.heartbeat_interval_seconds, self.grace_seconds, self.revoke_timeout_seconds

@@ -107,7 +107,7 @@ class SubscriptionCoordinator:
         """Return the volatile state that `shard.reporting.explanation` uses; see `explain`."""
         return ExplanationContext(
             now_ms=self._now_ms(),
-            revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
+            revoke_timeout_seconds=self._settings.fence_seconds,
             grace_seconds=self._settings.grace_seconds,
             held=self.reconciler.holders(),
             has_drain_checker=self.drain.installed,
@@ -305,8 +305,7 @@ class SubscriptionCoordinator:
         if not self._restored:
             self._restored = True
             self.reconciler.reconcile("restored")
-        now_ms = self._now_ms()
-        evicted = self.members.find_expired(now_ms)
+        evicted = self.members.find_expired(self._now_ms())
         now = self._loop.time()
         unfinished = [*self.reconciler.gate.grantable, *self.reconciler.gate.blocked]
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, unfinished):
@@ -315,7 +314,7 @@ class SubscriptionCoordinator:
             grace = f"{self._settings.grace_seconds:g} s"
             fenced = f"no heartbeat within the grace period of {grace}: register again"
             self._remove_consumers(evicted[:MAX_EVICTIONS_PER_TICK], "evicted", fenced)
-        late = self.reconciler.overdue_revocations(now_ms, self._settings.revoke_timeout_seconds)
+        late = self.reconciler.overdue_revocations(self._settings.fence_seconds)
         if self._drain_rate.is_due(now):
             slices = rated_slices(self._subscription, self.reconciler.blocking_segments())
             self._drain_rate.add_sample(now, {each: self._acknowledged(each) for each in slices})

@@ -290,7 +290,7 @@ class SubscriptionSettings(Section, frozen=True, kw_only=True):
     restart or a short network failure moves nothing."""
     revoke_timeout_seconds: Seconds = 30.0
     """A consumer that does not confirm a revocation within this time is fenced by the next
-    generation, in seconds. Default: 30."""
+    generation, in seconds, but not before three heartbeats. Default: 30."""
     heartbeat_interval_seconds: Seconds = 5.0
     """Interval of the consumers' heartbeats, in seconds. The grace period must cover three of them.
     Default: 5."""

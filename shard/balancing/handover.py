@@ -107,26 +107,3 @@ def _unheld_grants(
         for segment_slice, owner in grants
         if not any(overlaps(segment_slice, other) for other in held_slices.get(segment_of(segment_slice), ()))
     ]
-
-
-def timed_out(
-    holdings: Mapping[SegmentSlice, Holding],
-    *,
-    now_ms: int,
-    timeout_seconds: float,
-    waited_seconds: Mapping[SegmentSlice, float],
-) -> frozenset[SegmentSlice]:
-    """Return the revoked slices whose holder did not confirm in time.
-
-    The time runs from the revocation by the ledger's clock, so that a change of leader does not
-    renew it. ``waited_seconds`` is how long this leader has seen each revoked slice wait. It ends
-    the wait if the ledger's clock was ahead. A revocation that is missing from it has only just
-    begun.
-    """
-    return frozenset(
-        segment_slice
-        for segment_slice, waited in waited_seconds.items()
-        if (holding := holdings.get(segment_slice)) is not None
-        and holding.revoked_at_ms is not None
-        and (now_ms - holding.revoked_at_ms >= timeout_seconds * 1000 or waited >= timeout_seconds)
-    )

@@ -9,8 +9,9 @@ clock.
 4. Any other instance replaces the registered one: a higher incarnation, or the same at another
    client, which may be a second process that must not share a generation.
 5. A consumer without a heartbeat for `MISSED_HEARTBEATS` intervals is disconnected.
-6. It is evicted when its grace period ends by the ledger's clock, which a change of leader does not
-   renew, or when this leader has seen it disconnected for as long, in case that clock is ahead.
+6. It is evicted when this leader has seen it disconnected for the grace period. By the ledger's clock, which a change
+   of leader does not renew, the period may end before, but not before the lease of the consumer: it may be alive, and
+   the clock may have been set, or differ from that of the previous leader.
 """
 
 from collections.abc import Mapping
@@ -61,6 +62,7 @@ def find_expired(
     now_ms: int,
     heartbeat_interval_seconds: float,
     grace_seconds: float,
+    lease_seconds: float,
 ) -> ExpiredConsumers:
     """Return the consumers whose heartbeat or grace period has expired.
 
@@ -74,7 +76,9 @@ def find_expired(
         if consumer.disconnected_at_ms is None:
             if unseen_seconds >= MISSED_HEARTBEATS * heartbeat_interval_seconds:
                 disconnected.append(name)
-        elif now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000 or unseen_seconds >= grace_seconds:
+        elif unseen_seconds >= grace_seconds or (
+            unseen_seconds >= lease_seconds and now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000
+        ):
             evicted.append(name)
     if not disconnected and not evicted:
         return NONE_EXPIRED

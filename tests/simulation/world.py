@@ -145,7 +145,7 @@ class ClusterSimulation:
             if self.plan.seed % 2
             else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
-            revoke_seconds=self.settings.subscriptions.revoke_timeout_seconds,
+            revoke_seconds=self.settings.subscriptions.fence_seconds,
             calm=self.plan.calm,
             store_fails="store_trouble" in self.plan.kinds,
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.bucket_ranges import BucketRange
-from shard.balancing.handover import HandoverState, Moves, plan, timed_out
+from shard.balancing.handover import HandoverState, Moves, plan
 from shard.state.subscription import Holding
 
 BOTH = {"ada", "bob"}
@@ -107,26 +107,6 @@ def test_moves_are_sorted_by_segment_for_any_input_order() -> None:
     assert ((6, "holder_left"), (8, "holder_left")) == moves.releases
     assert (7, 9) == moves.revocations
     assert ((1, "bob"), (2, "ada"), (3, "ada")) == moves.grants
-
-
-def late(now_ms: int, waited_seconds: float, holding: Holding) -> frozenset[int]:
-    return timed_out({0: holding}, now_ms=now_ms, timeout_seconds=30, waited_seconds={0: waited_seconds})
-
-
-def test_the_confirmation_timeout_runs_by_the_ledgers_clock() -> None:
-    """The new leader has seen the revocation for one second, the ledger for 30."""
-    assert frozenset() == late(40_999, 1, Holding("ada", 1, 11_000))
-    assert {0} == late(41_000, 1, Holding("ada", 1, 11_000))
-
-
-def test_a_ledger_clock_ahead_does_not_extend_the_timeout() -> None:
-    assert {0} == late(0, 30, Holding("ada", 1, 11_000_000))
-    assert frozenset() == late(0, 29.9, Holding("ada", 1, 11_000_000))
-
-
-def test_a_valid_grant_never_times_out() -> None:
-    assert frozenset() == late(10**9, 10**6, ADA)
-    assert frozenset() == timed_out({}, now_ms=10**9, timeout_seconds=30, waited_seconds={0: 10**6})
 
 
 EVENTS = st.lists(

@@ -35,6 +35,7 @@ def judge(consumer: RegisteredConsumer, *, unseen_seconds: float, now_ms: int = 
         now_ms=now_ms,
         heartbeat_interval_seconds=5,
         grace_seconds=60,
+        lease_seconds=30,
     )
 
 
@@ -48,12 +49,12 @@ def test_rule_5_a_connected_consumer_is_disconnected_before_it_is_evicted() -> N
     assert ExpiredConsumers(("ada",), ()) == judge(KNOWN, unseen_seconds=10_000, now_ms=10**9)
 
 
-def test_rule_6_the_grace_period_runs_by_the_ledgers_clock() -> None:
-    """This leader has known the disconnected consumer for only one second."""
+def test_rule_6_the_grace_period_runs_by_the_ledgers_clock_but_never_ends_before_the_lease() -> None:
     disconnected = RegisteredConsumer("ada", 5, "anonymous/client-a", disconnected_at_ms=1_000)
 
-    assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=1, now_ms=60_999)
-    assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=1, now_ms=61_000)
+    assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=59, now_ms=60_999)
+    assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=29.9, now_ms=10**9)
+    assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=30, now_ms=61_000)
 
 
 def test_rule_6_a_ledger_clock_ahead_does_not_extend_the_grace_period() -> None:
@@ -75,6 +76,7 @@ def test_names_are_sorted() -> None:
         now_ms=60_000,
         heartbeat_interval_seconds=5,
         grace_seconds=60,
+        lease_seconds=30,
     )
 
     assert ExpiredConsumers(("ada", "bob", "cyd"), ("ada-late", "bob-late", "cyd-late")) == found

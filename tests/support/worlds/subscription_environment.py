@@ -55,6 +55,7 @@ class CoordinatorHarness:
         self.pushes: list[tuple[str, m.Push]] = []
         self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
         self.leader_epoch = 1
+        self.clock_ahead_ms = 0
         self.observer = RecordingObserver()
         self.checker = FakeDrainChecker(self)
         self.propose(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
@@ -73,7 +74,7 @@ class CoordinatorHarness:
     # Ledger
 
     def now_ms(self) -> int:
-        return START_MS + round(asyncio.get_running_loop().time() * 1000)
+        return START_MS + round(asyncio.get_running_loop().time() * 1000) + self.clock_ahead_ms
 
     @property
     def term_id(self) -> int:
