@@ -122,7 +122,7 @@ def run(context: DaemonContext, config: Path) -> None:
     """Run a daemon against an existing ZooKeeper, MQTT broker and object store.
 
     SIGTERM and Ctrl-C hand over to another daemon, if there is one, and exit with code 0. SIGHUP reads the settings
-    again: ingest.mqtt_devices, [access], [scaling], [retention], certificates and log.level change
+    again: ingest.mqtt_devices, [access], [scaling], [retention], [spread], [standby], certificates and log.level change
     at once; the log names settings that require a restart. Under systemd (Type=notify), the daemon reports readiness
     and the watchdog.
     """

@@ -250,7 +250,7 @@ BUGS = (
     Bug("The holder of a drained segment keeps it.", HANDOVER, lambda right, state: right(replace(state, retired=frozenset()))),
     Bug("A confirmation releases nothing.", HANDOVER, lambda right, state: right(replace(state, confirmed=frozenset()))),
     Bug("A holder that is not the target's owner is not revoked.", HANDOVER, lambda right, state: replace(right(state), revocations=())),
-    Bug("A revocation never times out.", "shard.balancing.handover:timed_out", always(frozenset())),
+    Bug("A revocation never times out.", "coordinator.assignment_reconciler:AssignmentReconciler.overdue_revocations", always(frozenset())),
     # Consumers
     Bug("A returning consumer replaces itself.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.CURRENT)),
     Bug("An older incarnation takes a name back.", f"{SESSIONS}:judge_claim", partial(_claiming, Claim.OUTDATED)),
