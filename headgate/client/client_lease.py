@@ -1,9 +1,6 @@
 """The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
 
-import os
-
 from headgate.client.connection import Client
-from headgate.errors import HeadgateError
 from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
 
@@ -23,15 +20,13 @@ class ClientLease:
         self.opened = False
         self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
         self._owned = not self.client.entered
-        self._process_id = os.getpid()
 
     async def open(self) -> None:
         """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
 
-        Raises NoLeaderError or TransportError. HeadgateError: it was copied by a fork, with its random identity.
+        Raises NoLeaderError or TransportError. HeadgateError: a fork has copied the client.
         """
-        if self._process_id != os.getpid():
-            raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
+        next(self.client.request_ids)
         if self._owned:
             await self.client.__aenter__()
         try:

@@ -11,10 +11,9 @@ ignored.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -27,7 +26,7 @@ from headgate.client.decisions.session_batches import RETRY_BACKOFF
 from headgate.client.handlers import Handlers
 from headgate.client.leader_watch import LeaderHandler, LeaderWatch
 from headgate.client.reply_dispatch import ReplyDispatch, ReplyHandler
-from headgate.client.request_attempts import RequestAttempts
+from headgate.client.request_attempts import RequestAttempts, RequestIds
 from headgate.client.topic_places import TopicPlaces
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
@@ -82,9 +81,7 @@ class Client:
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.undecodable_messages = 0
-        # Starts at random, so that replies to an earlier program of the same client id match no
-        # request.
-        self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
+        self.request_ids = RequestIds(self.rng.getrandbits(40) << 20)
         self._store = store
         self.cluster_watch = ClusterWatch(transport, cluster, config)
         self._entered_at_ms: int | None = None
@@ -156,6 +153,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Start to connect; returns once replies and the cluster description are subscribed."""
+        next(self.request_ids)
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
         self._entered_at_ms = self.now_ms()

@@ -10,16 +10,35 @@ useless, repetitions would add to the load, and the leader would never catch up.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from typing import Final, Self
 
 from headgate.client.reply_dispatch import ReplyDispatch
+from headgate.errors import HeadgateError
 from headgate.protocol import messages as m
 
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
 MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
+
+
+class RequestIds(Iterator[int]):
+    """The ids of a client's requests. Raises HeadgateError in a forked child process.
+
+    Its copy would use the same client id and the same request ids: a reply to one would count for the other.
+    """
+
+    def __init__(self, first: int) -> None:
+        """``first``: random, so that replies to an earlier program of the same client id match no request."""
+        self._ids, self._process_id = count(first), os.getpid()
+
+    def __next__(self) -> int:
+        if os.getpid() != self._process_id:
+            raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
+        return next(self._ids)
 
 
 class RequestAttempts:

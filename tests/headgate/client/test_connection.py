@@ -166,7 +166,9 @@ async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(clust
         assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
 
 
-@pytest.mark.parametrize("kind", [Admin, Producer, partial(Consumer, topic="orders", subscription="billing")])
+@pytest.mark.parametrize(
+    "kind", [lambda client: client, Admin, Producer, partial(Consumer, topic="orders", subscription="billing")]
+)
 async def test_a_forked_child_cannot_use_what_its_parent_created(kind, cluster, monkeypatch):
     """Two children would have one client id, and the same request ids: a reply to one would count for the other."""
     async with cluster.leader():
