@@ -108,7 +108,7 @@ def read_objects(
 
 def _batches(objects: Sequence["_ReadObject"], schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
     if objects:
-        yield from _rows_of(objects, schema).combine_chunks().to_batches(max_chunksize=rows)
+        yield from rows_of(objects, schema).combine_chunks().to_batches(max_chunksize=rows)
 
 
 def _read(
@@ -125,7 +125,7 @@ def _read(
             some = objects[at : at + together]
             fetched = list(threads.map(lambda each: _fetch(store, each[0], limits.small_object_bytes), some))
             for (path, expected), data in zip(some, fetched, strict=True):
-                yield _decode(data or _fetch(store, path, _MAX_CHUNK_BYTES), path, expected, schema)
+                yield decode_object(data or _fetch(store, path, _MAX_CHUNK_BYTES), path, expected, schema)
 
 
 def _fetch(store: Any, path: str, most_bytes: int) -> bytes:
@@ -160,12 +160,7 @@ class _ReadObject:
     """Of all columns, before compression. (Arrow's size of a table takes as long as reading a small one.)"""
 
 
-def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> pa.Table:
-    """Return the rows of an object as ``schema`` (see `object_frame`); raises ObjectError."""
-    return _rows_of([_decode(data, path, expected, schema)], schema)
-
-
-def _decode(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> _ReadObject:
+def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> _ReadObject:
     try:
         if expected is None:
             verify_parquet(data)
@@ -184,7 +179,7 @@ def _decode(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> 
     return _ReadObject(path, table, constants, own, size_bytes)
 
 
-def _rows_of(objects: Sequence[_ReadObject], schema: pa.Schema) -> pa.Table:
+def rows_of(objects: Sequence[_ReadObject], schema: pa.Schema) -> pa.Table:
     """Return the rows of all ``objects`` as ``schema``: for many small ones, a tenth of the work of one by one."""
     try:
         table = pa.concat_tables((item.table for item in objects), promote_options="permissive")
@@ -200,7 +195,7 @@ def _rows_of(objects: Sequence[_ReadObject], schema: pa.Schema) -> pa.Table:
         if len(objects) == 1:
             raise object_error(objects[0].path, error) from None
         for item in objects:  # One of them raises, with its name.
-            _rows_of([item], schema)
+            rows_of([item], schema)
         raise
 
 

@@ -69,7 +69,6 @@ class _HashKeyRange(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class _SequenceNumberRange(msgspec.Struct, frozen=True, rename="pascal"):
-    starting_sequence_number: str
     ending_sequence_number: str | None = None
 
 

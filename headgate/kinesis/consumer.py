@@ -347,13 +347,12 @@ class KinesisConsumer:
 
     async def _hashes_of(self, shard: str) -> tuple[int, int]:
         """Return the hashes of a shard, which another copy of the program may have imported."""
-        for listed in (self._import, None):
+        for _ in range(2):
             assert self._layout is not None, "it is imported before a shard is granted"
             for each in self._layout.segments:
                 if each.segment == shard and each.hashes is not None:
                     return int(each.hashes[0]), int(each.hashes[1])
-            if listed is not None:
-                await listed()
+            await self._import()
         return 0, 2**128 - 1
 
     async def _follow(self) -> None:

@@ -6,6 +6,7 @@ Every record is read once, however many segments there are. Nothing is acknowled
 
 A chunk is deleted after compaction. A slow reader then plans its pass again and continues by offset, so no record is
 skipped or repeated. If an object stays missing, the present layout says why: its segment was pruned, or it was lost.
+Each chunk names the term of the one before, so an older ledger that was put back meanwhile is an error.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ CONCURRENT_CHUNK_READS: Final = 8
 """Chunks that are read concurrently, hence the most that are in memory."""
 CONCURRENT_OBJECT_READS: Final = 2
 """Compacted objects that are in memory: one is used, and the next one is read."""
+PUT_BACK: Final = "the chunks that were read are others in the ledger by now: an older one was put back, so read again"
 MAX_ATTEMPTS: Final = 3
 """Passes that may end without a new record. Compaction replaces objects once in minutes."""
 
@@ -107,12 +109,15 @@ class TopicReader:
         Return False if that is of another topic, or if the ledger has another history than the last chunk that was
         read. Raises like `Ledger.term_id_at`.
         """
-        last = self._last_read
-        known = last is None or last.term_id == await self._ledger.term_id_at(last.number)
+        known = await self._is_same_history()
         for each in topic.segments:
             self._next_offsets.setdefault(each.segment, 0)
             self._ends[each.segment] = each.next_offset
         return known and topic.topic_id == self._topic_id
+
+    async def _is_same_history(self) -> bool:
+        last = self._last_read
+        return last is None or last.term_id == await self._ledger.term_id_at(last.number)
 
     async def stored(self) -> AsyncGenerator[LedgerRecord]:
         """Yield every record that the description counts, or up to ``ends``. Raises like `stored_rows`."""
@@ -201,7 +206,7 @@ class TopicReader:
                             for record in self._with_key(rows):
                                 yield record
                     planned_at = now()
-                _, columns = await self._ledger.open_records(self._next_chunk)
+                header, columns = await self._ledger.open_records(self._next_chunk)
                 if self._next_chunk > head.number:
                     await self._ledger.make_durable()
                     head.advance(self._next_chunk)
@@ -219,6 +224,7 @@ class TopicReader:
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             self._next_chunk, polls = self._next_chunk + 1, 0
+            self._note(header)
             for record in self._with_key(StoredRows(columns, self._advance(columns))):
                 yield record
 
@@ -226,6 +232,8 @@ class TopicReader:
 
     async def _pass(self) -> AsyncGenerator[StoredRows]:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
+        if not await self._is_same_history():
+            raise LedgerError(PUT_BACK)
         plan, self._first_plan = self._first_plan or await self._plan(), None
         async with aclosing(self._read_objects([item for item in plan.objects if self._is_ahead(item)])) as objects:
             async for item, columns in objects:
@@ -240,12 +248,17 @@ class TopicReader:
             if self._bounded and self._is_complete():
                 return
             for header, columns in await self._read_chunks(chunks[begin : begin + CONCURRENT_CHUNK_READS]):
-                self._last_read = header
+                self._note(header)
                 if rows := self._advance(columns):
                     yield StoredRows(columns, rows)
                 if self._bounded and self._is_complete():
                     return  # A newer description may count more of this chunk.
                 self._next_chunk = header.number + 1
+
+    def _note(self, header: ChunkHeader) -> None:
+        last, self._last_read = self._last_read, header
+        if last is not None and header.number == last.number + 1 and header.previous_term_id != last.term_id:
+            raise LedgerError(PUT_BACK)
 
     async def _plan(self) -> ReadPlan:
         found = await list_objects(self._ledger, self._next_chunk)

@@ -43,8 +43,10 @@ def produce(context: CommandContext, topic: str, records: int, size: int) -> Non
 
     async def measure() -> float:
         import asyncio  # noqa: PLC0415
+        import os  # noqa: PLC0415
 
-        keys, values, sent = _keys(), _values(size), []
+        keys = cycle([b"key-%d" % number for number in range(DISTINCT)])
+        values, sent = cycle([os.urandom(size) for _ in range(DISTINCT)]), []
         async with context.open_producer(name=None) as producer:
             await producer.send_and_wait(topic, b"first", b"")
             began = asyncio.get_running_loop().time()
@@ -126,16 +128,6 @@ async def _opened(context: CommandContext, topic: str, *, start: str) -> AsyncGe
         async with context.open_admin() as admin:
             if name in (await admin.describe_topic(topic)).subscriptions:
                 await admin.delete_subscription(topic, name, force=True)
-
-
-def _keys() -> cycle[bytes]:
-    return cycle([b"key-%d" % number for number in range(DISTINCT)])
-
-
-def _values(size: int) -> cycle[bytes]:
-    import os  # noqa: PLC0415
-
-    return cycle([os.urandom(size) for _ in range(DISTINCT)])
 
 
 def _report_rate(context: CommandContext, records: int, size_bytes: int, seconds: float) -> None:

@@ -18,7 +18,7 @@ from headgate.lakehouse.exporter import Exporter
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import TableConflictError
 from headgate.ledger.ledger import Ledger
-from headgate.ledger.paths import snapshot_path
+from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.reading.topic_position import TopicPosition
 from headgate.views.topics import TopicInfo
 from tests.headgate.reading.test_topic_reader import CHUNKS, possible
@@ -111,6 +111,24 @@ def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], com
         assert sorted(stored) == sorted(found)
         if commits:
             assert commits[-1][0].newest >= max(segment for segment, _ in found)
+
+    asyncio.run(play())
+
+
+def test_nothing_is_added_once_an_older_ledger_was_put_back() -> None:
+    """The position would be one of the older ledger, with the rows of the other."""
+
+    async def play() -> None:
+        known, commits = LedgerWithPositions(), []
+        for at_ms in range(1, 5):
+            await known.write(at_ms, 0)
+        exporter = export(known, MemoryTable(commits, iter(())), commit_bytes=10**6)
+        planned = await exporter.plan()
+        other = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=4, term_id=77)
+        known.ledger.store.objects[chunk_path(0, 4)] = other
+        with pytest.raises(HeadgateError, match="an older ledger was put back while 't' was exported"):
+            await exporter.run(*planned, lambda: None)
+        assert not commits
 
     asyncio.run(play())
 

@@ -18,7 +18,7 @@ from controller.snapshots.format import decode_file
 from drain.backlog.aggregates import FACTS
 from drain.backlog.compacted_facts import read_range_facts
 from drain.backlog.results import decode_result
-from drain.spark.object_reader import ObjectError, decode_object
+from drain.spark.object_reader import ObjectError, decode_object, rows_of
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk
 from headgate.ledger.compacted import decode_compacted, manifest_path, manifest_ranges, read_manifest
@@ -67,7 +67,7 @@ def stored_chunk(records: int, **limits: int) -> Stored:
             lambda data: chunk.decode(data, shard=3, number=7),
             lambda data: chunk.decode_records(data, shard=3, number=7),
             lambda data: chunk.decode_header(data, shard=3, number=7),
-            lambda data: decode_object(data, path, None, WORKER_SCHEMA),
+            lambda data: rows_of([decode_object(data, path, None, WORKER_SCHEMA)], WORKER_SCHEMA),
         ),
     )
 

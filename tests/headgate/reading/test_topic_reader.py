@@ -152,6 +152,16 @@ async def test_a_follower_of_an_idle_shard_asks_the_store_seldom():
     await cancel_and_wait(waiting)
 
 
+async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_again():
+    known = await written((0,), (0,))
+    following = reader(known).follow(Head())
+    assert [(0, 0), (0, 1)] == [(await anext(following))[:2] for _ in range(2)]
+
+    await known.ledger.append(3, ChunkBuilder().encode(shard=0, number=3, leader_epoch=1, at_ms=60, term_id=77))
+    with pytest.raises(LedgerError, match="an older one was put back"):
+        await anext(following)
+
+
 async def test_what_is_read_before_it_is_announced_is_made_durable_first():
     known = await written((0,))
     known.ledger.store.fail_next("unavailable", "make_durable")

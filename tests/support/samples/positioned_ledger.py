@@ -65,9 +65,9 @@ class LedgerWithPositions:
         builder.add(step, None if found is None else found.layout)
 
     async def compact(self, last: int, *, first: int = 1) -> None:
-        """Compact chunks ``first`` to ``last``, and delete them."""
+        """Compact chunks ``first`` to ``last``, and delete them, except the newest one."""
         await compact(self.ledger, first, last)
-        for number in range(first, last + 1):
+        for number in range(first, min(last + 1, self.state.chunk)):
             await self.ledger.delete(number)
 
     def description(self) -> TopicInfo:
