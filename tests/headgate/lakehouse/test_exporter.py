@@ -116,8 +116,6 @@ def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], com
 
 
 def test_nothing_is_added_once_an_older_ledger_was_put_back() -> None:
-    """The position would be one of the older ledger, with the rows of the other."""
-
     async def play() -> None:
         known, commits = LedgerWithPositions(), []
         for at_ms in range(1, 5):
