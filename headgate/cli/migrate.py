@@ -51,6 +51,6 @@ def kcl(context: CommandContext, table: str, stream: str, subscription: str, top
         shown = 2 if dry_run else 3
         rows = [(each.shard, each.kcl or "TRIM_HORIZON", each.headgate or "TRIM_HORIZON")[:shown] for each in shards]
         print_table(("shard", "KCL", "headgate")[:shown], rows)
-    different = [each.shard for each in shards if not each.equal]
+    different = [each.shard for each in shards if each.kcl != each.headgate]
     if different and not dry_run:
         raise HeadgateError(f"headgate and {table} differ in {', '.join(different)}: run the command again")

@@ -28,11 +28,11 @@ MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
 class RequestIds(Iterator[int]):
     """The ids of a client's requests. Raises HeadgateError in a forked child process.
 
-    Its copy would use the same client id and the same request ids: a reply to one would count for the other.
+    Its copy would use the same client id and the same request ids: a reply to one would count for the other. The first
+    is random, so that replies to an earlier program of the same client id match no request.
     """
 
     def __init__(self, first: int) -> None:
-        """``first``: random, so that replies to an earlier program of the same client id match no request."""
         self._ids, self._process_id = count(first), os.getpid()
 
     def __next__(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError
 from headgate.kinesis.position import Position
+from headgate.model.short_list import listed
 
 FINISHED: Final = "SHARD_END"
 _OLDEST: Final = "TRIM_HORIZON"
@@ -52,7 +53,7 @@ def positions(leases: Mapping[str, str | None], layout: ExternalLayout) -> dict[
     """Return shard → `FINISHED` or its checkpoint, for the shards of ``layout`` that were begun.
 
     KCL deletes the lease of a finished shard once its children were begun, while Kinesis still lists the shard. So one
-    without a lease was finished if a descendant has one.
+    without a lease was finished if a descendant has one. Raises HeadgateError: one that was finished is open.
     """
     parents = {each.segment: each.parents for each in layout.segments}
     followed: set[str] = set()
@@ -62,4 +63,6 @@ def positions(leases: Mapping[str, str | None], layout: ExternalLayout) -> dict[
             followed.add(shard)
             waiting += parents.get(shard, ())
     known = {shard: leases.get(shard) if shard in leases or shard not in followed else FINISHED for shard in parents}
+    if others := [each.segment for each in layout.segments if known[each.segment] == FINISHED and not each.sealed]:
+        raise HeadgateError(f"{listed(others)} is open, and a finished lease: of another stream, or of an earlier one")
     return {shard: found for shard, found in known.items() if found is not None}

@@ -15,6 +15,7 @@ from headgate.client.connection import Client
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
 from headgate.errors import HeadgateError
 from headgate.kinesis.kcl_leases import FINISHED, positions, read_leases
+from headgate.kinesis.position import Position, iterator_arguments
 from headgate.kinesis.stream import KinesisStream, new_client
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SubscriptionInfo
@@ -26,10 +27,6 @@ class MigratedShard(msgspec.Struct, frozen=True):
     """``SHARD_END``, or the checkpoint; None: the lease says that no record was handled, or there is none."""
     headgate: str | None
     """What the subscription has, in the same terms."""
-
-    @property
-    def equal(self) -> bool:
-        return self.kcl == self.headgate
 
 
 async def scan(table: str, client: Any = None) -> list[dict[str, Any]]:
@@ -69,6 +66,9 @@ async def migrate(
     layout = await stream.shards()
     listed = [each.segment for each in layout.segments]
     leases = positions(read_leases(items, stream.name, layout.source.split()[-1]), layout)
+    for shard, checkpoint in leases.items():
+        if checkpoint != FINISHED:  # Kinesis refuses a sequence number of another stream.
+            await stream.iterator(shard, iterator_arguments(Position.read(checkpoint), None))
     if dry_run:
         return [MigratedShard(shard, leases.get(shard), None) for shard in listed]
     async with Admin(config) as admin:

@@ -87,8 +87,7 @@ class KinesisStream:
     async def iterator(self, shard: str, arguments: dict[str, Any]) -> str:
         """Return a new iterator. Raises ShardGoneError, or what the module names."""
         request = partial(self._client.get_shard_iterator, StreamName=self.name, ShardId=shard)
-        found: str = (await self._ask(request, **arguments))["ShardIterator"]
-        return found
+        return str((await self._ask(request, **arguments))["ShardIterator"])
 
     async def page(self, iterator: str, max_records: int) -> Page:
         """Return the records behind an iterator. Raises IteratorExpiredError, or what the module names."""

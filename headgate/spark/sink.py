@@ -2,8 +2,7 @@
 
 1. The position is (number, rows, digest): the batch of the query that the producer is named after, or the moment of a
    write that is no stream. A task that runs again, or beside another one, skips the rows that are stored. The digest
-   tells whether they are the same: a checkpoint that was copied or put back gives other rows to the same batch. It does
-   not depend on the order of the rows, because a batch that is stored completely may be repeated in another order.
+   tells whether they are the same, in any order: a checkpoint that was copied gives other rows to the same batch.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 """

@@ -53,6 +53,9 @@ async def test_a_subscription_continues_where_the_application_stopped(stream: Fa
         options = {"topic": "s", "subscription": "sub"}
         async with client(cluster, "dry") as shared:
             shown = await migrate(shared, stream, items, **options, dry_run=True)
+            for checkpoint, said in ((FINISHED, "is open, and a finished lease"), ("99", "99 is of another stream")):
+                with pytest.raises(HeadgateError, match=said):
+                    await migrate(shared, stream, [lease(upper, checkpoint)], **options, dry_run=True)
         assert [FINISHED, FINISHED, f"{before[right]}:0", f"{last[lower][-1][0]}:0", None] == [
             each.kcl for each in shown
         ]

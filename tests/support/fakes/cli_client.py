@@ -118,7 +118,6 @@ class FakeCluster:
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     created_again: Iterator[int] = field(default_factory=lambda: repeat(0))
-    """How often what is asked about was created again, at each question."""
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
     timestamps: list[int | None] = field(default_factory=list)
