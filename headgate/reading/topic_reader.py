@@ -232,10 +232,11 @@ class TopicReader:
 
     async def _pass(self) -> AsyncGenerator[StoredRows]:
         """Yield what is stored from the present positions on. Raises ObjectMissingError if an object was replaced."""
-        if not await self._is_same_history():
-            raise LedgerError(PUT_BACK)
         plan, self._first_plan = self._first_plan or await self._plan(), None
-        async with aclosing(self._read_objects([item for item in plan.objects if self._is_ahead(item)])) as objects:
+        ahead = [item for item in plan.objects if self._is_ahead(item)]
+        if (ahead or plan.chunks) and not await self._is_same_history():
+            raise LedgerError(PUT_BACK)
+        async with aclosing(self._read_objects(ahead)) as objects:
             async for item, columns in objects:
                 picked = self._range(item)
                 self._next_offsets[item.segment] = item.first_offset + picked.stop

@@ -228,8 +228,7 @@ def prune(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
-            question = f"Prune {len(proposed.segments)} segments of topic {name}?"
-            ask_first(context, question, f"topic {name} was not pruned", name)
+            ask_first(context, f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned", name)
     pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
