@@ -40,8 +40,8 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
         console.print(f"{now() - began:6.1f} s  {what}", highlight=False, soft_wrap=True)
 
     report_step(f"starting ZooKeeper, a broker and Spark; the folder of this run is {folder}")
-    async with DemoCluster(folder) as cluster:
-        report_step(f"ZooKeeper, {cluster.broker.kind} and Spark are ready")
+    async with DemoCluster(folder, report_step) as cluster:
+        report_step("Spark is ready")
         await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=report_step)
         report_step("reading the ledger and the consumers' records")
         shard = topic_shard(SHARDS)

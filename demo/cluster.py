@@ -3,6 +3,7 @@
 It starts and stops processes. demo.scenario decides when.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,8 @@ GRACE_SECONDS = 6.0
 class DemoCluster(LocalCluster):
     """Everything that runs during the demo. Entering starts the servers and Spark."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, report_step: Callable[[str], None]) -> None:
+        self._report_step = report_step
         subscriptions = SubscriptionSettings(
             grace_seconds=GRACE_SECONDS, heartbeat_interval_seconds=1.5, revoke_timeout_seconds=15
         )
@@ -27,6 +29,7 @@ class DemoCluster(LocalCluster):
         await super().__aenter__()
         try:
             await self.start_servers()
+            self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
             await self.start_spark()
         except BaseException:
             await self.__aexit__()
