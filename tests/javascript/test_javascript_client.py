@@ -28,8 +28,15 @@ def test_the_types_describe_the_package(programs: Path) -> None:
     assert (0, b"") == (done.returncode, done.stdout)
 
 
+INTERNALS = """
+    const files = ["feed", "ledger", "membership", "producer_session", "runner", "waiting"];
+    const modules = await Promise.all(files.map((file) => import(`../node_modules/@headgate/client/src/${file}.mjs`)));
+    const { Feed, Ledger, Membership, ProducerSession, Runner, sleep } = Object.assign({}, ...modules);
+"""
+
+
 def evaluate(programs: Path, source: str) -> list[str]:
-    command = "node", "--input-type=module", "--eval", source
+    command = "node", "--input-type=module", "--eval", INTERNALS + source
     done = subprocess.run(command, cwd=programs, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().splitlines()
@@ -38,10 +45,9 @@ def evaluate(programs: Path, source: str) -> list[str]:
 def test_a_client_that_reaches_no_broker_or_no_ledger_says_so(programs: Path) -> None:
     program = """
         import { Consumer, HeadgateError, Producer } from "@headgate/client";
-        import { LedgerFolder } from "../node_modules/@headgate/client/src/ledger.mjs";
         const broker = { host: "127.0.0.1", port: 1, cluster: "local", connectTimeoutMs: 300 };
         const consumer = new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" });
-        const ledger = new LedgerFolder("nowhere", 0n, "a");
+        const ledger = new Ledger("nowhere", 0n, "a");
         for (const open of [() => new Producer(broker).open("orders"), () => consumer.run(() => {}), () => ledger.check()])
             await open().catch((error) => console.log(error instanceof HeadgateError, error.message));
         process.exit();
@@ -53,18 +59,15 @@ def test_a_client_that_reaches_no_broker_or_no_ledger_says_so(programs: Path) ->
 
 
 RUNNER = """
-    import { Runner } from "../node_modules/@headgate/client/src/runner.mjs";
-    import { sleep } from "../node_modules/@headgate/client/src/waiting.mjs";
     let holds = true;
     const held = { ahead: 0, aheadBytes: 0, unpassed: [], open: new Map(), lastBegun: -1n };
     const record = (offset, key) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset } });
     const start = (entries, handler, type, options) => {
-        const runner = new Runner(handler, options, type, {
+        return new Runner(handler, options, type, {
             holdings: { bySegment: new Map([[0n, held]]) }, take: () => entries.shift(), wait: () => sleep(5), begin: () => true,
             mayBegin: () => holds, handled: (_, { offset }) => console.log(`to ${offset}`), fail: () => console.log("fails"),
             park: async ({ offset }) => console.log(`parks ${offset}`), resumed: () => {}, progressed: () => {},
         });
-        return runner;
     };
 """
 
@@ -81,10 +84,10 @@ def test_a_retry_continues_while_a_program_stops_and_what_is_delivered_again_is_
 
     assert [
         "to 0",
-        '{"handled":1,"retried":1,"skipped":0,"parked":0,"unhandled":0}',
+        '{"handled":1,"retried":1,"skipped":0,"parked":0,"redelivered":0,"unhandled":0}',
         "fails",
         "to 0",
-        '{"handled":0,"retried":1,"skipped":0,"parked":0,"unhandled":0}',
+        '{"handled":0,"retried":1,"skipped":0,"parked":0,"redelivered":1,"unhandled":0}',
     ] == evaluate(programs, RUNNER + program)
 
 
@@ -122,13 +125,12 @@ def test_a_retry_holds_back_only_its_key_waits_for_the_lease_and_ends_with_its_s
         "parks 2",
         "to 2",
         "3 not yet: retry",
-        '0,1,0,0,3 {"handled":1,"retried":3,"skipped":0,"parked":2,"unhandled":0}',
+        '0,1,0,0,3 {"handled":1,"retried":3,"skipped":0,"parked":2,"redelivered":0,"unhandled":0}',
     ] == evaluate(programs, RUNNER + program)
 
 
 def test_a_batch_without_an_answer_in_time_is_unknown_and_one_that_was_not_sent_is_not_stored(programs: Path) -> None:
     program = """
-        import { ProducerSession } from "../node_modules/@headgate/client/src/producer_session.mjs";
         const identity = { type: "producer_identity", producer_id: 1n, producer_epoch: 0n };
         const send = ({ type }, reply) => type === "open_producer" && setTimeout(() => reply({ leader_epoch: 1n, body: identity }));
         const session = new ProducerSession({ connected: true, window: 8n, epoch: 1n, send, forget() {}, whoLeads() {} }, {}, () => {}, () => {});
@@ -139,3 +141,41 @@ def test_a_batch_without_an_answer_in_time_is_unknown_and_one_that_was_not_sent_
     """
 
     assert ["DeliveryUnknownError", "DeliveryFailedError", "0"] == evaluate(programs, program)
+
+
+def test_what_is_behind_a_failed_batch_with_a_source_position_fails_until_the_position_is_asked_for(
+    programs: Path,
+) -> None:
+    program = """
+        const session = new ProducerSession({ connected: false, forget() {} }, {}, () => {}, () => {});
+        const offer = (topic, ms) => session.offer({ topic, source_position: "1" }, performance.now() + ms).catch(({ message }) => message);
+        const [first, behind, other] = [offer("a", 1), offer("a", 5000), offer("b", 5000)];
+        console.log([await first, await behind, await offer("a", 5000)].join("\\n"));
+        session.closeGap("a");
+        const again = offer("a", 5000);
+        session.end(new Error("over"));
+        console.log([await other, await again]);
+    """
+
+    gap = "an earlier batch with a source position is not stored: await sourcePosition(topic), and continue there"
+    assert ["it was not sent in time", gap, gap, "[ 'over', 'over' ]"] == evaluate(programs, program)
+
+
+def test_a_store_that_fails_is_read_again_and_a_machine_that_slept_delivers_nothing(programs: Path) -> None:
+    program = """
+        let reads = 0;
+        const read = () => { if (!reads++) throw new Error("503"); return null; };
+        const [connection, membership] = [{ changed: { wait: () => console.log("waits") || feed.end() } }, { provenHead: 0n, head: 0n }];
+        const feed = new Feed({ connection, membership, ledger: new Ledger({ read, list: () => [] }, 0n, "a") });
+        process.on("warning", ({ message }) => console.log(message));
+        await feed.read({ isReadable: true, chunk: 1n, next: 0n });
+        const reply = { subscription_id: 1n, topic_id: 1n, grants: [], heartbeat_interval_seconds: 1n, lease_seconds: 30n };
+        const holdings = { registrationRequested() {}, registered() {}, ownPositions: [] };
+        const others = { shard: { ask: async () => reply }, history: { confirmed() {} }, connection: { changed: { notify() {} } } };
+        const slept = new Membership({ ...others, holdings, names: {}, options: {} });
+        await slept.register();
+        const now = Date.now();
+        console.log(slept.mayDeliver, (Date.now = () => now + 60_000) && slept.mayDeliver);
+    """
+
+    assert ["the ledger cannot be read: 503", "waits", "true false"] == evaluate(programs, program)

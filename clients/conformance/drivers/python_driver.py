@@ -125,33 +125,28 @@ def shown(record: ConsumedRecord) -> Answer:
     }
 
 
+async def attempt(method: Callable[..., Awaitable[Any]], **options: Any) -> Any:
+    try:
+        return await method(**options)
+    except (HeadgateError, ValueError, TypeError, KeyError) as error:
+        return {"error": error_word(error), "text": f"{type(error).__name__}: {error}"}
+
+
 async def main() -> None:
     reader = asyncio.StreamReader(limit=1 << 24)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     driver, waiting = Driver(), set[asyncio.Task[None]]()
 
-    async def answer(number: int, work: Awaitable[Answer]) -> None:
-        try:
-            result = await work
-        except (HeadgateError, ValueError, TypeError, KeyError) as error:
-            result = {"error": error_word(error), "text": f"{type(error).__name__}: {error}"}
+    async def answer(number: int, begun: Any) -> None:
+        result = await attempt(begun) if callable(begun) else begun
         print(json.dumps({"id": number, **result}), flush=True)
 
     while line := await reader.readline():
         command = json.loads(line)
         number, method = command.pop("id"), getattr(driver, command.pop("do"), None)
-        if method is None:
-            print(json.dumps({"id": number, "unsupported": True}), flush=True)
-            continue
-        try:
-            result = await method(**command)
-        except (HeadgateError, ValueError, TypeError, KeyError) as error:
-            result = {"error": error_word(error), "text": f"{type(error).__name__}: {error}"}
-        if callable(result):
-            waiting.add(task := asyncio.create_task(answer(number, result())))
-            task.add_done_callback(waiting.discard)
-        else:
-            print(json.dumps({"id": number, **result}), flush=True)
+        begun = {"unsupported": True} if method is None else await attempt(method, **command)
+        waiting.add(task := asyncio.create_task(answer(number, begun)))
+        task.add_done_callback(waiting.discard)
 
 
 if __name__ == "__main__":

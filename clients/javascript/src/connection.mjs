@@ -2,7 +2,7 @@
 import { randomBytes, randomInt } from "node:crypto";
 import mqtt from "mqtt";
 import { decode, encode } from "./encoding.mjs";
-import { HeadgateError, OtherHistoryError } from "./errors.mjs";
+import { HeadgateError, OtherHistoryError, warn } from "./errors.mjs";
 import { shardOf } from "./hashing.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
@@ -39,7 +39,7 @@ export class Connection {
       queueQoSZero: false, resubscribe: false, ...options,
     });
     this.#mqtt.on("connect", () => this.#onConnect().catch(() => {})); // disconnected; the next connection subscribes
-    this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onMessage(topic, decode(payload))));
+    this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onPayload(topic, payload)));
     this.#mqtt.on("close", () => this.#onSession(null));
     this.#mqtt.on("error", (error) => (this.#problem = error.message || error.code)); // mqtt.js reconnects automatically
   }
@@ -109,6 +109,15 @@ export class Connection {
     await this.#mqtt.subscribeAsync(`${this.#prefix}/shards/${number}/head`, { qos: 0, rh: 2 });
     await this.#mqtt.subscribeAsync(`${this.#prefix}/shards/${number}/leader`, { qos: 1 });
     this.#shards.get(number).whoLeads();
+  }
+  /** Any program may be able to publish to a topic: what cannot be read is left out. */
+  #onPayload(topic, payload) {
+    try {
+      this.#onMessage(topic, decode(payload));
+    } catch (error) {
+      if (error instanceof HeadgateError) throw error;
+      warn(`a message to ${topic} cannot be read: ${error.message}`);
+    }
   }
   #onMessage(topic, message) {
     const [kind, number] = topic.slice(this.#prefix.length + 1).split("/");

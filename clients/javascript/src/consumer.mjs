@@ -1,6 +1,6 @@
 // A consumer of a STREAM, a QUEUE or a CHECKPOINT subscription, written from docs/protocol.md and docs/ledger.md alone.
 //
-// It registers for whole segments, and reads a ledger in a local folder.
+// It registers for whole segments.
 import { randomBytes } from "node:crypto";
 import { Acknowledger } from "./acknowledger.mjs";
 import { Connection } from "./connection.mjs";
@@ -11,7 +11,7 @@ import { Feed } from "./feed.mjs";
 import { keyText } from "./held_segment.mjs";
 import { History } from "./history.mjs";
 import { Holdings } from "./holdings.mjs";
-import { LedgerFolder } from "./ledger.mjs";
+import { Ledger } from "./ledger.mjs";
 import { Membership } from "./membership.mjs";
 import { decodePositions, encodePositions } from "./positions.mjs";
 import { Runner } from "./runner.mjs";
@@ -28,7 +28,7 @@ export class Consumer {
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
   #tasks = [];
-  /** `ledger` is the folder with the ledger. `positions`: CHECKPOINT only, as `positions` returned it. */
+  /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
   constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, ...broker }) {
     if (!["STREAM", "QUEUE", "CHECKPOINT"].includes(type)) throw new HeadgateError(`type=${type}: use STREAM, QUEUE or CHECKPOINT`);
     if (positions !== undefined && type !== "CHECKPOINT") throw new HeadgateError(`positions: not for type ${type}`);
@@ -43,13 +43,13 @@ export class Consumer {
   }
   /** Connect and register. */
   async open() {
-    const { broker, registration: options, ledger: folder } = this.#options;
+    const { broker, registration: options, ledger: source } = this.#options;
     const { topic, incarnation } = this.#names;
     const connection = (this.#connection = new Connection(broker, { incarnation, onFailure: () => this.stop() }));
     const isClosing = () => this.#isClosing;
     try {
       const shard = await connection.shardOf(topic);
-      const ledger = new LedgerFolder(folder, shard.number, connection.cluster.ledger_id);
+      const ledger = new Ledger(source, shard.number, connection.cluster.ledger_id);
       await ledger.check();
       const parts = { connection, shard, ledger, holdings: this.#holdings, topic, type: this.#type, history: this.#history };
       parts.membership = this.#membership = new Membership({ ...parts, names: this.#names, options, topicId: this.#token?.topicId });

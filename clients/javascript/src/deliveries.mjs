@@ -38,7 +38,7 @@ export class Deliveries {
     const { held, offset, delivery, chunk } = each;
     this.#due.delete(each);
     if (!held.isReadable) return;
-    const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk));
+    const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk).catch((error) => this.feed.tolerate(error)));
     if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });
     await this.feed.put(held, row, Number(delivery), true);
   }

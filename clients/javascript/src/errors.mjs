@@ -16,6 +16,7 @@ export class PositionOutOfRangeError extends RequestRejectedError {} // a positi
 export class DeliveryFailedError extends HeadgateError {} // the batch is not stored, and never will be
 export class DeliveryUnknownError extends HeadgateError {} // the batch was sent, and whether it is stored is unknown
 export class HandlerFailedError extends HeadgateError {} // a handler of `run` failed for the last time; `cause` is its error
+export class StoreUnavailableError extends HeadgateError {} // the ledger cannot be read at present
 export class AcknowledgementsNotStoredError extends HeadgateError {} // something that was acknowledged is not stored
 
 const BY_VERDICT = { fenced: FencedError, forgotten: ForgottenError, other_history: OtherHistoryError, out_of_range: PositionOutOfRangeError };
@@ -23,5 +24,12 @@ const BY_VERDICT = { fenced: FencedError, forgotten: ForgottenError, other_histo
 /** Return the error of a `rejected` reply. */
 export const rejection = ({ verdict, reason }) => new (BY_VERDICT[verdict] ?? RequestRejectedError)(`${verdict}: ${reason}`, verdict);
 
+let warnedAt = -Infinity;
+/** Warn of what a client lives with, once a minute at most. */
+export function warn(text) {
+  if (performance.now() < warnedAt + 60_000) return;
+  process.emitWarning(text, "HeadgateWarning");
+  warnedAt = performance.now();
+}
 /** Return why something failed as the leader takes it: 200 characters that have an encoding. */
-export const reasonText = (reason) => String(reason).slice(0, 200).toWellFormed();
+export const reasonText = (reason) => String(reason?.message ?? reason).slice(0, 200).toWellFormed();

@@ -1,6 +1,6 @@
 // Reads the records of held segments: one reader per segment, and one bounded queue for all.
-import { HeadgateError } from "./errors.mjs";
-import { Signal } from "./waiting.mjs";
+import { HeadgateError, StoreUnavailableError, warn } from "./errors.mjs";
+import { Signal, sleep } from "./waiting.mjs";
 
 const QUEUE_RECORDS = 1000; // most records that are queued for the program
 const CACHED_CHUNKS = 8;
@@ -29,7 +29,9 @@ export class Feed {
     while (this.#reads(held) && !held.isAtEnd) {
       const number = held.chunk;
       const isProven = number <= this.membership.provenHead;
-      if (await this.#readChunk(held)) missingSince = 0;
+      const wasRead = await this.#readChunk(held).catch((error) => this.tolerate(error));
+      if (wasRead) missingSince = 0;
+      else if (wasRead === null) await sleep(POLL_MS);
       else if (number > this.membership.head) await this.connection.changed.wait(POLL_MS);
       else if (!isProven) this.membership.head = number - 1n; // an announcement may be forged
       else if (performance.now() - (missingSince ||= performance.now()) < MISSING_MS) await this.connection.changed.wait(POLL_MS);
@@ -88,10 +90,17 @@ export class Feed {
     held.chunk = (range?.last ?? number) + 1n;
     return true;
   }
+  /** Return null if it is worth reading again later: the consumer waits until its store is back. */
+  tolerate(error) {
+    if (!(error instanceof StoreUnavailableError)) throw error;
+    warn(error.message);
+    return null;
+  }
   async #chunk(number) {
     const isKnown = number <= this.membership.head;
     if (!isKnown && number === this.#absent.number && performance.now() < this.#absent.at + POLL_MS) return null;
     if (!this.#chunks.has(number)) this.#chunks.set(number, this.#load(number));
+    this.#chunks.get(number).catch(() => this.#chunks.delete(number)); // it is read again
     const chunk = await this.#chunks.get(number);
     if (!chunk) this.#chunks.delete(number);
     if (!chunk && !isKnown) this.#absent = { number, at: performance.now() };

@@ -7,7 +7,11 @@ export interface BrokerOptions {
   mqtt?: Record<string, unknown>;
 }
 export interface Header { name: string; value: Uint8Array }
-export interface NewRecord { key: Uint8Array; value: Uint8Array; headers?: Header[]; timestampMs?: number | bigint }
+/** A string is stored as UTF-8. Change no bytes before their batch has an outcome. */
+export interface NewRecord {
+  key: Uint8Array | string; value: Uint8Array | string; timestampMs?: number | bigint;
+  headers?: { name: string; value: Uint8Array | string }[];
+}
 export interface Placement { segment: bigint; firstHash: bigint; lastHash: bigint; firstOffset: bigint; count: bigint }
 /** `placements` are null if the batch is known to be durable only by a later one. */
 export interface Stored { placements: Placement[] | null; topicId: bigint | null; duplicate: boolean }
@@ -15,8 +19,10 @@ export interface ConsumedRecord {
   topic: string; segment: bigint; offset: bigint; generation: bigint; deliveryCount: number;
   key: Uint8Array; value: Uint8Array; timestampMs: bigint; headers: Header[];
 }
+/** Reads objects of the ledger by their paths; an object that does not exist is null. */
+export interface LedgerStore { read(path: string): Promise<Uint8Array | null>; list(folder: string): Promise<string[]> }
 export interface ConsumerOptions extends BrokerOptions {
-  topic: string; subscription: string; consumer?: string; ledger: string;
+  topic: string; subscription: string; consumer?: string; ledger: string | LedgerStore;
   type?: "STREAM" | "QUEUE" | "CHECKPOINT";
   start?: "earliest" | "latest"; order?: "strict" | "none";
   positions?: string; behind?: "error" | "continue";
@@ -28,7 +34,7 @@ export interface RunOptions {
   /** Called after each call of the handler that failed. */
   onFailed?: (record: ConsumedRecord, error: unknown, next: "retry" | LastAction) => void;
 }
-export interface RunReport { handled: number; retried: number; skipped: number; parked: number; unhandled: number }
+export interface RunReport { handled: number; retried: number; skipped: number; parked: number; redelivered: number; unhandled: number }
 
 export interface ProducerOptions extends BrokerOptions {
   /** How long after `send` a batch has its outcome at the latest; default 120 000. */
@@ -66,5 +72,6 @@ export class OtherHistoryError extends RequestRejectedError {}
 export class PositionOutOfRangeError extends RequestRejectedError {}
 export class DeliveryFailedError extends HeadgateError {}
 export class DeliveryUnknownError extends HeadgateError {}
+export class StoreUnavailableError extends HeadgateError {}
 export class HandlerFailedError extends HeadgateError {}
 export class AcknowledgementsNotStoredError extends HeadgateError {}

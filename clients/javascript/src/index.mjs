@@ -1,5 +1,5 @@
 // The public names of @headgate/client.
 export { Consumer } from "./consumer.mjs";
 export { AcknowledgementsNotStoredError, DeliveryFailedError, DeliveryUnknownError, FencedError, ForgottenError } from "./errors.mjs";
-export { HandlerFailedError, HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError } from "./errors.mjs";
+export { HandlerFailedError, HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError, StoreUnavailableError } from "./errors.mjs";
 export { Producer } from "./producer.mjs";

@@ -1,4 +1,4 @@
-// Reads the chunks and compacted objects of one shard from a folder, written from docs/ledger.md alone.
+// Reads the chunks and compacted objects of one shard from a folder or a store, written from docs/ledger.md alone.
 //
 // Every integer is a BigInt, because ids have 63 bits and numbers of JavaScript have 53. Objects are read as a whole.
 import { readFile, readdir } from "node:fs/promises";
@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { crc32 } from "node:zlib";
 import { decompress } from "fzstd";
 import { parquetMetadata, parquetReadObjects } from "hyparquet";
-import { HeadgateError } from "./errors.mjs";
+import { HeadgateError, StoreUnavailableError } from "./errors.mjs";
 
 const FORMAT = 5n;
 const ROW_COLUMNS = ["fact", "topic_id", "segment", "offset", "end_offset", "timestamp_ms", "key", "value", "headers"];
@@ -15,27 +15,28 @@ const parseJson = (text) => // JSON.parse alone would round 63-bit ids
   JSON.parse(text.replace(/([:[,]\s*)(\d+)(?=\s*[,\]}])/g, '$1"$2n"'), (_, value) =>
     typeof value === "string" && /^\d+n$/.test(value) ? BigInt(value.slice(0, -1)) : value);
 
-export class LedgerFolder {
-  #folder; #shard; #ledgerId;
-
-  constructor(folder, shard, ledgerId) {
-    this.#folder = folder;
+export class Ledger {
+  #store; #name; #shard; #ledgerId;
+  /** `source`: its folder, or a store: {read(path), list(folder)}, which return bytes or null, and the names in a folder. */
+  constructor(source, shard, ledgerId) {
+    this.#name = typeof source === "string" ? source : "the store";
+    this.#store = typeof source === "string" ? folder(source) : source;
     this.#shard = shard;
     this.#ledgerId = ledgerId;
   }
-  /** Fail unless this folder is the ledger that the cluster describes. */
+  /** Fail unless this is the ledger that the cluster describes. */
   async check() {
     const data = await this.#read("ledger.json");
-    if (!data) throw new HeadgateError(`${this.#folder} has no ledger.json: the option ledger is the folder of the cluster's ledger`);
+    if (!data) throw new HeadgateError(`${this.#name} has no ledger.json: the option ledger is the folder, or the store, of the cluster's ledger`);
     const found = this.#json(data, "ledger.json").ledger_id;
-    if (found !== this.#ledgerId) throw new HeadgateError(`${this.#folder} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
+    if (found !== this.#ledgerId) throw new HeadgateError(`${this.#name} has the ledger id ${found}, the cluster ${this.#ledgerId}`);
   }
   /** Return {rows, term_id, previous_term_id} of a chunk; null if it does not exist. */
   async chunk(number) {
     const path = `chunks/${this.#shardFolder}/${digits(number, 12)}.parquet`;
     const data = await this.#read(path);
     if (data === null) return null;
-    const at = data.length - 16 - data.readUInt32LE(data.length - 8);
+    const at = data.length < 24 ? -1 : data.length - 16 - data.readUInt32LE(data.length - 8);
     const expected = at < 0 ? 0 : crc32(data.subarray(at + 8), crc32(data.subarray(0, at + 4)));
     if (at < 0 || data.toString("latin1", at, at + 4) !== "HGck" || data.readUInt32LE(at + 4) !== expected)
       throw new HeadgateError(`${path} is damaged`);
@@ -47,8 +48,8 @@ export class LedgerFolder {
   /** Return {rows, last} of the compacted range that includes a trimmed chunk; null if there is none (any more). */
   async compacted(number, topicId, segment, offset) {
     const folder = `manifests/${this.#shardFolder}`;
-    const names = await readdir(join(this.#folder, folder)).catch(absent);
-    const range = chainOf(names ?? []).find(({ first, last }) => first <= number && number <= last);
+    const names = await attempt(() => this.#store.list(folder));
+    const range = chainOf([...names]).find(({ first, last }) => first <= number && number <= last);
     const data = range && (await this.#read(`${folder}/${range.name}`));
     if (!data) return null;
     const manifest = this.#json(data, range.name);
@@ -67,7 +68,10 @@ export class LedgerFolder {
   get #shardFolder() {
     return `shard=${digits(this.#shard, 4)}`;
   }
-  #read = (path) => readFile(join(this.#folder, path)).catch(absent);
+  async #read(path) {
+    const data = await attempt(() => this.#store.read(path));
+    return data && Buffer.from(data.buffer, data.byteOffset, data.length);
+  }
   #json(data, path) {
     const [, checksum, content] = /^\{"checksum":"([0-9a-f]{8})",(.*)$/s.exec(data.toString()) ?? [];
     if (checksum === undefined || crc32(content) !== parseInt(checksum, 16)) throw new HeadgateError(`${path} is damaged`);
@@ -84,9 +88,20 @@ const parquetRows = (data, columns) => {
   return parquetReadObjects({ file, metadata, columns: present, utf8: false, compressors: { ZSTD: (input) => decompress(input) } });
 };
 
+const folder = (root) => ({
+  read: (path) => readFile(join(root, path)).catch(absent),
+  list: async (path) => (await readdir(join(root, path)).catch(absent)) ?? [],
+});
 function absent(error) {
   if (error.code !== "ENOENT") throw error;
   return null;
+}
+async function attempt(read) {
+  try {
+    return await read();
+  } catch (error) {
+    throw Object.assign(new StoreUnavailableError(`the ledger cannot be read: ${error.message}`), { cause: error });
+  }
 }
 
 /** Return the adjacent ranges from chunk 1 on that reach furthest, and of those chains one of the fewest ranges. */

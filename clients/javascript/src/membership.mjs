@@ -13,6 +13,7 @@ export class Membership {
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
   #leaseMs = 0; #leaseEndsAt = Infinity; // by the own clock; infinite before the first registration
+  #leaseEndsAtTime = Infinity; // the same in ms since 1970: the own clock stands still while a machine sleeps
   subscriptionId; // since the first registration
   deadLetters; // their sender
   #heartbeatMs; #heartbeatAt = 0;
@@ -26,7 +27,11 @@ export class Membership {
   }
   /** Whether no other consumer can have the segments. */
   get mayDeliver() {
-    return performance.now() < this.#leaseEndsAt;
+    return performance.now() < this.#leaseEndsAt && Date.now() < this.#leaseEndsAtTime;
+  }
+  #extendLease(askedAt) {
+    this.#leaseEndsAt = Math.max(this.#leaseEndsAt, askedAt + this.#leaseMs);
+    this.#leaseEndsAtTime = Date.now() + this.#leaseEndsAt - performance.now();
   }
   /** Send a request until the leader replies. Its points of history, if it carries any, are confirmed then. */
   async ask(type, fields = {}, withHistory = false) {
@@ -73,7 +78,8 @@ export class Membership {
     this.#heartbeatMs = Number(reply.heartbeat_interval_seconds) * 1000;
     this.finishMs = (Number(reply.revoke_timeout_seconds ?? 30) * 2000) / 3;
     this.#leaseMs = Number(reply.lease_seconds ?? 30) * 1000;
-    this.#leaseEndsAt = askedAt + this.#leaseMs;
+    this.#leaseEndsAt = 0;
+    this.#extendLease(askedAt);
     this.mustRegister ||= !this.mayDeliver; // the reply was late
     this.holdings.registered(reply.grants, reply.epoch);
     this.hurry(); // the leader repeats what was lost or ignored before
@@ -90,7 +96,7 @@ export class Membership {
     try {
       const reply = await this.ask("heartbeat", { held, ready, dead_letter_problem: this.deadLetters.problem }, true);
       if (ready) this.asked = false;
-      if (this.mayDeliver) this.#leaseEndsAt = Math.max(this.#leaseEndsAt, now + this.#leaseMs);
+      if (this.mayDeliver) this.#extendLease(now);
       else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};
       this.connection.guard(() => this.deadLetters.heard(reply));

@@ -2,6 +2,7 @@
 //
 // It has one identity on each shard that it writes to. With a name, its position in a source survives its program.
 import { Connection } from "./connection.mjs";
+import { bytesOf } from "./encoding.mjs";
 import { DeliveryFailedError, HeadgateError } from "./errors.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { Signal } from "./waiting.mjs";
@@ -39,6 +40,7 @@ export class Producer {
     const { name } = this.#named;
     if (!name) throw new HeadgateError("sourcePosition: only of a producer with a name");
     await this.open(topic);
+    (await this.#session(topic)).closeGap(topic);
     const shard = await this.#connection.shardOf(topic);
     const { topic_id, position = null } = await shard.ask({ type: "describe_position", producer: name, topic });
     this.#topicIds.set(topic, topic_id);
@@ -53,8 +55,8 @@ export class Producer {
     const topicId = this.#topicIds.get(topic);
     if (sourcePosition && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
     const now = Date.now();
-    const rows = records.map(({ key, value, timestampMs = now }) => [key, value, BigInt(timestampMs)]);
-    const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, value]));
+    const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), BigInt(timestampMs)]);
+    const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, bytesOf(value, "header")]));
     const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
     if (bytes > MESSAGE_BYTES) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${MESSAGE_BYTES}: send it in parts`);

@@ -8,7 +8,9 @@
 //    without any other reply are enough: what was sent was probably lost.
 // 4. What leaves a gap (a batch that is refused for good, or a history that the leader has lost) closes the epoch. The
 //    reply to the opening of the next one decides every batch that was sent, and only then batches are numbered again.
-// 5. An identity that has been idle is opened again before it is used: it may be forgotten.
+// 5. Batches with a source position are stored without a gap, because a program continues at the last position. After one that
+//    is not stored, those behind it in its topic fail until the program asks for the position again.
+// 6. An identity that has been idle is opened again before it is used: it may be forgotten.
 import { randomBytes } from "node:crypto";
 import { DeliveryFailedError, DeliveryUnknownError, rejection } from "./errors.mjs";
 import { jittered } from "./waiting.mjs";
@@ -18,6 +20,7 @@ const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [25, 1000];
 const REMEMBERED_MS = 30_000; // for this long after a reply no producer is forgotten for being idle
 const REFUSED = ["invalid", "forbidden", "quota_exceeded"];
 const PROVEN = { placements: null, topicId: null, duplicate: false };
+const behindGap = () => new DeliveryFailedError("an earlier batch with a source position is not stored: await sourcePosition(topic), and continue there");
 const placement = ([segment, firstHash, lastHash, firstOffset, count]) => ({ segment, firstHash, lastHash, firstOffset, count });
 
 export class ProducerSession {
@@ -37,6 +40,7 @@ export class ProducerSession {
   #inFlight = []; // {body, sequence, attempt, sentAt, link, ids, refusal, resolve, reject}, by sequence
   #queue = []; // those that have no sequence
   #sequence = 0; // of the next batch
+  #gaps = new Set(); // topics; rule 5
   /** `named`: its name, incarnation and secret, if any. `notify` is called after each change, `onFailure` with what ends every session of the producer. */
   constructor(shard, named, notify, onFailure) {
     this.#shard = shard;
@@ -62,10 +66,22 @@ export class ProducerSession {
   /** Queue a batch; the promise has its outcome, no later than `deadline`. */
   offer(body, deadline) {
     return new Promise((resolve, reject) => {
-      if (this.failure) return reject(this.failure);
+      if (this.failure || this.#isBehindGap({ body })) return reject(this.failure ?? behindGap());
       this.#queue.push({ body, deadline, resolve, reject, ids: [], attempt: 0 });
       this.#advance();
     });
+  }
+  /** The program asks for its position in a topic. DeliveryUnknownError: that may still change. */
+  closeGap(topic) {
+    const isOpen = [...this.#inFlight, ...this.#queue].some(({ body }) => body.source_position && body.topic === topic);
+    if (isOpen) throw new DeliveryUnknownError("an earlier batch with a source position may still be stored");
+    this.#gaps.delete(topic);
+  }
+  #isBehindGap = ({ body }) => body.source_position && this.#gaps.has(body.topic);
+  #fail(batch, error) {
+    if (batch.body.source_position) this.#gaps.add(batch.body.topic);
+    batch.reject(error);
+    this.#queue = this.#queue.filter((each) => !this.#isBehindGap(each) || each.reject(behindGap()));
   }
   /** Report every batch: what was sent is unknown, and the rest not stored, unless a verdict says more. */
   end(error) {
@@ -106,7 +122,7 @@ export class ProducerSession {
       batch.isLate = true;
       batch.reject(new DeliveryUnknownError("it was sent, and has no answer in time: it may be stored, also later"));
     }
-    while (this.#queue[0]?.deadline <= now) late.push(this.#queue.shift().reject(new DeliveryFailedError("it was not sent in time")));
+    while (this.#queue[0]?.deadline <= now) late.push(this.#fail(this.#queue.shift(), new DeliveryFailedError("it was not sent in time")));
     if (late.length) this.#notify();
   }
   #tick(now) {
@@ -215,7 +231,8 @@ export class ProducerSession {
       const { refusal } = this.#forget(batch);
       if (reached === null) batch.reject(new DeliveryUnknownError("it was sent, and the leader has forgotten this producer since", "forgotten"));
       else if (batch.sequence < reached) batch.resolve(PROVEN);
-      else if (refusal) batch.reject(new DeliveryFailedError(`${refusal.verdict}: ${refusal.reason}`, refusal.verdict));
+      else if (refusal) this.#fail(batch, new DeliveryFailedError(`${refusal.verdict}: ${refusal.reason}`, refusal.verdict));
+      else if (this.#isBehindGap(batch)) batch.reject(behindGap());
       else unsent.push(batch);
     }
     this.#queue.unshift(...unsent);

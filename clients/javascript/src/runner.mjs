@@ -1,5 +1,5 @@
 // One call of `Consumer.run`: takes records, calls the handler, and hands over what is handled.
-import { HandlerFailedError, HeadgateError } from "./errors.mjs";
+import { HandlerFailedError, HeadgateError, reasonText } from "./errors.mjs";
 import { Schedule } from "./schedule.mjs";
 import { Signal, jittered } from "./waiting.mjs";
 
@@ -10,7 +10,7 @@ export class Runner {
   isStopping = false;
   #isOver = false; // handlers that have not ended in time
   #failure = null;
-  #report = { handled: 0, retried: 0, skipped: 0, parked: 0, unhandled: 0 };
+  #report = { handled: 0, retried: 0, skipped: 0, parked: 0, redelivered: 0, unhandled: 0 };
   #changed = new Signal();
   #schedule; #handler; #concurrency; #retry; #onFailed; #internals;
   #running = 0; // calls of the handler
@@ -112,10 +112,12 @@ export class Runner {
     const { then } = this.#retry;
     this.#onFailed(record, error, then);
     if (then === "stop") return this.#fail(record, error);
-    if (then === "redeliver") this.#internals.fail(record, reasonOf(error));
-    else if (then === "skip") this.#report.skipped++;
+    if (then === "redeliver") {
+      this.#report.redelivered++;
+      this.#internals.fail(record, reasonText(error));
+    } else if (then === "skip") this.#report.skipped++;
     else {
-      const refusal = await this.#internals.park(record, reasonOf(error)).catch((refused) => refused);
+      const refusal = await this.#internals.park(record, reasonText(error)).catch((refused) => refused);
       if (refusal) return this.#fail(record, error, `, and its key is not parked: ${refusal.message}`);
       const later = this.#schedule.takeWaiting(key);
       for (const work of later) if (!work.held.dropped) await this.#internals.park(work.record, "");
@@ -125,16 +127,13 @@ export class Runner {
     return true;
   }
   #finish(work) {
-    const { held } = work;
-    const { paused } = held;
+    const { held, held: { paused } } = work;
     const passed = this.#schedule.finish(work);
     if (paused && !held.paused) this.#internals.resumed();
     if (passed) this.#internals.handled(held, passed);
   }
   #fail({ segment, offset }, error, more = "") {
-    const failure = new HandlerFailedError(`segment ${segment}, offset ${offset}: ${reasonOf(error)}${more}`);
-    failure.cause = error;
-    return this.#end(failure);
+    return this.#end(Object.assign(new HandlerFailedError(`segment ${segment}, offset ${offset}: ${reasonText(error)}${more}`), { cause: error }));
   }
   #end(failure) {
     this.#failure ??= failure;
@@ -142,5 +141,3 @@ export class Runner {
     return false;
   }
 }
-
-const reasonOf = (error) => String(error.message ?? error);
