@@ -13,7 +13,7 @@ export class Membership {
   mustRegister = true;
   finishMs = 20_000; // how long the records of a revoked segment can be acknowledged
   #leaseMs = 0; #leaseEndsAt = Infinity; // by the own clock; infinite before the first registration
-  #leaseEndsAtTime = Infinity; // the same in ms since 1970: the own clock stands still while a machine sleeps
+  #leaseEndsAtTime = Infinity; // the same in ms since 1970: the own clock pauses while a machine sleeps
   subscriptionId; // since the first registration
   deadLetters; // their sender
   #heartbeatMs; #heartbeatAt = 0;
