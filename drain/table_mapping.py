@@ -94,6 +94,6 @@ def read_tables(path: Path) -> dict[str, ExternalTables]:
         ConfigError: the file cannot be read, or a mapping is invalid; names both.
     """
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), _File).external
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), _File).external
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -74,7 +74,7 @@ def read_access_file(path: Path) -> AccessRules:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-        found = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        found = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), _File)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -139,7 +139,7 @@ def _hosts_problem(hosts: str) -> str | None:
     servers, _, _ = hosts.partition("/")
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not is_port(port):
+        if not host or not is_port(port) or not set(host).isdisjoint("/; "):
             return f"{server.strip()!r} is not host:port; write for example 127.0.0.1:2181, or a comma-separated list"
     return None
 
@@ -209,7 +209,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
         ConfigError: the file cannot be read, or is invalid.
     """
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the settings: {error.strerror}; name another file with --config"
@@ -273,6 +273,8 @@ def _problems(settings: Settings) -> Iterator[Problem]:
     yield from _drain_problems(settings.drain)
     yield from http_problems(settings.http)
     broker = settings.broker
+    if "/" in broker.host or broker.host.count(":") == 1:
+        yield "broker.host", f"{broker.host!r} is no host name or address; broker.port is the port"
     if broker.password_file is not None and broker.username is None:
         problem = "password_file is set, but username is not; MQTT requires a user name with a password"
         yield "broker.username", problem

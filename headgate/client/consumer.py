@@ -216,9 +216,7 @@ class Consumer:
         except RequestRejectedError as error:
             raise await explained_topic(self._client, self._topic, error) from None
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None = None, *_: object
-    ) -> None:
+    async def __aexit__(self, exc_type: object, exc: BaseException | None = None, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most.
 
         If the block ends with an error, the deliveries of a QUEUE that had begun count as failed. An exit with a code

@@ -77,7 +77,7 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     """
     found = Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
     try:
-        data = tomllib.loads(found.read_text())
+        data = tomllib.loads(found.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(
             f"{found} does not exist; name a client configuration, set ${ENVIRONMENT_VARIABLE}, "
@@ -94,6 +94,8 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
             require_name("user", config.username)
     except (_InvalidSettingError, InvalidNameError) as error:
         raise ConfigError(f"{found}: {error}") from error
+    if "/" in config.broker_host or config.broker_host.count(":") == 1:
+        raise ConfigError(f"{found}: broker_host {config.broker_host!r} is no host name or address; use broker_port")
     if config.password_file is not None and config.username is None:
         raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
     if (problem := tls_option_problem(config)) is not None:

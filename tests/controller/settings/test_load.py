@@ -71,6 +71,9 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + '[zookeeper]\nusername = "a:b"\npassword_file = "p"\n', "$.zookeeper.username", "no :"),
         (LEDGER + '[zookeeper]\nhosts = "zk1"\n', "$.zookeeper.hosts", "host:port"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:2181,zk2:x"\n', "$.zookeeper.hosts", "'zk2:x'"),
+        (LEDGER + '[zookeeper]\nhosts = "zk1:2181;zk2:2181"\n', "$.zookeeper.hosts", "comma-separated"),
+        (LEDGER + '[broker]\nhost = "mqtt://here"\n', "$.broker.host", "no host name or address"),
+        (LEDGER + '[broker]\nhost = "here:1883"\n', "$.broker.host", "broker.port is the port"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:99999"\n', "$.zookeeper.hosts", "host:port"),
         (LEDGER + "[zookeeper]\nsession_timeout_seconds = 0.5\n", "$.zookeeper.session_timeout_seconds", "from 2"),
         (LEDGER + '[log]\nlevel = "loud"\n', "$.log.level", '"debug" or "error" or "info" or "warning"'),
@@ -123,7 +126,7 @@ def test_a_binary_file_is_a_clear_error(tmp_path: Path):
 
 def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
     path = tmp_path / "x.toml"
-    path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
+    path.write_text("\ufeff" + LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
     write_secret(tmp_path / "secret", b"pass word\n")
 
     settings = load_settings(path)

@@ -14,7 +14,7 @@ GOOD = 'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = 1883\nledger
 
 def test_a_named_file_is_read(tmp_path: Path):
     file = tmp_path / "client.toml"
-    file.write_text(GOOD)
+    file.write_text(GOOD, "utf-8-sig")
     found = load_client_config(file)
     assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger", file=str(file)) == found
     assert f"127.0.0.1:1883 (from {file})" == found.broker
@@ -50,6 +50,8 @@ def test_the_default_path_is_below_the_working_directory(tmp_path: Path, monkeyp
         (GOOD.replace("1883", '"1883"'), r"\$\.broker_port"),
         (GOOD.replace("1883", "99999"), r"\$\.broker_port"),
         (GOOD.replace('cluster = "local"\n', ""), "cluster"),
+        (GOOD.replace("127.0.0.1", "mqtt://here"), "broker_host 'mqtt://here' is no host"),
+        (GOOD.replace("127.0.0.1", "here:1883"), "broker_host 'here:1883' is no host"),
         (GOOD.replace("local", "no/slash"), "cluster name 'no/slash'"),
         (GOOD + 'file = "other"\n', r"\$\.file: unknown setting; "),
         (GOOD + "[broker]\n", r"\$\.broker: unknown setting; did you mean broker_port"),
