@@ -43,7 +43,7 @@ class HistoryRecorder(Interceptor):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._ordered = ordered
         self._now = now
-        self._sender = secrets.token_hex(4)
+        self._random = secrets.token_hex(4)
         self._sent = 0
 
     def close(self) -> None:
@@ -52,11 +52,12 @@ class HistoryRecorder(Interceptor):
 
     def intercept_send(self, send: Send) -> Send:
         async def recorded(record: OutgoingRecord) -> Delivery:
-            name = f"{self._sender}-{self._sent}"
+            sender = f"{self._random}-{os.getpid()}"  # A forked child has a copy of this object.
+            name = f"{sender}-{self._sent}"
             self._sent += 1
             about = {"topic": record.topic, "record": name}
             key, content = record.key.decode("utf-8", "backslashreplace"), _content(record, record.headers)
-            self._write("send", **about, key=key, sender=self._sender, content=content)
+            self._write("send", **about, key=key, sender=sender, content=content)
             try:
                 delivery = await send(replace(record, headers=(*record.headers, (HEADER, name.encode()))))
             except HeadgateError:

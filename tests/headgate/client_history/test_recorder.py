@@ -1,7 +1,9 @@
 """What a producer and a consumer record, with the real leader in virtual time, and what the command says of it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
+from copy import copy
 from itertools import count
 from pathlib import Path
 
@@ -31,9 +33,9 @@ def verified(path: Path, *lines: str) -> tuple[int, str]:
 
 
 async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
-    tmp_path: Path, recorder: HistoryRecorder
+    tmp_path: Path, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, handled = OneShard(), []
+    world, handled, forked = OneShard(), [], copy(recorder)
     async with world.leader():
         await create(world, segments=1)
         async with Producer(client(world, "p"), interceptors=[recorder]) as producer:
@@ -41,14 +43,17 @@ async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
                 await producer.send("orders", b"key", b"%d" % number, headers={"own": b"1"})
             with pytest.raises(RequestRejectedError):
                 await producer.send("orders", b"key", b"", headers=[(str(n), b"") for n in range(64)])
+        monkeypatch.setattr(os, "getpid", lambda: 0)
+        async with Producer(client(world, "forked"), interceptors=[forked]) as producer:
+            await producer.send("orders", b"key", b"4", headers={"own": b"1"})
         async with reader(world, interceptors=[recorder]) as consumer:
             await consumer.run(lambda record: handled.append(record.headers[0]), until_caught_up=True)
-    assert handled == [("own", b"1")] * 3
+    assert handled == [("own", b"1")] * 4
 
     path = tmp_path / "history"
     lines = path.read_text().splitlines(keepends=True)
-    assert len(lines) == 4 + 4 + 3
-    assert verified(path, *lines) == (0, "no violation: 4 records sent, 3 deliveries to 1 subscriptions\n")
+    assert len(lines) == 5 + 5 + 4
+    assert verified(path, *lines) == (0, "no violation: 5 records sent, 4 deliveries to 1 subscriptions\n")
     assert verified(path, *lines, lines[-1][:20])[0] == 0, "a kill has cut the last line"
     assert "history has no event: what its program had to get" in verified(path)[1]
     code, text = verified(path, *lines[:-1])

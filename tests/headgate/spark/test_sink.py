@@ -22,14 +22,10 @@ def stored_after(rows: list[Row]) -> StoredRows:
     return rows_stored([position for position, _ in unstored(rows, StoredRows(0, 0), 7)][-1], 7)
 
 
-@pytest.mark.parametrize("position", [None, b"spark 6 90 a1"], ids=["new", "the batch before"])
-def test_a_task_stores_all_rows_of_a_batch_of_which_none_is_stored(position: bytes | None) -> None:
-    assert rows_stored(position, 7) == StoredRows(0, 0)
-
-
 def test_a_task_skips_what_its_batch_has_stored_in_any_order_if_that_is_all() -> None:
     assert [row for _, row in unstored(ROWS, stored_after(ROWS[:3]), 7)] == ROWS[3:]
     assert not list(unstored(ROWS[::-1], stored_after(ROWS), 7))
+    assert rows_stored(None, 7) == rows_stored(b"spark 6 90 a1", 7) == StoredRows(0, 0), "of this batch none is stored"
 
 
 @pytest.mark.parametrize(
