@@ -6,10 +6,14 @@ RETRIES). The caller decides whether to try again; for a chunk it must not.
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import re
 import stat
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +50,15 @@ chunk."""
 
 
 _MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)
+
+
+@atexit.register
+def _await_foreign_threads() -> None:
+    """Wait until obstore's threads have left Python. One that returns to it at the end aborts the process (SIGABRT)."""
+    until = time.monotonic() + 1.0
+    known = {each.ident for each in threading.enumerate()}
+    while sys._current_frames().keys() - known and time.monotonic() < until:  # noqa: SLF001 - documented
+        time.sleep(0.001)
 
 
 class Store(Protocol):

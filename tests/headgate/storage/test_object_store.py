@@ -1,14 +1,17 @@
 """A folder as a store, where it differs from a bucket. tests/contract/test_store_contract.py tests both."""
 
+import _thread
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from headgate.errors import ForeignObjectError, ObjectExistsError, StoreUnavailableError
-from headgate.storage.object_store import LocalStore, open_store
+from headgate.storage.object_store import LocalStore, _await_foreign_threads, open_store
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
 
 
@@ -114,3 +117,18 @@ async def test_an_endpoint_without_tls_says_which_setting_allows_it(monkeypatch:
 
     with pytest.raises(StoreUnavailableError, match="AWS_ALLOW_HTTP=true"):
         await open_store("s3://bucket/ledger").read("shard/1")
+
+
+def test_the_end_of_the_process_waits_for_threads_of_a_library():
+    """Python would end such a thread where no other language expects it, and the process with it."""
+    begun, ended = threading.Event(), []
+
+    def call_python() -> None:
+        begun.set()
+        time.sleep(0.1)
+        ended.append(True)
+
+    _thread.start_new_thread(call_python, ())
+    begun.wait()
+    _await_foreign_threads()
+    assert ended
