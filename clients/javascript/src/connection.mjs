@@ -11,6 +11,7 @@ const [PROTOCOL, SILENT_MS] = [3n, 10_000]; // daemons that hear of another ledg
 
 export class Connection {
   cluster = null; // its description, once it is known
+  messageBytes = 4_194_304; // of a request; a broker disconnects who sends more than it takes
   session = null; // an object per connection, once it is subscribed to replies
   replies = new Map(); // request id → function that gets the reply
   changed = new Signal();
@@ -38,7 +39,7 @@ export class Connection {
       host, port, protocolVersion: 5, clean: true, clientId: this.clientId, will, reconnectPeriod: 250, keepalive: 5,
       queueQoSZero: false, resubscribe: false, ...options,
     });
-    this.#mqtt.on("connect", () => this.#onConnect().catch(() => {})); // disconnected; the next connection subscribes
+    this.#mqtt.on("connect", ({ properties }) => this.#onConnect(properties?.maximumPacketSize).catch(() => {})); // disconnected; the next connection subscribes
     this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onPayload(topic, payload)));
     this.#mqtt.on("close", () => this.#onSession(null));
     this.#mqtt.on("error", (error) => (this.#problem = error.message || error.code)); // mqtt.js reconnects automatically
@@ -92,7 +93,8 @@ export class Connection {
     this.changed.notify();
   }
   #presence = (online) => encode({ client_id: this.clientId, online, incarnation: this.#incarnation });
-  async #onConnect() {
+  async #onConnect(packetBytes = Infinity) {
+    this.messageBytes = Math.min(this.messageBytes, packetBytes - 1024); // without the topic
     this.#problem = "it does not accept the subscriptions";
     await this.#mqtt.subscribeAsync(`${this.#prefix}/clients/${this.#address}/replies`, { qos: 1, rh: 2 });
     this.#onSession({});

@@ -34,8 +34,7 @@ export class DeadLetters {
     if (!this.problem) this.membership.hurry();
   }
   async close() {
-    const producer = this.#producer;
-    await producer?.close({ timeoutMs: 0 }).catch(() => {});
+    await this.#producer?.close({ timeoutMs: 0 }).catch(() => {});
     this.#producer = null;
   }
   async #sendTo(producer, topic, letters) {

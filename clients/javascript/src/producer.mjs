@@ -8,7 +8,6 @@ import { ProducerSession } from "./producer_session.mjs";
 import { Signal } from "./waiting.mjs";
 
 const CHECK_MS = 1000;
-const MESSAGE_BYTES = 4_194_304; // a broker disconnects who sends more
 
 export class Producer {
   #connection;
@@ -59,8 +58,9 @@ export class Producer {
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, bytesOf(value, "header")]));
     const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
-    if (bytes > MESSAGE_BYTES) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${MESSAGE_BYTES}: send it in parts`);
     const session = await this.#session(topic);
+    const { messageBytes } = this.#connection;
+    if (bytes > messageBytes) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${messageBytes}: send it in parts`);
     if (!(await this.#until(() => session.hasSpace, deadline))) throw new DeliveryFailedError(`not sent within ${this.#deliveryMs / 1000} s`);
     const position = sourcePosition && { source_position: sourcePosition, topic_id: topicId };
     const stored = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...position }, deadline);

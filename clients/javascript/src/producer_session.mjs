@@ -151,8 +151,7 @@ export class ProducerSession {
   #requestIdentity(now) {
     this.#token ??= randomBytes(16).toString("hex");
     this.#openingAt = now;
-    const accept_new = this.#identity !== null && !this.#named.name;
-    const body = { type: "open_producer", token: this.#token, ...this.#named, ...this.#identity, accept_new };
+    const body = { type: "open_producer", token: this.#token, ...this.#named, ...this.#identity, accept_new: this.#identity !== null && !this.#named.name };
     const [attempt, epoch] = [this.#attempt, this.#shard.epoch];
     this.#openingIds.push(this.#shard.send(body, (reply) => this.#onOpened(reply, attempt, epoch)));
   }
