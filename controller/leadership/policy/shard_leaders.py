@@ -46,7 +46,8 @@ class ShardLeaders:
         if holder is None:
             return "no daemon is known to hold its lock in ZooKeeper"
         if holder == self._instance:
-            return f"this daemon holds its lock and is {role.value.replace('_', ' ')}: see its log"
+            known = "holds its lock and is catching up" if role is Role.CATCHING_UP else "has given its lock up"
+            return f"this daemon {known}: see its log"
         if leader == holder:
             return None
         return f"daemon {holder!r} holds its lock and has not started a term: see the log of that daemon"

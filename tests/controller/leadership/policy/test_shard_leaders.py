@@ -17,6 +17,9 @@ from controller.leadership.policy.transitions import Role
         pytest.param(None, "b", Role.FOLLOWING, "no daemon is known", id="the term outlived its leader"),
         pytest.param("b", "c", Role.FOLLOWING, "daemon 'b' holds its lock", id="the leader died"),
         pytest.param("b", "", Role.FOLLOWING, "daemon 'b' holds its lock", id="the first term has not begun"),
+        pytest.param(
+            "a", "a", Role.FOLLOWING, "this daemon has given its lock up", id="ZooKeeper has not said who has it"
+        ),
         pytest.param("a", "", Role.FAILED, None, id="its ledger is unreadable here"),
         pytest.param("a", "a", Role.CATCHING_UP, "this daemon .* is catching up", id="this daemon's last term"),
     ],
