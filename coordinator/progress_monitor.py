@@ -4,6 +4,7 @@ shard.subscriptions.stalled decides. A consumer that lost a segment so keeps the
 it makes progress, or its program asks for a record.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -35,6 +36,8 @@ class ProgressMonitor:
         self._excluded: set[str] = set()
         """Consumers that got no further segment at the last check."""
         self._due_at = 0.0
+        self._watches_since_ms = math.inf
+        """Ledger time since which this leader has checked. What began later has its whole limit by its own clock."""
 
     def check(self, now: float, unhandled: Callable[[], Mapping[int, int | None]]) -> Mapping[SegmentSlice, str] | None:
         """Return the slices that others get, and their holders. None: no consumer has stalled or resumed."""
@@ -44,13 +47,20 @@ class ProgressMonitor:
             return None
         self._due_at = now + CHECK_INTERVAL_SECONDS
         now_ms, window = context.ledger.now_ms(), MISSED_HEARTBEATS * context.settings.heartbeat_interval_seconds
+        self._watches_since_ms = min(self._watches_since_ms, now_ms) if limit_ms else math.inf
         found = list(stalled.unfinished(subscription, context.topic, now_ms, unhandled())) if limit_ms else []
         keys = [(each.segment_slice, each.since_ms) for each in found]
         self._seen_at = {key: self._seen_at.get(key, now) for key in keys}
         late = [
             each
             for each, key in zip(found, keys, strict=True)
-            if stalled.is_stalled(each.since_ms, now_ms, now - self._seen_at[key], limit_ms, window)
+            if stalled.is_stalled(
+                each.since_ms,
+                now_ms,
+                now - self._seen_at[key],
+                limit_ms,
+                window if each.since_ms < self._watches_since_ms else math.inf,
+            )
         ]
         self.unfinished = {each.segment_slice: each for each in found if 2 * (now_ms - each.since_ms) >= limit_ms}
         taken = stalled.takeable(subscription, late)

@@ -105,7 +105,7 @@ async def _new_topic(admin: Admin, topic: str, segments: int) -> list[str]:
     require_name("topic", topic)
     if topic in [each.topic for each in await admin.list_topics()]:
         raise InvalidQueryError(f"topic {topic!r} already exists")
-    return [f"topic {topic} is created, with {segments} segments"]
+    return [f"topic {topic} is created, with {segments} segment{'s' * (segments != 1)}"]
 
 
 async def _new_subscription(admin: Admin, topic: str, name: str, kind: str, start: str) -> list[str]:

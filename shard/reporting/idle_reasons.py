@@ -25,7 +25,8 @@ def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
         return {}
     readable, waiting = len(gate.grantable), len(gate.blocked)
     if readable == 0:
-        reason = f"all {waiting} segments are blocked" if waiting else "all segments are drained"
+        blocked = f"all {waiting} segments are blocked" if waiting > 1 else "the only segment left is blocked"
+        reason = blocked if waiting else "all segments are drained"
         return dict.fromkeys(idle, reason)
     suffix = f"; {waiting} of {readable + waiting} segments are blocked" if waiting else ""
     moving = _has_pending_handover(subscription, gate)

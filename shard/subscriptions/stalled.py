@@ -9,7 +9,8 @@ connected and was not asked to release them:
    do not count.
 2. The time runs by the ledger's clock, so a change of leader does not renew it. An outage is not the holder's fault:
    each leader first gives it as long as a lost heartbeat takes to be noticed, or the limit if that is shorter.
-3. If the ledger's clock was ahead, the wait of this leader alone counts.
+3. If the ledger's clock was ahead, or the time began under this leader, the wait of this leader alone counts: its wall
+   clock may be set.
 4. The holder of an external segment reports when its oldest unhandled record arrived, or that there is none.
 5. A segment is taken away only if another connected consumer can have it, whose own segments make progress.
 """

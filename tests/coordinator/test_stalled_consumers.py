@@ -70,6 +70,18 @@ async def test_progress_idleness_and_another_leader_of_a_quiet_subscription_stal
     assert [] == stalls(harness)
 
 
+async def test_a_clock_that_is_set_takes_no_segment_away(lead: Lead):
+    harness = limited(lead, "ada", "ben")
+    await harness.run_with_heartbeats(5)
+    harness.store(0, 5)
+    await harness.run_with_heartbeats(20)
+    harness.clock_ahead_ms = 3_600_000
+    await harness.run_with_heartbeats(LIMIT_SECONDS - 25)
+    assert [] == stalls(harness)
+    await harness.run_with_heartbeats(10)
+    assert ["moved"] == stalls(harness)
+
+
 async def test_changes_of_the_leader_do_not_renew_the_limit(lead: Lead):
     harness = limited(lead, "ada", "ben")
     harness.store(0, 5)
