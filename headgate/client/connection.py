@@ -32,6 +32,7 @@ from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, R
 from headgate.log.event_log import get_logger
 from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
+from headgate.settings.arguments import require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
@@ -105,6 +106,7 @@ class Client:
         Raises:
             ConfigError: the password or the store's URL cannot be used.
         """
+        require_type("config", config, ClientConfig)
         config.password()  # A missing file is an error now, and not the reason of a later outage.
         if (advice := password_warning(config, config.broker_host, config.password_file)) is not None:
             log.warning("broker.insecure", broker=config.broker, advice=advice)

@@ -449,6 +449,8 @@ class Consumer:
 
     async def _until_caught_up(self, max_records: int) -> AsyncGenerator[list[ConsumedRecord], None]:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
+        if self._state in (_State.NEW, _State.CLOSED):
+            raise HeadgateError("this consumer is not open; use it as an async context manager")
         goal = (await self._membership.heartbeat()).head
         while True:
             try:

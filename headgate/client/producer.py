@@ -44,7 +44,7 @@ from headgate.errors import ConfigError, DeliveryFailedError, DeliveryUnknownErr
 from headgate.log.event_log import get_logger
 from headgate.model.headers import GivenHeaders, Headers, checked_headers, counted_bytes, wrong_headers
 from headgate.protocol import messages as m
-from headgate.settings.arguments import require_seconds
+from headgate.settings.arguments import require_seconds, require_type
 from headgate.settings.config import ClientConfig
 
 __all__ = ["Deliveries", "Delivery", "Producer", "RecordMetadata"]
@@ -89,6 +89,7 @@ class Producer:
         self._client = self._lease.client
         self._program = None if name is None else NamedProgram(m.require_name("producer", name), self._client.now_ms())
         self._settings = settings or ProducerSettings()
+        require_type("settings", self._settings, ProducerSettings)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shard_batches: dict[int, ShardBatches] = {}
         self._batches_of_topic: dict[str, ShardBatches] = {}

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from headgate.errors import ConfigError
 from headgate.protocol import messages as m
-from headgate.settings.arguments import require_seconds
+from headgate.settings.arguments import require_choice, require_count, require_seconds
 
 SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
 """Shorter than a round trip on loopback: every batch would be sent again before its reply."""
@@ -55,22 +55,17 @@ class ProducerSettings:
                 f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
                 f"expire before its first attempt can fail; use at least {least:g}"
             )
-        for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "max_record_bytes"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be above 0")
+        for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "buffer_bytes"):
+            require_count(name, getattr(self, name))
+        require_count("max_record_bytes", self.max_record_bytes, m.MAX_RECORD_BYTES)
         if self.guaranteed_bytes > self.buffer_bytes:
             raise ConfigError(
                 f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: the "
                 "minimum of one shard must fit"
-            )
-        if self.max_record_bytes > m.MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"max_record_bytes={self.max_record_bytes} exceeds the leader's limit of {m.MAX_RECORD_BYTES}"
             )
         if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
             raise ConfigError(
                 f"batch_bytes={self.batch_bytes} leaves no space for another record in a message of "
                 f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}"
             )
-        if self.when_full not in ("wait", "fail"):
-            raise ConfigError(f"when_full={self.when_full!r}: use 'wait' or 'fail'")
+        require_choice("when_full", self.when_full, ("wait", "fail"))

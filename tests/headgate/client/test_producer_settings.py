@@ -19,6 +19,8 @@ from headgate.errors import ConfigError
         ({"batch_bytes": 3_000_000}, "batch_bytes=3000000"),
         ({"max_record_bytes": 2_000_000}, "max_record_bytes=2000000"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
+        ({"buffer_bytes": math.nan}, "buffer_bytes=nan has to be an integer"),
+        ({"batch_bytes": "1"}, "batch_bytes=.1. has to be an integer"),
         ({"linger_seconds": -1}, "linger_seconds=-1"),
         ({"linger_seconds": math.nan}, "linger_seconds=nan: use 0 to 31536000"),
         ({"request_timeout_seconds": math.nan}, "request_timeout_seconds=nan: use"),

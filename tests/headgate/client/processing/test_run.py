@@ -196,6 +196,8 @@ async def test_one_run_at_a_time_and_with_arguments_that_make_sense(cluster):
         await asyncio.sleep(1)
         with pytest.raises(HeadgateError, match="runs already"):
             await reader.run(Handler())
+    with pytest.raises(HeadgateError, match="is not open"):
+        await consumer(cluster).run(Handler(), until_caught_up=True)
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
         for wrong, text in WRONG_ARGUMENTS:
             with pytest.raises(ConfigError, match=text):
