@@ -131,6 +131,7 @@ export class Acknowledger {
     const left = [];
     [positive, negative].forEach((all, kind) => all.forEach((each, at) => (refused[kind].has(at) ? left.push(each) : this.#stored(each))));
     negative.forEach(({ held }, at) => (held.full = refused[1].has(at)));
+    if (this.type === "STREAM") positive.forEach(({ held }, at) => (held.full = held.parked.size > 0 && refused[0].has(at)));
     for (const [at, redelivery] of redeliveries) this.onFailed(negative[Number(at)].held, [redelivery]);
     if (left.length) this.#refuse(left, [...rejected, ...negative_rejected][0][1]);
     else this.#pauseMs = FIRST_PAUSE_MS;

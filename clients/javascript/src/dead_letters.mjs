@@ -15,17 +15,19 @@ const PREFIX = "headgate-source-";
 export class DeadLetters {
   problem; // why some could not be sent; undefined: they could
   #producer = null; // while there are records to send
+  #places = {}; // segment → where the last one was read, until none is left
   /** `parts`: connection, shard, membership, feed and topic of the consumer, its names, and `broker` for a connection of the producer. */
   constructor(parts) {
     Object.assign(this, parts);
   }
   /** Send what a reply to a heartbeat lists. The next heartbeat lists what follows. */
   async heard({ dead_letters: letters = [], sender_since_ms: incarnation, sender_secret: secret }) {
+    if (!letters.length) this.#places = {};
     if (this.#producer || !letters.length) return;
     const digest = createHash("sha256").update(secret).digest("hex").slice(0, 32);
     const name = `dead-letters-${this.shard.number}-${this.membership.subscriptionId}-${digest}`;
-    const times = { connectTimeoutMs: SEND_MS, deliveryTimeoutMs: SEND_MS };
-    const producer = (this.#producer = new Producer({ ...this.broker, ...times, clientId: undefined, name, incarnation, secret }));
+    const options = { ...this.broker, clientId: undefined, connectTimeoutMs: SEND_MS, deliveryTimeoutMs: SEND_MS, name, incarnation, secret };
+    const producer = (this.#producer = new Producer(options));
     const problems = [];
     for (const topic of new Set(letters.map((letter) => letter.topic)))
       await this.#sendTo(producer, topic, letters.filter((letter) => letter.topic === topic)).catch(({ message }) => problems.push(`topic '${topic}': ${message}`));
@@ -42,10 +44,9 @@ export class DeadLetters {
     const [diedAt, number] = position ? decode(position) : [0n, 0n];
     const isSent = (letter) => letter.died_at_ms < diedAt || (letter.died_at_ms === diedAt && letter.number <= number);
     let [batch, bytes] = [[], 0];
-    const place = {}; // where the last one was read
     for (const letter of letters.sort((a, b) => Number(a.number - b.number))) {
       if (isSent(letter)) continue;
-      const record = await this.#record(letter, place);
+      const record = await this.#record(letter);
       const size = record.key.length + record.value.length;
       if (batch.length && bytes + size > BATCH_BYTES) [batch, bytes] = [await this.#store(producer, topic, batch), 0];
       batch.push({ letter, record });
@@ -61,8 +62,8 @@ export class DeadLetters {
     return [];
   }
   /** Return the record of a letter as it is stored again; it keeps no origin of an earlier death. */
-  async #record({ segment, offset, start_chunk: chunk, deliveries, reason, died_at_ms, parked_number: parked = 0n }, place) {
-    const found = await this.feed.readOne(segment, offset, chunk, place);
+  async #record({ segment, offset, start_chunk: chunk, deliveries, reason, died_at_ms, parked_number: parked = 0n }) {
+    const found = await this.feed.readOne(segment, offset, chunk, (this.#places[segment] ??= {}));
     if (!found) throw new HeadgateError(`segment ${segment}, offset ${offset} cannot be read at present`);
     const { membership, connection, names: { topic, subscription } } = this;
     const origin = { ledger: connection.cluster.ledger_id, topic, "topic-id": membership.topicId, subscription, "subscription-id": membership.subscriptionId };

@@ -5,7 +5,6 @@ import { Signal, sleep } from "./waiting.mjs";
 const QUEUE_RECORDS = 1000; // most records that are queued for the program
 const CACHED_CHUNKS = 8;
 const POLL_MS = 1000; // between two attempts to read a chunk that is not known to exist
-const MOST_PARKED = 10_000; // records of a segment whose acknowledgements are not stored
 const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be missing
 
 export class Feed {
@@ -39,20 +38,20 @@ export class Feed {
     }
   }
   /**
-   * Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. `place` keeps where
-   * it was found: offsets that rise continue there.
+   * Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. `place` of the
+   * segment keeps where it was found: offsets that rise continue there.
    */
   async readOne(segment, offset, number, place = {}) {
     const isHere = (row) => row.fact === "record" && row.offset === offset;
-    const known = place.segment === segment && place.offset < offset ? place : { number, rows: [] };
+    const known = place.offset < offset ? place : { number, rows: [] };
     const again = known.rows.find(isHere);
     if (again) return again;
     for (let at = known.number > number ? known.number : number; at <= this.membership.head; at++) {
       const chunk = await this.#chunk(at);
-      const range = chunk ? null : await this.ledger.compacted(at, this.membership.topicId, segment, offset);
+      const range = chunk ? null : await this.ledger.compacted(at, this.membership.topicId, segment, offset, offset + 1n);
       const rows = chunk?.bySegment.get(segment) ?? range?.rows ?? [];
       const found = rows.find(isHere);
-      if (found) return Object.assign(place, { segment, offset, number: at, rows }) && found;
+      if (found) return Object.assign(place, { offset, number: at, rows }) && found;
       if (range) at = range.last;
     }
     return null;
@@ -120,7 +119,7 @@ export class Feed {
     if (fact !== "record" || offset < held.next || !this.#reads(held)) return;
     if (offset > held.next) throw new HeadgateError(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
     const isParked = held.isParked(key);
-    while (isParked && held.parked.size >= MOST_PARKED && this.#reads(held)) await this.space.wait(POLL_MS);
+    while (isParked && held.full && this.#reads(held)) await this.space.wait(POLL_MS);
     if (isParked) held.parked.set(offset, key);
     else if (!held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
     if (this.#reads(held)) held.next = offset + 1n;

@@ -7,7 +7,7 @@ export class HeldSegment {
   revokedAt = 0; // when to finish it was asked; 0: not yet
   dropped = false; // another consumer may read it
   queued = 0; // records that are read, and that the program has not taken
-  full = false; // QUEUE: the leader keeps no more failed records of it
+  full = false; // the leader keeps no more failed or parked records of it
   paused = false; // `run` is far enough ahead
   pending = new Map(); // what is acknowledged and not stored: see acknowledger.mjs
   open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended

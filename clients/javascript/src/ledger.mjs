@@ -45,8 +45,8 @@ export class Ledger {
       throw new HeadgateError(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
     return { ...header, rows: await parquetRows(data, ROW_COLUMNS) };
   }
-  /** Return {rows, last} of the compacted range that includes a trimmed chunk; null if there is none (any more). */
-  async compacted(number, topicId, segment, offset) {
+  /** Return {rows, last} of the compacted range that includes a trimmed chunk, at least from `offset` up to `end`; null if there is none (any more). */
+  async compacted(number, topicId, segment, offset, end = Infinity) {
     const folder = `manifests/${this.#shardFolder}`;
     const names = await attempt(() => this.#store.list(folder));
     const range = chainOf([...names]).find(({ first, last }) => first <= number && number <= last);
@@ -56,7 +56,7 @@ export class Ledger {
     if (manifest.format !== FORMAT || manifest.ledger_id !== this.#ledgerId) throw new HeadgateError(`${range.name} is of another ledger or format`);
     const rows = [];
     for (const item of manifest.objects) {
-      if (item.topic_id !== topicId || item.segment !== segment || item.end_offset <= offset) continue;
+      if (item.topic_id !== topicId || item.segment !== segment || item.end_offset <= offset || item.first_offset >= end) continue;
       const object = await this.#read(item.path);
       if (object === null) return null; // a wider range has replaced it
       if (BigInt(crc32(object)) !== item.checksum) throw new HeadgateError(`${item.path} is damaged`);

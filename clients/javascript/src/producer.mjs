@@ -1,5 +1,4 @@
 // A producer, written from docs/protocol.md alone. It delivers exactly once and in the order of each key.
-//
 // It has one identity on each shard that it writes to. With a name, its position in a source survives its program.
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
