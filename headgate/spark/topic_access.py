@@ -9,6 +9,7 @@ from typing import Final
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
+from headgate.client.own_subscription import open_own_subscription
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.log.event_log import get_logger
@@ -120,7 +121,7 @@ class TopicAccess:
     async def _report(self, topic: str, subscription: str, positions: dict[int, int]) -> None:
         _, admin = await self._open()
         if self._reported is None:
-            await admin.create_subscription(topic, subscription, type="queue", start="earliest", if_absent=True)
+            await open_own_subscription(admin, topic, subscription)
             self._reported = {}
         if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
             try:

@@ -4,8 +4,7 @@ Rules:
 
 1. The table says where to continue, so the command keeps no state, and any run may be killed.
 2. What can be refused is refused before the first record is read: the schema, a missing library, the table.
-3. A subscription is moved after the commit, so it never passes what the table has. It is of type QUEUE: CHECKPOINT
-   keeps no positions, and in STREAM a child would wait for a drain that only acknowledgements allow.
+3. A subscription (headgate.client.own_subscription) is moved after the commit: it never passes what the table has.
 """
 
 from __future__ import annotations
@@ -114,6 +113,7 @@ class TableExport:
         """Export once, or until cancelled."""
         import asyncio  # noqa: PLC0415 - not needed to print help
 
+        from headgate.client.own_subscription import open_own_subscription  # noqa: PLC0415
         from headgate.lakehouse.exporter import Exporter  # noqa: PLC0415
         from headgate.reading.topic_position import beginning  # noqa: PLC0415
 
@@ -127,9 +127,7 @@ class TableExport:
             admin = None
             if self.subscription is not None:
                 admin = await opened.enter_async_context(self.context.open_admin())
-                await admin.create_subscription(
-                    self.topic, self.subscription, type="queue", start="earliest", if_absent=True
-                )
+                await open_own_subscription(admin, self.topic, self.subscription)
             self.exporter = exporter
             await self._export(exporter, admin)
             while self.follow:

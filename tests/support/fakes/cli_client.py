@@ -268,6 +268,9 @@ class FakeAdmin:
     async def create_subscription(self, name: str, subscription_name: str, **wanted: Any) -> SubscriptionInfo:
         self._find(name)
         self.cluster.calls.append(("create_subscription", name, subscription_name, wanted))
+        for known in self.cluster.subscriptions:
+            if (known.topic, known.subscription) == (name, subscription_name):
+                return known
         created = replace(subscription(name, subscription_name), type=wanted["type"], consumers=[])
         self.cluster.subscriptions.append(created)
         return created

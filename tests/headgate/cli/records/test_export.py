@@ -11,7 +11,7 @@ import pytest
 
 from headgate.views.topics import TopicInfo
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster
+from tests.support.fakes.cli_client import FakeCluster, subscription
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +108,14 @@ def test_what_cannot_work_is_refused_before_a_record_is_read(
     assert (result.exit_code, cluster.calls) == (code, [])
     assert reason in result.stderr
     assert 1 == result.stderr.count("\n")
+
+
+def test_a_subscription_that_programs_read_is_refused(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.subscriptions.append(subscription("orders", "work"))
+    result = invoke("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--subscription", "work")
+
+    assert result.exit_code == 1
+    assert "subscription 'work' of topic 'orders' is read by reader-1: choose a name" in result.stderr
 
 
 def test_a_missing_library_is_named_with_what_installs_it(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,19 @@
+"""The subscription that moves with an export or a query: retention keeps what is unread, and ``backlog`` shows it.
+
+It is of type QUEUE: CHECKPOINT keeps no positions, and in STREAM a child would wait for a drain that only
+acknowledgements allow. One that programs consume is refused: what they have not read would count as read.
+"""
+
+from headgate.client.admin import Admin
+from headgate.errors import ConfigError
+from headgate.model.short_list import listed
+
+
+async def open_own_subscription(admin: Admin, topic: str, name: str) -> None:
+    """Create it if it does not exist. Raises ConfigError: consumers read it."""
+    found = await admin.create_subscription(topic, name, type="queue", start="earliest", if_absent=True)
+    if found.consumers:
+        readers = listed([each.consumer for each in found.consumers])
+        raise ConfigError(
+            f"subscription {name!r} of topic {topic!r} is read by {readers}: choose a name that nothing else uses"
+        )
