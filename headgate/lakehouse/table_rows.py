@@ -37,8 +37,11 @@ class TableRows:
     def __init__(self, types: Mapping[str, str] | None, *, by_day: bool) -> None:
         """``types``: JSON field → type of its column. Raises ConfigError: a table cannot have them."""
         fields = types or {}
-        if taken := {*COLUMNS, DAY} & fields.keys():
-            raise ConfigError(f"the schema has field {min(taken)!r}, which is a column of every table")
+        taken = {*COLUMNS, DAY}
+        for name in fields:
+            if name.lower() in taken:  # Spark, DuckDB and Delta do not tell capital letters from small ones.
+                raise ConfigError(f"the schema has field {name!r}, which is a column already (in any case of letters)")
+            taken.add(name.lower())
         self.by_day = by_day
         self._reader = None if types is None else FieldReader(types)
         columns = COLUMNS | {name: ARROW_TYPES[kind] for name, kind in fields.items()}

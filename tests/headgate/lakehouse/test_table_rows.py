@@ -68,8 +68,10 @@ def test_a_value_that_does_not_fit_is_kept_and_counted(value: bytes) -> None:
     ("types", "reason"),
     [
         ({"n": "int"}, "field 'n' of type 'int': use one of string, long, double, boolean, timestamp"),
-        ({"offset": "long"}, "field 'offset', which is a column of every table"),
-        ({"day": "string"}, "field 'day', which is a column of every table"),
+        ({"offset": "long"}, "field 'offset', which is a column already"),
+        ({"Day": "string"}, "field 'Day', which is a column already"),
+        ({"Id": "string", "id": "string"}, "field 'id', which is a column already"),
+        ({"a\nb": "string"}, "leave out names with quotes"),
         ({f"f{at}": "long" for at in range(1001)}, "has 1001 fields, of at most 1000"),
     ],
 )
