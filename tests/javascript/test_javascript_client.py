@@ -186,8 +186,8 @@ def test_records_that_are_read_one_by_one_read_each_chunk_once_for_each_segment(
         let reads = 0;
         const rows = (offset) => [{ topic_id: 1n, segment: offset % 2n, fact: "record", offset }];
         const ledger = { chunk: async (number) => ++reads && { rows: rows(number) }, compacted: async () => null };
-        const [feed, places] = [new Feed({ ledger, membership: { head: 60n, topicId: 1n } }), [{}, {}]];
-        for (let n = 1n; n <= 60n; n++) await feed.readOne(n % 2n, n, 1n, places[n % 2n]);
+        const [feed, places] = [new Feed({ ledger, membership: { head: 60n, topicId: 1n } }), {}];
+        for (let n = 1n; n <= 60n; n++) await feed.readOne(n % 2n, n, 1n, places);
         console.log(reads);
     """
 

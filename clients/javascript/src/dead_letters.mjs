@@ -63,7 +63,7 @@ export class DeadLetters {
   }
   /** Return the record of a letter as it is stored again; it keeps no origin of an earlier death. */
   async #record({ segment, offset, start_chunk: chunk, deliveries, reason, died_at_ms, parked_number: parked = 0n }) {
-    const found = await this.feed.readOne(segment, offset, chunk, (this.#places[segment] ??= {}));
+    const found = await this.feed.readOne(segment, offset, chunk, this.#places);
     if (!found) throw new HeadgateError(`segment ${segment}, offset ${offset} cannot be read at present`);
     const { membership, connection, names: { topic, subscription } } = this;
     const origin = { ledger: connection.cluster.ledger_id, topic, "topic-id": membership.topicId, subscription, "subscription-id": membership.subscriptionId };

@@ -38,14 +38,14 @@ export class Feed {
     }
   }
   /**
-   * Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. `place` of the
-   * segment keeps where it was found: offsets that rise continue there.
+   * Return the record at `offset`, which is in chunk `number` or later; null: it cannot be read at present. `places`
+   * keeps where each segment was read: offsets that rise continue there.
    */
-  async readOne(segment, offset, number, place = {}) {
+  async readOne(segment, offset, number, places = {}) {
+    const place = (places[segment] ??= {});
     const isHere = (row) => row.fact === "record" && row.offset === offset;
     const known = place.offset < offset ? place : { number, rows: [] };
-    const again = known.rows.find(isHere);
-    if (again) return again;
+    if (known.rows.some(isHere)) return known.rows.find(isHere);
     for (let at = known.number > number ? known.number : number; at <= this.membership.head; at++) {
       const chunk = await this.#chunk(at);
       const range = chunk ? null : await this.ledger.compacted(at, this.membership.topicId, segment, offset, offset + 1n);
