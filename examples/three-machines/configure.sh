@@ -9,7 +9,7 @@
 set -eu
 number=$1 ledger=$2 broker=$3 etc=${ETC:-/etc} var=${VAR:-/var}
 shift 3
-own=$(eval "echo \$$number")
+case $number in [123]) own=$(eval "echo \$$number") ;; *) echo "$0: the number is 1, 2 or 3, not $number" >&2; exit 2 ;; esac
 servers="$1:2281,$2:2281,$3:2281"
 
 sed -i -e "s|^hosts = \"[^\"]*\"|hosts = \"$servers\"|" \
