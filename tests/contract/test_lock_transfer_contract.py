@@ -268,6 +268,24 @@ async def test_the_successor_of_a_transfer_is_next_meanwhile(join: Join) -> None
     await until(lambda: all(next_one(each) == "b" for each in (a, b, c)))
 
 
+async def test_a_nomination_ends_with_the_place_of_its_holder(join: Join) -> None:
+    a, b, c = await waiting_line(join)
+    await nominate(a, c, "c")
+    a.withdraw(0)
+    await until(lambda: c.first == {0})
+    a.elections.contend(0)
+    await hand(c, b, "b")
+    c.elections.contend(0)
+    await until(lambda: seen(b, "b", "ac"))
+    await hand(b, a, "a")
+    b.elections.contend(0)
+    await until(lambda: seen(a, "a", "bc"))
+
+    a.elections.place_next(0, "b")
+
+    await until(lambda: next_one(c) == "b")
+
+
 async def test_a_contender_that_comes_back_is_next_again_only_if_it_is_placed_again(join: Join) -> None:
     a, b, c = await waiting_line(join)
     a.elections.place_next(0, "c")

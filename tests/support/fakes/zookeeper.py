@@ -216,6 +216,7 @@ class FakeElections:
         self._seen.pop(shard, None)
         self._keeps.discard(shard)
         self._wanted_successors.pop(shard, None)
+        self._nominations.pop(shard, None)
         self._next.end(shard)
         self._service.later(self.reconcile)
 
@@ -426,6 +427,7 @@ class FakeElections:
             self._nominate(shard, queue, session)
         else:
             self._wanted_successors.pop(shard, None)
+            self._nominations.pop(shard, None)
             self._next.end(shard)
             self._keeps.discard(shard)
             self._be_nominated(shard, session)
