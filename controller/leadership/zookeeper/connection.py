@@ -342,5 +342,5 @@ def _tls_problem(server: str, error: OSError) -> str:
     reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower().replace("_", " ")
     return (
         f"no TLS connection to ZooKeeper server {server} ({reason}): "
-        "check that its port requires TLS, and that it trusts [zookeeper] certificate_file"
+        "check that its port requires TLS, and that it trusts [zookeeper] certificate_file, which must not have expired"
     )
