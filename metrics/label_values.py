@@ -18,7 +18,7 @@ PollOutcome = Literal["drained", "waiting", "contradicted", "failed", "timed_out
 """At least one segment is drained; none is; the leader contradicts a claim; the check raised; the
 check exceeded its time limit; the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]
-StoreOperation = Literal["create", "read", "list", "delete"]
+StoreOperation = Literal["create", "read"]
 LayoutChangeKind = Literal["split", "merge", "roll"]
 LayoutChangeReason = Literal["rate", "bytes", "size", "age", "consumers", "quiet", "command"]
 """``command``: a person or a program asked for it. The others are automatic."""

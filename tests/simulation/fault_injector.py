@@ -260,13 +260,27 @@ class FaultInjector:
     async def _store_trouble(self, _: Admin, rng: random.Random) -> None:
         leader = self._leader(rng)
         fault: Any = rng.choice(["unavailable", "unknown_written", "unknown_lost", "repeated"])
-        if fault == "unavailable" and rng.random() < 0.5:
+        luck = rng.random() if fault == "unavailable" else 1.0
+        if luck < 0.5:
             self._world.log(leader.name, "does not reach the store")
             leader.store.outage()
             self._later(rng.uniform(1, 20), lambda: leader.store.outage(False))
             return
+        if luck < 0.8:
+            # Later than the burst: a term that has something to write ends before its shard is given away.
+            self._later(rng.uniform(0, 20), lambda: self._refuse_writes(leader))
+            self._later(rng.uniform(30, 100), lambda: self._allow_writes(leader))
+            return
         self._world.log(leader.name, f"its next write is {fault}")
         leader.store.fail_next(fault)
+
+    def _refuse_writes(self, daemon: SimulatedDaemon) -> None:
+        self._world.log(daemon.name, "cannot write to the store")
+        daemon.store.refuses_writes = True
+
+    def _allow_writes(self, daemon: SimulatedDaemon) -> None:
+        if daemon is not self.lasting.daemon:
+            daemon.store.refuses_writes = False
 
     async def _consumer_joins(self, _: Admin, rng: random.Random) -> None:
         self._world.start_consumer(STREAM)
@@ -307,6 +321,7 @@ class FaultInjector:
         for daemon in self._world.daemons:
             self._set_clock(daemon)
             self._repair_reads(daemon)
+            self._allow_writes(daemon)
             if daemon.frozen:
                 self._thaw(daemon)
         self._world.log("world", "all faults have ended")

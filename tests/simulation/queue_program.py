@@ -92,9 +92,11 @@ class QueueProgram:
                     max_processing_seconds=20,
                 )
             )
+        alone_seconds = 0
         if rng.random() < 0.5:
             tasks.append(self._world.spawn(self._fall_silent()))
-        tasks += [self._world.spawn(self._work(f"worker-{number}", rng)) for number in range(WORKERS)]
+            alone_seconds = rng.choice([0, 40])  # longer than it may take for a record
+        tasks += [self._world.spawn(self._work(f"worker-{number}", rng, alone_seconds)) for number in range(WORKERS)]
 
     async def _fall_silent(self) -> None:
         """Take some records, and then live without ever asking for another one."""
@@ -106,7 +108,8 @@ class QueueProgram:
                 self._world.log("silent", f"falls silent with {len(records)} records")
                 await asyncio.Event().wait()
 
-    async def _work(self, name: str, rng: random.Random) -> None:
+    async def _work(self, name: str, rng: random.Random, after_seconds: float) -> None:
+        await asyncio.sleep(after_seconds)
         while True:
             self._runs += 1
             client = self._world.client(f"{name}-{self._runs}")

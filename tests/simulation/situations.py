@@ -41,9 +41,7 @@ NOT_YET: Final = {
     "HandoverFinished": "stalled drained pruned",
     "LayoutChanged": "bytes size",
     "QuotaExceeded": "topics subscriptions consumers producers",
-    "SegmentStalled": "kept",
     "SplitSuppressed": "hot_key undrained_ancestors single_hash layout_full",
-    "StoreOperationFailed": "list delete",
     "TransferEnded": "no_store",
 }
 """Event → values that no world reaches yet: what the workload lacks, or what this event never says."""
