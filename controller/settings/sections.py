@@ -178,8 +178,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """Heap of the Spark process in Spark's notation (``512m``, ``2g``). Default: 1g, enough for
     millions of entries per run."""
     start_timeout_seconds: Seconds = 120.0
-    """Longest time without a sign of life (a line in its log) while the Spark process starts, in
-    seconds. A slower start is ended and repeated with twice the limit. Default: 120; a start takes
+    """Longest time without a sign of life (a line in its log, or a second of processor time) while the Spark
+    process starts, in seconds. A slower start is ended and repeated with twice the limit. Default: 120; a start takes
     about 8 on an idle machine."""
     poll_min_seconds: Seconds = 2.0
     """First interval of the drain check of a subscription, in seconds. Default: 2, far above the 35

@@ -1,10 +1,10 @@
 """Supervise the Spark process: start it, ping it, restart it, stop it.
 
-headgate.process.restart_policy decides how long a start may take and when the next one follows. Here a sign of
-life is a longer log. The process and its JVM share a process group, and the kernel kills them when
-the daemon ends. A ping without a reply in time counts as a crash. Only the
-process that was started here is believed, by its process id. The state for readiness is
-``starting``, ``ready`` or ``degraded``. Imports no Spark.
+headgate.process.restart_policy decides how long a start may take and when the next one follows. Here a sign of life
+is a longer log, or processor time: on a busy machine a start is slow and silent. The process and its JVM share a
+process group, and the kernel kills them when the daemon ends. A ping without a reply in time counts as a crash. Only
+the process that was started here is believed, by its process id. The state for readiness is ``starting``, ``ready`` or
+``degraded``. Imports no Spark.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from drain.socket_path import socket_path
 from headgate.process.background import BackgroundService
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
+from headgate.process.processor_time import processor_seconds
 from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
 from metrics.label_values import DrainState
 
@@ -35,6 +36,8 @@ class SupervisorTimes:
     ping: float = 20.0
     """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a
     hung JVM."""
+    sign: float = 1.0
+    """Processor time that is a sign of life. A JVM that hangs takes minutes for it."""
     retry: float = 0.25
     """Between two connection attempts while the process starts."""
     stop: float = 15.0
@@ -146,10 +149,9 @@ class DrainSupervisor(BackgroundService):
                 connection = await self._await_ready(started_at, limit)
         except TimeoutError:
             timeout = self._policy.start_timeout(self._failures)
-            return (
-                f"the Spark process was not ready after {loop.time() - started_at:.0f} s (limits: {timeout:g} s "
-                f"without a line in {self._log_path}, {timeout * MAX_EXTENSION:g} s in total)"
-            )
+            limits = f"{timeout:g} s without a line in {self._log_path} and a second of processor time"
+            waited = f"{loop.time() - started_at:.0f} s (limits: {limits}, {timeout * MAX_EXTENSION:g} s in total)"
+            return f"the Spark process was not ready after {waited}"
         ready.set_result(loop.time())
         self._set_state("ready", f"{self._path} answers")
         try:
@@ -164,10 +166,10 @@ class DrainSupervisor(BackgroundService):
     async def _await_ready(self, started_at: float, limit: asyncio.Timeout) -> Connection:
         """Connect once the process answers; move ``limit`` with each sign of life."""
         loop = asyncio.get_running_loop()
-        log_bytes, last_sign_at = self._log_bytes(), started_at
+        signs, last_sign_at = self._signs(), started_at
         while True:
-            if (grown := self._log_bytes()) != log_bytes:
-                log_bytes, last_sign_at = grown, loop.time()
+            if (seen := self._signs()) != signs:
+                signs, last_sign_at = seen, loop.time()
             limit.reschedule(self._policy.start_deadline(self._failures, started_at, last_sign_at))
             try:
                 connection = await Connection.open(self._path, self._times.ping, self.pid)
@@ -184,8 +186,9 @@ class DrainSupervisor(BackgroundService):
             else:
                 return connection
 
-    def _log_bytes(self) -> int:
-        return self._log_path.stat().st_size if self._log_path.exists() else 0
+    def _signs(self) -> tuple[int, int]:
+        log_bytes = self._log_path.stat().st_size if self._log_path.exists() else 0
+        return log_bytes, int(processor_seconds(self.pid or 0) / self._times.sign)
 
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)

@@ -1,7 +1,7 @@
 """Decides how long a start of a child process may take, and when the next one follows. Pure.
 
-1. A start may take long on a busy machine, so each sign of life (a line in its log) extends its
-   limit. Ten times the limit end a process that never stops writing.
+1. A start may take long on a busy machine, so each sign of life (a line in its log, a second of processor
+   time) extends its limit. Ten times the limit end a process that is never ready.
 2. A start that was too slow doubles the limit of the next one: some start will be slow enough.
 3. Each failure lengthens the pause before the next start. Starting never ends.
 4. A process that was ready for `stable_seconds` has recovered: both begin again. Time before it was

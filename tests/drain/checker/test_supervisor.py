@@ -129,7 +129,16 @@ async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and
     assert [reason.rpartition("; next start in ")[2] for reason in reasons] == ["0.1 s", "0.2 s", "0.4 s"]
     for limit, reason in zip(("0.1 s", "0.2 s", "0.4 s"), reasons, strict=True):
         assert "the Spark process was not ready after" in reason
-        assert f"limits: {limit} without a line in {tmp_path / 'folder' / LOG_NAME}, " in reason
+        assert f"limits: {limit} without a line in {tmp_path / 'folder' / LOG_NAME} and a second of" in reason
+
+
+async def test_a_start_may_be_slow_and_silent_while_the_process_works(tmp_path):
+    policy = RestartPolicy(start_timeout_seconds=2.0, pauses=POLICY.pauses)
+    supervised = Supervised(tmp_path, "busy", replace(QUICK, sign=0.02), policy)
+    async with supervised.supervisor:
+        await supervised.until("ready")
+
+    assert not supervised.reported_restarts
 
 
 async def test_a_missing_command_is_reported(tmp_path):

@@ -4,7 +4,7 @@
 
 Modes: ``well``; ``mute`` (accepts requests and never answers); ``dies`` (exits at once with code
 3); ``stubborn`` (ignores SIGTERM, and has a child that does); ``slow`` (listens once the file
-SOCKET.go exists).
+SOCKET.go exists); ``busy`` (works for 3 s before it listens).
 """
 
 import asyncio
@@ -36,5 +36,7 @@ if __name__ == "__main__":
         Path(sys.argv[1] + ".child").write_text(str(child.pid))
     while sys.argv[2] == "slow" and not Path(sys.argv[1] + ".go").exists():
         time.sleep(0.02)
+    while sys.argv[2] == "busy" and time.process_time() < 3:
+        pass
     Path(sys.argv[1]).unlink(missing_ok=True)
     asyncio.run(main(sys.argv[1], sys.argv[2]))
