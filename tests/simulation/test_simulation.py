@@ -85,7 +85,7 @@ def test_devices_can_be_switched_at_any_moment(seed: int) -> None:
 
 def test_balancing_by_load_slices_and_devices_occur_together() -> None:
     """Otherwise the invariants would not cover weights, slices and devices together."""
-    checker = run_seed(11)
+    checker = run_seed(18)
 
     assert checker.weight_changes > 0
     assert checker.partial_grants > 0
