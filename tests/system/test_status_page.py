@@ -133,7 +133,7 @@ async def test_a_search_sends_one_page_of_ten_thousand_topics_at_a_permanent_add
     assert await browser.text("#topics [rel=next]") == ""
 
     await browser.evaluate("document.querySelector('[formaction]').click()")
-    await browser.until("location.pathname === '/subscriptions'")
+    await browser.until("location.pathname === '/subscriptions' && document.readyState === 'complete'")
     assert "meter-00777" in await browser.text("#subscriptions tbody")
     assert await browser.evaluate("document.querySelector('[name=contains]').value") == "METER-007"
 
