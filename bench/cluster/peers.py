@@ -1,10 +1,9 @@
 """headgate beside Redis streams, NATS JetStream and RabbitMQ streams, each with its Python client.
 
-All servers run on this machine with files of their own, and their clients in this process, which keeps freed memory as
-headgate's commands do. They do the same work in turns. headgate is one daemon with one shard, mosquitto, and no Spark.
-headgate and Redis (``appendfsync always``) sync their files before they acknowledge, the others do not, so those gain
-where other programs use the disk (``redis_ack_p50_ms`` above 1). A server or client that is missing is named, and left
-out.
+All servers run on this machine with files of their own, and their clients in this process. They do the same work in
+turns. headgate is one daemon with one shard, mosquitto, and no Spark. headgate and Redis (``appendfsync always``) sync
+their files before they acknowledge, the others do not, so those gain where other programs use the disk
+(``redis_ack_p50_ms`` above 1). A server or client that is missing is named, and left out.
 
 * The value: records per second of one producer, ours divided by those of the best peer of each round, of 100 bytes
   (``peers_100``) and of 1000 bytes; the lesser counts.
@@ -30,7 +29,6 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Work, 
 from bench.harness.cluster import percentile
 from bench.harness.peers.peer import PROBE_SECONDS, START_SECONDS, MissingServerError, Peer
 from headgate.errors import HeadgateError
-from headgate.process.allocator import keep_freed_memory
 
 OURS, SYNCED = "headgate", "redis"
 PACKAGE = "bench.harness.peers"
@@ -55,7 +53,6 @@ Stretches = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 
 async def measure(effort: Effort) -> Measurement:
     """Return how many times as many records headgate stores as the best peer."""
-    keep_freed_memory()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         peers, missing = await started(MODULES, stack, folder)
