@@ -24,9 +24,8 @@ class ClientLease:
     async def open(self) -> None:
         """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
 
-        Raises NoLeaderError or TransportError. HeadgateError: a fork has copied the client.
+        Raises NoLeaderError or TransportError. HeadgateError: a fork has copied the client of its own.
         """
-        next(self.client.request_ids)
         if self._owned:
             await self.client.__aenter__()
         try:

@@ -155,7 +155,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Start to connect; returns once replies and the cluster description are subscribed."""
-        next(self.request_ids)
+        self.request_ids.require_own_process()
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
         self._entered_at_ms = self.now_ms()

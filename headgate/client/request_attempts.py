@@ -36,9 +36,12 @@ class RequestIds(Iterator[int]):
         self._ids, self._process_id = count(first), os.getpid()
 
     def __next__(self) -> int:
+        self.require_own_process()
+        return next(self._ids)
+
+    def require_own_process(self) -> None:
         if os.getpid() != self._process_id:
             raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
-        return next(self._ids)
 
 
 class RequestAttempts:

@@ -18,7 +18,6 @@ from headgate.lakehouse.tables import ExportTable
 from headgate.model.short_list import listed
 from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
-from headgate.views.topics import TopicInfo
 
 REMEDY: Final = (
     "export to another table, or continue behind pruned records with --skip-pruned; --subscription keeps those that "
@@ -45,7 +44,7 @@ class Exporter:
         self.pruned: dict[int, int] = {}
         """Segment → the first record that was deleted while it was exported."""
 
-    async def plan(self) -> tuple[TopicInfo, dict[int, int]]:
+    async def plan(self) -> tuple[Snapshot, dict[int, int]]:
         """Return the topic as it is now, and segment → first offset to export.
 
         Raises HeadgateError: the table has records of another topic, or of a history that the ledger does not have.
@@ -56,25 +55,26 @@ class Exporter:
             starts = await self._source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._skip_pruned)
         except (OtherHistoryError, PositionOutOfRangeError) as error:
             raise HeadgateError(f"{self._table.name} cannot continue: {error}") from None
-        return now.topic, starts
+        return now, starts
 
-    async def run(self, topic: TopicInfo, starts: dict[int, int], progress: Callable[[], None]) -> None:
-        """Export the records that ``topic`` counts, from ``starts`` on. Call ``progress`` after each commit.
+    async def run(self, now: Snapshot, starts: dict[int, int], progress: Callable[[], None]) -> None:
+        """Export the records that ``now`` counts, from ``starts`` on. Call ``progress`` after each commit.
 
         Segments that are pruned meanwhile do not keep the others from the table. Raises HeadgateError, also for those
         unless they may be skipped; see headgate.reading.topic_reader and headgate.lakehouse.tables.
         """
+        topic = now.topic
         self.reached = {each.segment: each.next_offset for each in topic.segments} | starts
         unread = dict(starts)
         while True:
             try:
                 left = {segment: offset for segment, offset in unread.items() if segment not in self.pruned}
-                await self._export(topic, left, unread, progress)
+                await self._export(now, left, unread, progress)
                 break
             except LedgerError:
-                now = await self._source.describe()
-                gone = unread.keys() - {each.segment for each in now.segments} - self.pruned.keys()
-                if now.topic_id != topic.topic_id or not gone:
+                present = await self._source.describe()
+                gone = unread.keys() - {each.segment for each in present.segments} - self.pruned.keys()
+                if present.topic_id != topic.topic_id or not gone:
                     raise
             self.pruned |= {segment: unread[segment] for segment in gone}
         if self.pruned and not self._skip_pruned:
@@ -85,11 +85,11 @@ class Exporter:
             )
 
     async def _export(
-        self, topic: TopicInfo, starts: dict[int, int], unread: dict[int, int], progress: Callable[[], None]
+        self, now: Snapshot, starts: dict[int, int], unread: dict[int, int], progress: Callable[[], None]
     ) -> None:
         """Export from ``starts`` on, and move ``unread``, which has them. An error loses nothing that was read."""
         failed = None
-        reader = TopicReader(self._source.ledger, topic, starts=starts, describe=self._source.describe)
+        reader = TopicReader(self._source.ledger, now.topic, starts=starts, describe=self._source.describe)
         pending: list[pa.RecordBatch] = []
         pending_bytes = 0
         try:
@@ -98,28 +98,28 @@ class Exporter:
                     pending.append(pa.record_batch(rows.arrow()))
                     pending_bytes += pending[-1].nbytes
                     if pending_bytes >= self._commit_bytes:
-                        await self._commit(pending, topic, unread)
+                        await self._commit(pending, now, unread)
                         progress()
                         pending, pending_bytes = [], 0
         except LedgerError as error:
             failed = error
         if pending:
-            await self._commit(pending, topic, unread)
+            await self._commit(pending, now, unread)
             progress()
         if failed is not None:
             raise failed
 
-    async def _commit(self, batches: list[pa.RecordBatch], topic: TopicInfo, unread: dict[int, int]) -> None:
-        """Add ``batches`` to the table, and move ``unread`` behind them."""
+    async def _commit(self, batches: list[pa.RecordBatch], now: Snapshot, unread: dict[int, int]) -> None:
+        """Add ``batches`` to the table, and move ``unread`` behind them, unless the ledger of ``now`` was replaced."""
         rows = await asyncio.to_thread(self._rows.table, batches)
         ends = rows.group_by("segment").aggregate([("offset", "max")])
         unread |= {
             segment: last + 1 for segment, last in zip(*(column.to_pylist() for column in ends.columns), strict=True)
         }
         # A chunk behind the rows: it is missing in an older ledger, which may have other records at their offsets.
-        position = Snapshot(topic, self._source.ledger_id, *await self._source.newest()).position(unread)
-        if self._now is not None and await self._source.ledger.term_id_at(self._now.chunk) != self._now.term_id:
-            raise HeadgateError(f"an older ledger was put back while {topic.topic!r} was exported")
+        position = Snapshot(now.topic, self._source.ledger_id, *await self._source.newest()).position(unread)
+        if await self._source.ledger.term_id_at(now.chunk) != now.term_id:
+            raise HeadgateError(f"an older ledger was put back while {now.topic.topic!r} was exported")
         await asyncio.to_thread(self._table.append, rows, position)
         self.reached |= unread
         self.records, self.commits = self.records + len(rows), self.commits + 1

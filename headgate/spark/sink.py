@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -42,7 +42,8 @@ _REQUIRED: Final = ("key", "value")
 _SETTINGS: Final = ProducerSettings(delivery_timeout_seconds=LONGEST_SECONDS)
 _POSITION: Final = re.compile(rb"spark (\d+) (\d+) ([0-9a-f]+)")
 SENT_ROWS: Final = 10_000
-"""Together, while the outcomes of as many are waited for."""
+SENT_BYTES: Final = 16 * 1024 * 1024
+"""Of keys and values. So many rows or bytes are sent together, while the outcomes of those before are waited for."""
 RANDOM_BITS: Final = 20
 """Of the number of a write that is no stream. The others are its time in milliseconds."""
 ResultT = TypeVar("ResultT")
@@ -111,8 +112,18 @@ def unstored(rows: Iterable[Row], stored: StoredRows, number: int) -> Iterator[t
         raise HeadgateError(f"{stored.rows} rows are stored, and the repeated task has {count}")
 
 
+def portion(rows: Iterator[tuple[bytes, Row]]) -> list[tuple[bytes, Row]]:
+    """Return the next rows, as many as are sent together; none at the end."""
+    taken: list[tuple[bytes, Row]] = []
+    size_bytes = 0
+    while size_bytes < SENT_BYTES and len(taken) < SENT_ROWS and (found := next(rows, None)) is not None:
+        taken.append(found)
+        size_bytes += len(found[1][0]) + len(found[1][1])
+    return taken
+
+
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Yield the rows of one batch. Raises HeadgateError: a key or a value is null."""
+    """Yield the rows of one batch. Raises HeadgateError: a key, a value or a part of a header is null."""
     if nulls := [name for name in _REQUIRED if batch.column(name).null_count]:
         raise HeadgateError(f"a {nulls[0]} is null, and a record needs one: filter such rows")
     keys, values = (batch.column(name).cast(pa.binary()).to_pylist() for name in _REQUIRED)
@@ -122,7 +133,10 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     if "timestamp" in batch.schema.names:
         times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
     for key, value, each, at_ms in zip(keys, values, headers, times, strict=True):
-        yield key, value, tuple((header["name"], header["value"]) for header in each or ()), at_ms
+        given = each or ()
+        if any(header is None or None in (header["name"], header["value"]) for header in given):
+            raise HeadgateError("a header is null, or has no name or no value: filter such rows")
+        yield key, value, tuple((header["name"], header["value"]) for header in given), at_ms
 
 
 class _Writer:
@@ -146,7 +160,7 @@ class _Writer:
             try:
                 stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), number)
                 new = unstored(chain.from_iterable(map(rows_of, chain((first,), given))), stored, number)
-                while rows := list(islice(new, SENT_ROWS)):
+                while rows := portion(new):
                     sent = loop.run(self._within(self._send(producer, rows, sent)))
                 loop.run(self._within(_outcomes(sent)))
             except HeadgateError as error:

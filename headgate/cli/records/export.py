@@ -139,11 +139,12 @@ class TableExport:
 
     async def _export(self, exporter: Exporter, admin: Admin | None) -> None:
         """Export what is stored now, and move the subscription behind it."""
-        topic, starts = await exporter.plan()
+        now, starts = await exporter.plan()
         before = exporter.records
-        total = before + sum(each.next_offset - starts.get(each.segment, each.next_offset) for each in topic.segments)
+        segments = now.topic.segments
+        total = before + sum(each.next_offset - starts.get(each.segment, each.next_offset) for each in segments)
         with ProgressLine(lambda: f"{exporter.records} of {total} records", total, sys.stderr) as progress:
-            await exporter.run(topic, starts, lambda: progress.advance_to(exporter.records))
+            await exporter.run(now, starts, lambda: progress.advance_to(exporter.records))
         if admin is not None and self.subscription is not None and self.reported != exporter.reached:
             # Retention may have deleted complete segments meanwhile.
             kept = [each.segment for each in (await admin.describe_topic(self.topic)).segments]

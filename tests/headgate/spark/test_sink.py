@@ -8,7 +8,17 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
-from headgate.spark.sink import Row, StoredRows, check_columns, rows_of, rows_stored, unstored
+from headgate.spark.sink import (
+    SENT_BYTES,
+    SENT_ROWS,
+    Row,
+    StoredRows,
+    check_columns,
+    portion,
+    rows_of,
+    rows_stored,
+    unstored,
+)
 from headgate.spark.source import SCHEMA, TopicStreamReader
 
 KEY_VALUE = StructType().add("key", StringType()).add("value", StringType())
@@ -78,6 +88,16 @@ def test_rows_have_bytes_milliseconds_and_headers_and_no_null_key() -> None:
     assert [(b"a", b"1", (), None)] == list(rows_of(batch.select(["key", "value"]).slice(0, 1)))
     with pytest.raises(HeadgateError, match="a key is null, and a record needs one: filter such rows"):
         list(rows_of(pa.record_batch({"key": [None], "value": ["x"]})))
+    for wrong in (None, {"name": None, "value": b"1"}, {"name": "n", "value": None}):
+        given = pa.array([[wrong]], headers.type)
+        with pytest.raises(HeadgateError, match="a header is null, or has no name or no value"):
+            list(rows_of(pa.record_batch({"key": ["a"], "value": ["x"], "headers": given})))
+
+
+def test_large_rows_are_sent_a_few_together() -> None:
+    rows = ((b"", (b"", bytes(size), (), None)) for size in (1, SENT_BYTES - 1, 1, SENT_BYTES, *[0] * (SENT_ROWS + 1)))
+
+    assert [2, 2, SENT_ROWS, 1, 0] == [len(portion(rows)) for _ in range(5)]
 
 
 @pytest.mark.parametrize(
