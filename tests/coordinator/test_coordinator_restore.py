@@ -1,10 +1,12 @@
 """A new leader of a subscription: what it keeps, and what it completes."""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.model import entries as e
 from tests.coordinator.conftest import Lead
-from tests.support.worlds.subscription_environment import CoordinatorHarness
+from tests.support.worlds.subscription_environment import SETTINGS, CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -49,6 +51,12 @@ async def test_connected_consumers_get_one_heartbeat_window_from_a_new_leader(ha
     await harness.run(1)
 
     assert 1 == len(harness.proposed(e.ConsumerDisconnected))
+
+
+@pytest.mark.parametrize(("revoke_seconds", "fenced_after"), [(1, 15), (30, 30), (90, 90)])
+def test_a_revocation_ends_no_earlier_than_the_lease_of_the_holder(revoke_seconds: float, fenced_after: float) -> None:
+    given = replace(SETTINGS, grace_seconds=60, revoke_timeout_seconds=revoke_seconds, heartbeat_interval_seconds=5)
+    assert fenced_after == given.fence_seconds >= given.lease_seconds
 
 
 async def test_a_leader_change_does_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:

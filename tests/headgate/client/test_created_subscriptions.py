@@ -1,6 +1,7 @@
 """Subscriptions that exist before their first consumer: real Producer, Consumer, Admin and leader, in virtual time."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -67,11 +68,17 @@ async def test_the_reply_is_what_a_description_says_right_after(kind: Subscripti
         assert ["blocked" if waits else "waiting"] * 2 == [each.status for each in created.segments[1:]]
 
 
-async def test_it_can_be_created_again_after_its_deletion():
+async def test_it_can_be_created_again_after_its_deletion_and_is_another_one(monkeypatch: pytest.MonkeyPatch):
     world = OneShard()
     async with world.leader(), Admin(client(world, "admin")) as admin:
         await create(world, segments=1)
         first = await admin.create_subscription("orders", "billing")
+        shown = await admin.identity("orders", "billing")
+        assert shown == await admin.identity("orders", "billing")
         await admin.delete_subscription("orders", "billing", force=False)
         second = await admin.create_subscription("orders", "billing")
         assert first.subscription_id < second.subscription_id
+        assert shown != (present := await admin.identity("orders", "billing"))
+        monkeypatch.setattr(admin, "describe_subscription", AsyncMock(return_value=second))
+        admin.client.cluster_watch.ledger = b"another"
+        assert present != await admin.identity("orders", "billing")

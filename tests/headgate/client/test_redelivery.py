@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -19,7 +20,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.processing.policies import BatchPolicy, RetryPolicy
 from headgate.client.producer import Producer
-from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
+from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from headgate.protocol import messages as m
@@ -199,6 +200,17 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(caplog):
         assert records == len(await dead_letters(world, 2))
         assert 0 == await unacknowledged(admin)
     assert "fenced" not in caplog.text
+
+
+async def test_a_dead_letter_that_is_not_stored_stays_and_is_sent_again(monkeypatch: pytest.MonkeyPatch):
+    async with jobs(2, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(DeliveryFailedError("not now"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Producer, "send", AsyncMock(return_value=failed))
+            await fail_until_dead(consumer, 1)
+            await asyncio.sleep(1)
+        assert [(b"key-0", b"0")] == await dead_letters(world, 120)
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,19 @@ async def test_a_follower_of_an_idle_shard_asks_the_store_seldom():
     await cancel_and_wait(waiting)
 
 
-async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_again():
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_again(compacted: bool):
     known = await written((0,), (0,))
     following = reader(known).follow(Head())
     assert [(0, 0), (0, 1)] == [(await anext(following))[:2] for _ in range(2)]
 
-    await known.ledger.append(3, ChunkBuilder().encode(shard=0, number=3, leader_epoch=1, at_ms=60, term_id=77))
+    if compacted:
+        await known.write(60, 0)
+    number, term = known.state.chunk + 1, {"leader_epoch": 1, "term_id": 77, "previous_term_id": 77}
+    await known.ledger.append(number, ChunkBuilder().encode(shard=0, number=number, at_ms=70, **term))
+    if compacted:
+        await known.compact(3)
+        await known.ledger.delete(3)
     with pytest.raises(LedgerError, match="an older one was put back"):
         await anext(following)
 
