@@ -63,8 +63,7 @@ class Exporter:
         Segments that are pruned meanwhile do not keep the others from the table. Raises HeadgateError, also for those
         unless they may be skipped; see headgate.reading.topic_reader and headgate.lakehouse.tables.
         """
-        topic = now.topic
-        self.reached = {each.segment: each.next_offset for each in topic.segments} | starts
+        self.reached = {each.segment: each.next_offset for each in now.topic.segments} | starts
         unread = dict(starts)
         while True:
             try:
@@ -74,13 +73,13 @@ class Exporter:
             except LedgerError:
                 present = await self._source.describe()
                 gone = unread.keys() - {each.segment for each in present.segments} - self.pruned.keys()
-                if present.topic_id != topic.topic_id or not gone:
+                if present.topic_id != now.topic.topic_id or not gone:
                     raise
             self.pruned |= {segment: unread[segment] for segment in gone}
         if self.pruned and not self._skip_pruned:
             where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])
             raise HeadgateError(
-                f"segment {where} of topic {topic.topic!r} was pruned while it was exported, and "
+                f"segment {where} of topic {now.topic.topic!r} was pruned while it was exported, and "
                 f"{self._table.name} has the others; {REMEDY}"
             )
 

@@ -6,13 +6,14 @@ on the new state of the table, where it would add the rows of another export aga
 """
 
 from itertools import chain
-from typing import Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
@@ -32,6 +33,7 @@ class IcebergExport:
         self.name = f"Iceberg table {name}"
         with table_errors(self.name, CommitFailedException):
             self._table = _opened(*_parts(name), rows)
+            self._table.catalog = cast("Catalog", _ConfirmingCatalog(self._table.catalog))
             if rows.lacks_columns(self._table.schema().as_arrow(), self.name):
                 with self._table.update_schema() as update:
                     update.union_by_name(rows.schema)
@@ -39,15 +41,10 @@ class IcebergExport:
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
-        committed = table_errors(self.name, CommitFailedException, is_stored=lambda: self._stored() == position)
-        with committed, self._table.transaction() as transaction:
+        with table_errors(self.name, CommitFailedException), self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
             transaction.set_properties(stated)
         self.position = position
-
-    def _stored(self) -> TopicPosition | None:
-        self._table.refresh()
-        return self._position()
 
     def _position(self) -> TopicPosition | None:
         if not NO_RETRIES.items() <= self._table.properties.items():
@@ -63,6 +60,32 @@ class IcebergExport:
         if text is None and newest is not None:
             raise foreign_rows(self.name)
         return None if text is None else decoded(text, self.name)
+
+
+class _ConfirmingCatalog:
+    """A catalog that knows its own commits.
+
+    When the answer to a commit was lost, its repetition is refused. Without retries pyiceberg (seen with 0.12) would
+    then delete the manifests of what is in the table.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except CommitFailedException:
+            added = [each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)]
+            found = self._catalog.load_table(table.name())
+            if not added or not all(map(found.metadata.snapshot_by_id, added)):
+                raise
+            return CommitTableResponse(metadata=found.metadata, **{"metadata-location": found.metadata_location})
 
 
 def _parts(name: str) -> tuple[str, tuple[str, ...]]:

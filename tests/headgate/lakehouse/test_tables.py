@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Transaction
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
@@ -202,12 +202,13 @@ def test_a_commit_whose_answer_was_lost_is_no_other_one(
 ) -> None:
     """A store repeats the request, and finds what the first one created."""
     kind = kind_at(request, name, str(tmp_path / "orders"))
-    module, attribute = (delta, "write_deltalake") if name == "delta" else (Transaction, "commit_transaction")
+    module, attribute = (delta, "write_deltalake") if name == "delta" else (SqlCatalog, "commit_table")
     failure = CommitFailedError if name == "delta" else CommitFailedException
     original = getattr(module, attribute)
 
     def commit(*given: Any, **options: Any) -> None:
-        original(*given, **options)
+        other = DeltaTable(given[0].table_uri) if name == "delta" else given[0]
+        original(other, *given[1:], **options)
         raise failure("repeated")
 
     table = kind.opened()
