@@ -28,9 +28,8 @@ class CoordinatorSettings:
     @property
     def lease_seconds(self) -> float:
         """How long after its last contact a consumer has its segments alone: a revocation may have been lost."""
-        return min(
-            self.grace_seconds, max(self.revoke_timeout_seconds, MISSED_HEARTBEATS * self.heartbeat_interval_seconds)
-        )
+        shortest = MISSED_HEARTBEATS * self.heartbeat_interval_seconds
+        return min(self.grace_seconds, max(self.revoke_timeout_seconds, shortest))
 
     @property
     def fence_seconds(self) -> float:

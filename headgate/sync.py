@@ -195,9 +195,7 @@ class _Facade(Generic[ClientT]):
         return self._run(call())
 
 
-async def _exit_as_value(
-    coroutine: Coroutine[Any, Any, T],
-) -> tuple[T | None, SystemExit | KeyboardInterrupt | None]:
+async def _exit_as_value(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, SystemExit | KeyboardInterrupt | None]:
     """Return the result of ``coroutine``, or the exit that it raised: an exception of that kind ends the loop."""
     try:
         return await coroutine, None

@@ -14,6 +14,4 @@ async def open_own_subscription(admin: Admin, topic: str, name: str) -> None:
     found = await admin.create_subscription(topic, name, type="queue", start="earliest", if_absent=True)
     if found.consumers:
         readers = listed([each.consumer for each in found.consumers])
-        raise ConfigError(
-            f"subscription {name!r} of topic {topic!r} is read by {readers}: choose a name that nothing else uses"
-        )
+        raise ConfigError(f"subscription {name!r} is read by {readers}: choose a name that nothing else uses")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from itertools import islice, pairwise
 from operator import sub
@@ -70,11 +70,6 @@ class Columns:
     def integers(self, name: str) -> list[int]:
         """Return a column of 64-bit integers; raises LedgerError if it is missing, of another type, or has a null."""
         return self._array(name).tolist()
-
-    def integers_at(self, name: str, rows: Iterable[int]) -> list[int]:
-        """Return the integers of some rows. Raises like `integers`."""
-        values = self._array(name)
-        return [values[row] for row in rows]
 
     def are_all(self, name: str, value: int) -> bool:
         """Return whether a column has no other integer than ``value``. Raises like `integers`."""

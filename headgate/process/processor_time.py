@@ -16,6 +16,5 @@ def processor_seconds(pid: int) -> float:
             waiting += [int(each) for task in folder.glob("task/*/children") for each in task.read_text().split()]
         except OSError:
             continue  # It has just ended, or this system has no /proc.
-        user, system = map(int, fields[11:13])
-        seconds += (user + system) / _TICKS
+        seconds += sum(map(int, fields[11:13])) / _TICKS  # of user and system
     return seconds

@@ -86,8 +86,7 @@ class Rows(NamedTuple):
 def rows_of_topic(columns: Columns, topic_id: int) -> tuple[Sequence[int], dict[int, OffsetBounds]]:
     """Return the rows of a topic in a chunk, and segment → its offsets there. Raises LedgerError like `Rows.of`.
 
-    The first offset follows from the last one and the number of rows: an unexpected one tells of a gap. Takes a third
-    of the time of a look at each row, and a twentieth if the topic is alone.
+    The first offset follows from the last one and the number of rows: an unexpected one tells of a gap.
     """
     rows: Sequence[int] = range(len(columns))
     if columns.are_all("topic_id", topic_id):
@@ -96,9 +95,8 @@ def rows_of_topic(columns: Columns, topic_id: int) -> tuple[Sequence[int], dict[
         topic_ids, segments = map(columns.integers, ("topic_id", "segment"))
         rows = [row for row in rows if topic_ids[row] == topic_id]
         found = occurrences([segments[row] for row in rows], rows)
-    lasts = columns.integers_at("offset", [row for _, row in found.values()])
-    counts = [count for count, _ in found.values()]
-    return rows, {each: (last + 1 - n, last + 1) for each, last, n in zip(found, lasts, counts, strict=True)}
+    offsets = columns.integers("offset")
+    return rows, {each: (offsets[row] + 1 - count, offsets[row] + 1) for each, (count, row) in found.items()}
 
 
 class StoredRows(NamedTuple):

@@ -6,6 +6,7 @@ both are errors and not very long or short waits.
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from operator import index
 from typing import Final, SupportsIndex
 
@@ -26,11 +27,7 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
 
     Raises ConfigError: its text names the argument and the limits.
     """
-    try:
-        fits = at_least <= value <= LONGEST_SECONDS  # not NaN, which no comparison accepts
-    except TypeError:
-        fits = False
-    if not fits:
+    if not isinstance(value, Real) or not at_least <= value <= LONGEST_SECONDS:  # also for NaN, which is not
         raise ConfigError(f"{name}={value}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
     return value
 

@@ -12,7 +12,7 @@ DOCUMENTED = Path(__file__).parents[2] / "drain" / "table_mapping.py"
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "external.toml"
-    path.write_text(text)
+    path.write_text(text, "utf-8-sig")
     return path
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "access.toml"
-    path.write_text(text)
+    path.write_text(text, "utf-8-sig")
     return path
 
 

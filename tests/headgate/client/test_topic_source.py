@@ -85,6 +85,8 @@ async def test_a_topic_without_new_records_costs_no_request_to_the_store():
     calls = known.ledger.store.calls.copy()
     assert before is await source.look(before)
     assert calls == known.ledger.store.calls
+    other = before._replace(topic=replace(before.topic, topic_id=7))
+    assert 1 == (await source.look(other)).topic.topic_id, "it was created again"
     await known.write(3, 0)
     assert (3, {0: 2, 1: 0}) == ((now := await source.look(before)).chunk, now.ends)
 

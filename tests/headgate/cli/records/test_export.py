@@ -115,7 +115,7 @@ def test_a_subscription_that_programs_read_is_refused(invoke: Invoke, cluster: F
     result = invoke("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--subscription", "work")
 
     assert result.exit_code == 1
-    assert "subscription 'work' of topic 'orders' is read by reader-1: choose a name" in result.stderr
+    assert "subscription 'work' is read by reader-1: choose a name" in result.stderr
 
 
 def test_a_missing_library_is_named_with_what_installs_it(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
