@@ -31,7 +31,7 @@ from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
-RUN_RECORDS: Final = 250
+RUN_RECORDS: Final = 500
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
