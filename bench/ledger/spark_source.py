@@ -73,11 +73,9 @@ def measure(effort: Effort) -> Measurement:
         url, rows = f"file://{folder}/ledger", effort.pick(64_000, 16_000)
         asyncio.run(_write(url, rows))
         effort.progress(f"wrote {CHUNKS * rows:,} records")
-        session = build_session(wrapper_folder=Path(folder) / "java", extra=TRANSPORT)
-        session.dataSource.register(StoredTopic)
-        measured = _measure(effort, session, url, rows)
-        session.stop()
-        return measured
+        with build_session(wrapper_folder=Path(folder) / "java", extra=TRANSPORT) as session:
+            session.dataSource.register(StoredTopic)
+            return _measure(effort, session, url, rows)
 
 
 def _measure(effort: Effort, session: SparkSession, url: str, rows: int) -> Measurement:
