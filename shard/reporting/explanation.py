@@ -112,6 +112,11 @@ def _records(count: RecordCount) -> str:
     return f"about {text} (estimated)" if count.estimated else text
 
 
+def _ended(cause: str) -> str:
+    """Return ``cause``, which a program or a person wrote, as the end of a sentence."""
+    return cause if cause.endswith((".", "?", "!")) else f"{cause}."
+
+
 def _segments(labels: Sequence[str]) -> str:
     return f"segment{'s' if len(labels) > 1 else ''} {listed(labels)}"
 
@@ -168,7 +173,7 @@ class _Explainer:
             reason, _ = Counter(each.reason for each in failed).most_common(1)[0]
             sentences.append(
                 f"{len(failed)} record{'s have' if len(failed) > 1 else ' has'} failed and will be delivered again, "
-                f"{later} of them later: {reason or 'no reason given'}."
+                f"{later} of them later: {_ended(reason or 'no reason given')}"
             )
         limit = record_limit(self._topic)
         if full := [str(each) for each in sorted(redelivery.attempts) if redelivery.records(each) >= limit]:
@@ -178,7 +183,9 @@ class _Explainer:
             )
         if dead := len(redelivery.dead):
             cause = self._context.dead_letter_problem or "its consumers have not sent them yet"
-            sentences.append(f"{dead} record{'s wait' if dead > 1 else ' waits'} for a dead-letter topic: {cause}.")
+            sentences.append(
+                f"{dead} record{'s wait' if dead > 1 else ' waits'} for a dead-letter topic: {_ended(cause)}"
+            )
         return sentences
 
     # Segments
@@ -343,7 +350,7 @@ class _Explainer:
             next_check = f"The next drain check runs in {wait}; progress brings it forward."
         if self._context.drain_problem is None:
             return next_check
-        return f"Drain checks are not answered: {self._context.drain_problem}. {next_check}"
+        return f"Drain checks are not answered: {_ended(self._context.drain_problem)} {next_check}"
 
     # Consumers
 

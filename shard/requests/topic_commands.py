@@ -149,7 +149,8 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     if len(after.segments) <= max_segments:
         return None
     count = len(topic.layout.segments)
-    return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}")
+    remedy = f"headgate topic prune {topic.name} removes those that every subscription has drained"
+    return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}: {remedy}")
 
 
 def list_topics(request: m.ListTopics, _: ShardState) -> Decision:

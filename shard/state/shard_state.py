@@ -236,10 +236,11 @@ class ShardState:
             case e.SegmentsMerged():
                 ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
                 layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+        created = range(topic.layout.next_segment_id, layout.next_segment_id)
         self._replace_layout(topic, layout)
         for segment in sealed:
             topic.tails[segment].traffic = Traffic()
-        for segment in topic.layout.segments:
+        for segment in created:
             topic.tails.setdefault(segment, SegmentTail())
 
     def _layout_extended(self, entry: e.LayoutExtended) -> None:

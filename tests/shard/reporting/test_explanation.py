@@ -179,14 +179,21 @@ async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead
     assert child.next_poll_seconds > 0
 
 
-async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead) -> None:
+@pytest.mark.parametrize(
+    ("problem", "cause"),
+    [
+        ("the Spark process ended with code 1", "Drain checks are not answered: the Spark process ended with code 1. "),
+        ("did you mean 'dead'?", "Drain checks are not answered: did you mean 'dead'? "),
+    ],
+    ids=["words", "a sentence"],
+)
+async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead, problem: str, cause: str) -> None:
     harness = lead("ada", records=3)
     harness.split(0)
     harness.acknowledge("ada", 0, 3)
-    context = harness.coordinator.explanation_context("the Spark process ended with code 1")
+    context = harness.coordinator.explanation_context(problem)
     explained = explain_all(harness, context)
 
-    cause = "Drain checks are not answered: the Spark process ended with code 1. "
     assert explained.summary[-1].startswith(cause)
     assert explained.segments[1].sentences[2].startswith(cause)
 

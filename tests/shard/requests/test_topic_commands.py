@@ -86,9 +86,10 @@ def test_a_topic_grows_up_to_a_limit_of_segments(topic: CommandShard) -> None:
     )
 
     assert [e.SegmentSplit, e.SegmentsMerged] == [type(entry) for entry in at_limit]
+    remedy = "headgate topic prune orders removes those that every subscription has drained"
     assert beyond == (
-        Refusal("invalid", "topic 'orders' holds 2 segments; the limit is 3"),
-        Refusal("invalid", "topic 'orders' holds 2 segments; the limit is 2"),
+        Refusal("invalid", f"topic 'orders' holds 2 segments; the limit is 3: {remedy}"),
+        Refusal("invalid", f"topic 'orders' holds 2 segments; the limit is 2: {remedy}"),
     )
 
 

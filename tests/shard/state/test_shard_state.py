@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
+from shard.state import shard_state
 from shard.state.deleted_members import DeletedMembers
 from shard.state.shard_state import ShardState, Tombstone
 from shard.state.subscription import RemovedConsumer, Subscription
@@ -96,6 +97,16 @@ def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
     assert {0, 1, 2, 3, 4} == set(topic.layout.segments) == set(topic.tails)
     assert [2, 4] == [segment.segment_id for segment in topic.layout.active()]
     assert {"create", "split", "merge"} == set(state.commands)
+
+
+def test_a_split_makes_no_tails_of_segments_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger with a thousand splits of a wide topic is read with each start."""
+    state = state_after([CREATED])
+    made: list[SegmentTail] = []
+    monkeypatch.setattr(shard_state, "SegmentTail", lambda: made.append(SegmentTail()) or made[-1])
+    state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="s")], chunk=2, at_ms=2)
+
+    assert made == [state.topics["orders"].tails[2], state.topics["orders"].tails[3]]
 
 
 def test_pruning_removes_every_reference_to_a_segment() -> None:
