@@ -593,7 +593,8 @@ class CertificateRead(Event, frozen=True):
     "file_system_free_bytes",
     "free_bytes",
     "use",
-    text="Bytes that the daemon may still write to the file system of the ledger, or of Spark's folder.",
+    text="Bytes that the daemon may still write to the file system of the ledger, or of Spark's folder: "
+    "no larger a share than that of its inodes.",
 )
 @shown(
     "file_system_size_bytes", "size_bytes", "use", text="Size of the file system of the ledger, or of Spark's folder."

@@ -76,8 +76,9 @@ def _folders(settings: Settings) -> list[Finding]:
         mode = folder.stat().st_mode if exists else 0
         writable = exists and os.access(folder, os.W_OK | os.X_OK)
         found.append(judge.judge_folder(f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode))
-        size_bytes, free_bytes = disk_usage(folder)
-        found.append(judge.judge_space(f"{use} space", str(folder), free_bytes, size_bytes, FREE_MEGABYTES * 1_000_000))
+        usage, needed_bytes = disk_usage(folder), FREE_MEGABYTES * 1_000_000
+        space = usage.free_bytes, usage.size_bytes, needed_bytes
+        found.append(judge.judge_space(f"{use} space", str(folder), *space, lacks_inodes=usage.lacks_inodes))
     return found
 
 

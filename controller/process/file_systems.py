@@ -1,13 +1,13 @@
-"""Measures the space of the file systems that the daemon writes to: a ledger in a folder, and the folder of Spark.
+"""Measures the file systems that the daemon writes to: of a ledger in a folder, and of the folder of Spark.
 
 A file system that does not answer delays only these measurements: each runs in a thread.
 """
 
 import asyncio
-import shutil
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -51,20 +51,32 @@ class FileSystemWatch(BackgroundService):
 
     async def _measure(self, use: FileSystemUse, folder: Path) -> None:
         try:
-            size_bytes, free_bytes = await asyncio.to_thread(disk_usage, folder)
+            usage = await asyncio.to_thread(disk_usage, folder)
         except OSError as error:
             if use not in self._failing:
                 log.warning("file_system.unmeasured", use=use, folder=str(folder), error=str(error))
             self._failing.add(use)
             return
         self._failing.discard(use)
-        self._observer.observe(events.FileSystemMeasured(use=use, free_bytes=free_bytes, size_bytes=size_bytes))
+        self._observer.observe(
+            events.FileSystemMeasured(use=use, free_bytes=usage.free_bytes, size_bytes=usage.size_bytes)
+        )
 
 
-def disk_usage(folder: Path) -> tuple[int, int]:
-    """Return size and free bytes of the folder's file system, or of the closest existing folder above it.
+class DiskUsage(NamedTuple):
+    size_bytes: int
+    free_bytes: int
+    lacks_inodes: bool
+    """Whether fewer inodes are free than space, so that they limit what can be written."""
 
-    Both folders are created when they are needed.
+
+def disk_usage(folder: Path) -> DiskUsage:
+    """Return the space of the folder's file system, or of the closest existing folder above it.
+
+    Both folders are created when they are needed. A chunk is a file: where a smaller share of the inodes is free than
+    of the bytes, as with many small chunks on ext4, only that share of the bytes counts as free.
     """
-    usage = shutil.disk_usage(next((each for each in (folder, *folder.parents) if each.exists()), folder))
-    return usage.total, usage.free
+    found = os.statvfs(next((each for each in (folder, *folder.parents) if each.exists()), folder))
+    size_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    of_inodes = size_bytes * found.f_favail // found.f_files if found.f_files else free_bytes
+    return DiskUsage(size_bytes, min(free_bytes, of_inodes), of_inodes < free_bytes)

@@ -37,7 +37,8 @@ async def _write_problem(store: Store) -> str | None:
             raise
         await store.delete(path)
     except StoreError as error:
-        return f"{error}. A leader needs to create objects: check its permissions, and in a folder hard links"
+        needed = "check its permissions and space, and in a folder inodes and hard links"
+        return f"{error}. A leader needs to create objects: {needed}"
     if replaced:
         return "a second write replaced an object, as two leaders would: use a store that honors If-None-Match"
     return None

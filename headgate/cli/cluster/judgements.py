@@ -166,12 +166,17 @@ def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_se
     return ok(setting, f"{file} is valid for {days:.0f} days")
 
 
-def judge_space(name: str, folder: str, free_bytes: int, size_bytes: int, needed_bytes: int) -> Finding:
-    free = f"{folder} has {free_bytes // 1_000_000} MB free, {100 * free_bytes // max(1, size_bytes)} %"
+def judge_space(
+    name: str, folder: str, free_bytes: int, size_bytes: int, needed_bytes: int, *, lacks_inodes: bool = False
+) -> Finding:
+    percent = 100 * free_bytes // max(1, size_bytes)
+    free = f"{folder} has {free_bytes // 1_000_000} MB free, {percent} %"
+    if lacks_inodes:
+        free = f"{folder} has {percent} % of its inodes free (df -i), enough for {free_bytes // 1_000_000} MB"
     if free_bytes < needed_bytes:
         return problem(name, free, f"free space: {needed_bytes // 1_000_000} MB are needed")
     if free_bytes * 10 < size_bytes:
-        return warning(name, free, "free space, or use a larger file system")
+        return warning(name, free, f"free space, or use a file system with more{' inodes' * lacks_inodes}")
     return ok(name, free)
 
 

@@ -1,7 +1,7 @@
 """The space of the file systems that a daemon writes to."""
 
 import asyncio
-import shutil
+import os
 from collections import namedtuple
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from controller.process import file_systems
 from controller.process.file_systems import FileSystemWatch
 from metrics.instruments import Instruments
 
-Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil's
+Usage = namedtuple("Usage", "f_frsize f_blocks f_bavail f_files f_favail")  # noqa: PYI024 - as os.statvfs
 
 
 async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, usage) -> CollectorRegistry:
@@ -21,11 +21,11 @@ async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, us
     measured = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
-    def disk_usage(path: Path):
+    def statvfs(path: Path):
         loop.call_soon_threadsafe(measured.release)
         return usage(path)
 
-    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    monkeypatch.setattr(os, "statvfs", statvfs)
     monkeypatch.setattr(file_systems, "INTERVAL_SECONDS", 0.001)
     registry = CollectorRegistry()
     async with FileSystemWatch({"ledger": folder}, Instruments(registry)):
@@ -34,14 +34,15 @@ async def observed(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch, us
     return registry
 
 
-async def test_a_folder_that_does_not_exist_yet_has_the_space_of_the_one_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("files", "free_files", "free"), [(0, 0, 200), (50, 10, 200), (50, 9, 180), (50, 0, 0)])
+async def test_a_folder_that_does_not_exist_yet_has_the_space_and_inodes_of_the_one_above(
+    files: int, free_files: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = {tmp_path: Usage(total=100, used=70, free=20)}
+    usage = {tmp_path: Usage(10, 100, 20, files, free_files)}
     registry = await observed(tmp_path / "not" / "yet", 1, monkeypatch, usage.__getitem__)
 
-    assert registry.get_sample_value("headgate_file_system_free_bytes", {"use": "ledger"}) == 20
-    assert registry.get_sample_value("headgate_file_system_size_bytes", {"use": "ledger"}) == 100
+    assert registry.get_sample_value("headgate_file_system_free_bytes", {"use": "ledger"}) == free
+    assert registry.get_sample_value("headgate_file_system_size_bytes", {"use": "ledger"}) == 1000
 
 
 async def test_a_folder_that_cannot_be_measured_has_no_series_and_one_line_in_the_log(

@@ -138,6 +138,7 @@ def test_certificates_are_renewed_in_time(days, level):
 @pytest.mark.parametrize(("free", "level"), [(99, "problem"), (100, "warning"), (200, "ok")])
 def test_space_has_a_minimum_and_a_tenth(free, level):
     assert judge.judge_space("disk", "/x", free, 2000, 100).level == level
+    assert "its inodes free (df -i)" in judge.judge_space("disk", "/x", free, 2000, 100, lacks_inodes=True).text
 
 
 @pytest.mark.parametrize(
