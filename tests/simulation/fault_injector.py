@@ -268,8 +268,8 @@ class FaultInjector:
             return
         if luck < 0.8:
             # Later than the burst: a term that has something to write ends before its shard is given away.
-            self._later(rng.uniform(0, 20), lambda: self._refuse_writes(leader))
-            self._later(rng.uniform(30, 100), lambda: self._allow_writes(leader))
+            self._later(began := rng.uniform(0, 20), lambda: self._refuse_writes(leader))
+            self._later(began + rng.uniform(30, 90), lambda: self._allow_writes(leader))
             return
         self._world.log(leader.name, f"its next write is {fault}")
         leader.store.fail_next(fault)

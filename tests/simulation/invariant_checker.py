@@ -517,7 +517,7 @@ class InvariantChecker:
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after generation {before}"
             )
         self.delivered_generations[bucket] = generation
-        self.rules.holdings.check_delivery(program, segment, generation, offset)
+        self.rules.holdings.check_delivery((program, segment, generation), offset, bucket[2], is_attempt=not handled)
         if handled:
             self.handled(topic, subscription, segment, offset)
         if self.records_by_offset.get((topic, segment, offset)) != (key, value, record.headers):

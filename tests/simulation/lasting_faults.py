@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from tests.simulation.broken_promise import InvariantViolationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ SECONDS: Final = 300.0
 time out: requests of the former, and with a hanging consumer its grace and revocation periods."""
 LEADERS_SECONDS: Final = 60
 BURST_SECONDS: Final = 60.0
+IDLE_SECONDS, IDLE_LOOKS = 15.0, 4
+"""Without a chunk for so long, the leaders are idle: what they delete, they delete in turns of 10 s."""
+QUIET_SECONDS: Final = STORE_LOST_SECONDS + 15
+"""An idle leader that cannot write gives its shard away. One with something to write ends its term before."""
 FAULTS: Final = (
     "daemon_without_broker",
     "daemon_without_zookeeper",
@@ -45,9 +50,19 @@ class LastingFaults:
     async def run(self, stream: str) -> None:
         """Begin the fault, and let clients send for a while. ``stream``: the subscription of which a consumer is chosen."""
         self.lasts = True
+        await self._until_idle()
         self._begin(stream)
+        if self.daemon is not None and self.daemon.store.refuses_writes:
+            await asyncio.sleep(QUIET_SECONDS)
         self._world.start_burst(BURST_SECONDS)
         await asyncio.sleep(BURST_SECONDS)
+
+    async def _until_idle(self) -> None:
+        for _ in range(IDLE_LOOKS):
+            chunks = self._world.checker.chunks
+            await asyncio.sleep(IDLE_SECONDS)
+            if self._world.checker.chunks == chunks:
+                return
 
     def _begin(self, stream: str) -> None:
         rng = self._world.plan.rng("lasting")

@@ -9,7 +9,7 @@
    A daemon spreads one shard at a time, except when it has just started.
 4. A transfer that was reported as done has made that daemon the leader, and a description of the cluster names daemons
    that began the terms it names.
-5. No term outlasts `unreachable_seconds` in which its daemon does not reach the broker.
+5. No term outlasts `unreachable_seconds` in which its daemon does not reach the broker, and none begins without it.
 """
 
 import math
@@ -33,6 +33,8 @@ UNREACHABLE_SECONDS = 10.0
 """`ingest.unreachable_seconds` of the daemons of most worlds."""
 TRANSFER_SECONDS = 12.0
 """How long a transfer may last, at most."""
+BEGIN_SECONDS = 1.0
+"""How long the first chunk of a term may take: its daemon had the broker when it began to write."""
 VIEW_SECONDS = 3.0
 """How old a daemon's view of the others, and the transfer that follows from it, may be."""
 
@@ -57,9 +59,13 @@ class LeadershipChecker:
     slowest_send_seconds: float = 0.0
     """In a calm world, from the call of `send` to the outcome."""
     started_at: dict[str, float] = field(default_factory=dict)
+    """Daemon → when its present process started."""
     restarted_settled: dict[str, bool] = field(default_factory=dict)
     """Daemon → whether it had settled when it was restarted last."""
-    """Daemon → when its present process started."""
+    broker_lost_at: dict[str, float] = field(default_factory=dict)
+    """Daemon that does not reach the broker → since when."""
+    thawed_at: float = -math.inf
+    """When a daemon or its store last continued after a freeze: what it was writing may be old."""
 
     def epoch(self, shard: int) -> int:
         """Return the newest epoch of a shard; 0: it had no leader yet."""
@@ -76,6 +82,7 @@ class LeadershipChecker:
                 f"after epoch {len(terms)}"
             )
         if began:
+            self._check_beginning(shard, began[0].instance, now_seconds)
             terms.append(Term(began[0].instance, now_seconds))
         writer = WRITER.get()
         if self.knows_writers and writer != terms[-1].instance:
@@ -83,6 +90,12 @@ class LeadershipChecker:
                 f"shard {shard}: daemon {writer!r} wrote chunk {found.header.number} in the term of "
                 f"{terms[-1].instance!r}"
             )
+
+    def _check_beginning(self, shard: int, daemon: str, now_seconds: float) -> None:
+        lost_at = self.broker_lost_at.get(daemon, math.inf)
+        if now_seconds - max(lost_at, self.thawed_at) > BEGIN_SECONDS:
+            seconds = f"{now_seconds - lost_at:.1f} s after it lost the broker"
+            raise InvariantViolationError(f"daemon {daemon!r} begins a term of shard {shard}, {seconds}")
 
     def transfer_ended(self, source: str, event: events.TransferEnded, *, calm: bool) -> None:
         """Note the end of a transfer. A complete one has made another daemon the leader (rule 4)."""
@@ -123,7 +136,7 @@ class LeadershipChecker:
         """Follow a start, also one after another of the same daemon."""
         before = self.started_at.get(daemon)
         self.restarted_settled[daemon] = before is not None and now_seconds - before >= SETTLE_SECONDS
-        self.started_at[daemon] = now_seconds
+        self.started_at[daemon] = self.broker_lost_at[daemon] = now_seconds
 
     def check_terms_end(self, daemon: str, terms: Collection[tuple[int, float]], lost_at: float, now: float) -> None:
         """Check the terms of a daemon that has not reached the broker since ``lost_at``: (shard, start) (rule 5).

@@ -107,6 +107,7 @@ class LedgerRules:
             raise InvariantViolationError(f"{entry.consumer}: {instance} came back after it was removed")
 
     def _check_removal(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
+        self.holdings.removed(state, entry)
         subscription = state.subscriptions[entry.subscription_id]
         if entry.reason == "replaced":
             known = subscription.consumers[entry.consumer]
@@ -256,6 +257,7 @@ class LedgerRules:
     # Positions
 
     def _check_acknowledgement(self, state: ShardState, entry: e.RecordsAcknowledged) -> None:
+        self.holdings.check_acknowledgement(state, entry)
         subscription = state.subscriptions[entry.subscription_id]
         if subscription.type == "STREAM" and (partial := [each for each in entry.ranges if each.first_offset]):
             raise InvariantViolationError(f"{subscription.name}: a STREAM has acknowledged only {partial[0]}")
@@ -415,6 +417,7 @@ _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SubscriptionConfigured: LedgerRules._check_configuration,
     e.SegmentsDrained: LedgerRules._check_drained,
     e.SegmentReleased: LedgerRules._record_release,
+    e.SegmentGranted: lambda rules, state, entry: rules.holdings.granted(state, entry),
     e.SegmentRevoked: LedgerRules._check_revocation,
     e.SegmentsPruned: LedgerRules._check_pruning,
     e.DataDeleted: LedgerRules._check_data_deletion,

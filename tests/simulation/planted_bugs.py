@@ -159,6 +159,11 @@ def _claiming(claim: Claim, *args: Any) -> Any:
     return Claim.REPLACES if (found := right(*rest)) is claim else found
 
 
+def _claiming_what_others_hold(right: Function, self: Any, segment: int, generation: int) -> Any:
+    held = next(iter(self._subscription.held_in({segment})), None)
+    return right(self, segment, generation) if held is None else held
+
+
 def _latest_of_active(right: Function, target: Any, *, layout: Layout, ends: Any, **rest: Any) -> Any:
     if target == "latest":
         return {each: ends[each] for each, known in layout.segments.items() if known.state is SegmentState.ACTIVE}
@@ -257,6 +262,9 @@ BUGS = (
     Bug("A disconnected consumer is never evicted.", f"{SESSIONS}:find_expired", with_arguments(grace_seconds=1e9)),
     Bug("A consumer without heartbeats is never disconnected.", f"{SESSIONS}:find_expired", with_arguments(heartbeat_interval_seconds=1e9)),
     Bug("A consumer creates a deleted subscription again.", "shard.subscriptions.registration:judge_deleted_subscription", always(None)),
+    Bug("A consumer delivers after its lease.", "headgate.client.consuming.delivery_lease:DeliveryLease.begin",
+        lambda right, self, asked_at, _: right(self, asked_at, 1e9), "lasting"),
+    Bug("An acknowledgement of a former holder counts.", "shard.subscriptions.claims:Claims.held", _claiming_what_others_hold),
     Bug("An acknowledgement may lie beyond the last record.", "shard.subscriptions.external_topics:acknowledgeable_end", always(None)),
     Bug("A consumer may start at a position that does not exist.", "shard.subscriptions.own_positions:own_positions_error", always(None)),
     Bug("A seek to the latest record leaves sealed segments as they are.", SEEK, _latest_of_active),
@@ -282,6 +290,7 @@ BUGS = (
     Bug("A taken number does not end the term.", ON, with_transition(Role.LEADING, Event.NUMBER_TAKEN)),
     Bug("An unknown outcome does not end the term.", ON, with_transition(Role.LEADING, Event.OUTCOME_UNKNOWN)),
     Bug("A leader without a broker leads on.", ON, with_transition(Role.LEADING, Event.BROKER_UNREACHABLE)),
+    Bug("A term begins without the broker.", "controller.leadership.policy.safety:begins_term", always(True)),
     Bug("A daemon that cannot read the ledger leads.", ON, with_transition(Role.CATCHING_UP, Event.LEDGER_UNREADABLE, *SERVE)),
     Bug("A daemon keeps the lock after its term.", ON, _keeping_the_lock),
     Bug("Put-if-absent is a plain put.", "tests.support.fakes.object_store:FakeStore.create", _overwriting),

@@ -278,7 +278,9 @@ class SimulatedDaemon:
     def thaw(self) -> None:
         """Continue after `freeze`."""
         self.frozen = False
-        self.thawed_at = self.simulation.checker.rules.thawed_at = asyncio.get_running_loop().time()
+        checker = self.simulation.checker
+        self.thawed_at = asyncio.get_running_loop().time()
+        checker.rules.thawed_at = checker.leadership.thawed_at = self.thawed_at
         self.store.thaw()
         self.simulation.broker.resume(f"daemon-{self.name}")
         self.simulation.zookeeper.heal(self.name)
@@ -362,8 +364,12 @@ class SimulatedDaemon:
         return self._leaders.leader_of(shard, controller.leadership.role, controller.follower.end.leader_instance)
 
     def _on_broker(self, connected: bool) -> None:
+        lost_at = self.simulation.checker.leadership.broker_lost_at
         if connected:
+            lost_at.pop(self.name, None)
             self._publish_description()
+        elif self.name not in lost_at and "clock_drift" not in self.simulation.plan.kinds:
+            lost_at[self.name] = asyncio.get_running_loop().time()
         self.spreader.own.broker_changed(connected)
         for controller in self.controllers:
             if controller.leader is not None:

@@ -42,7 +42,6 @@ NOT_YET: Final = {
     "LayoutChanged": "bytes size",
     "QuotaExceeded": "topics subscriptions consumers producers",
     "SplitSuppressed": "hot_key undrained_ancestors single_hash layout_full",
-    "TransferEnded": "no_store",
 }
 """Event → values that no world reaches yet: what the workload lacks, or what this event never says."""
 

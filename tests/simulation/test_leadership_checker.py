@@ -92,6 +92,17 @@ def test_a_term_without_the_broker_ends() -> None:
         checker.check_terms_end("a", terms, lost_at=10.0, now=24.0)
 
 
+def test_no_term_begins_without_the_broker() -> None:
+    ledgers = Ledgers()
+    ledgers.checker.daemon_started("a", now_seconds=10.0)
+
+    ledgers.lead(0, "a", at=11.0)  # It has lost the broker since it began to write.
+    with pytest.raises(InvariantViolationError, match=r"'a' begins a term of shard 1, 12.0 s after it lost the broker"):
+        ledgers.lead(1, "a", at=22.0)
+    ledgers.checker.thawed_at = 21.5
+    ledgers.lead(1, "a", at=22.0)
+
+
 def test_a_transfer_is_not_complete_before_a_term_has_followed() -> None:
     ledgers = Ledgers()
     ledgers.lead(0, "a")

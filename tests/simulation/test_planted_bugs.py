@@ -1,12 +1,9 @@
 """Each planted bug replaces a function that exists, wherever it is used, and leaves the right one behind."""
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from coordinator.assignment_reconciler import compute_gate
 from tests.simulation.nightly import first_failure
 from tests.simulation.planted_bugs import BUGS, Bug, planted
 
@@ -23,19 +20,8 @@ def test_a_bug_replaces_its_function_and_ends(bug: Bug) -> None:
     assert vars(owner)[name] is right
 
 
-def test_a_function_is_replaced_where_it_was_imported() -> None:
-    def wrong(right: Callable[..., Any], *_: Any) -> str:
-        return f"in place of {right.__name__}"
-
-    bug = Bug("A test.", "shard.subscriptions.gate:compute_gate", wrong)
-    with planted(bug):
-        used = vars(sys.modules["coordinator.assignment_reconciler"])["compute_gate"]
-        assert used(None) == "in place of compute_gate"
-    assert vars(sys.modules["coordinator.assignment_reconciler"])["compute_gate"] is compute_gate
-
-
 def test_sentences_differ() -> None:
-    assert len({bug.sentence for bug in BUGS}) == len(BUGS) <= 73
+    assert len({bug.sentence for bug in BUGS}) == len(BUGS) <= 76
 
 
 @pytest.mark.simulation
