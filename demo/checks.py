@@ -50,6 +50,7 @@ class Delivery:
     offset: int
     key: str
     counter: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def judged(
             "subscription": name,
             "record": f"{each.key} #{each.counter}",
             "place": f"{each.segment}:{each.offset}",
+            "generation": each.generation,
             "ordered": name in ordered,
         }
         for name, found in deliveries.items()

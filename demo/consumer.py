@@ -1,8 +1,8 @@
 """A consumer of the demo: records every delivery in a file, then acknowledges it.
 
 Run as ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
-Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``. The line is passed to the kernel before
-the acknowledgement, so every acknowledged record is in the file even if this process is killed.
+Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter<TAB>generation``. The line is passed to the
+kernel before the acknowledgement, so every acknowledged record is in the file even if this process is killed.
 """
 
 import asyncio
@@ -56,9 +56,8 @@ async def consume(config: Path, topic: str, subscription: str, kind: Subscriptio
 
 async def _receive(consumer: Consumer, handle: int, *, acknowledges: bool) -> None:
     async for record in consumer:
-        counter = counter_of(record.value)
-        line = f"{time.monotonic_ns()}\t{record.segment}\t{record.offset}\t{record.key.decode()}\t{counter}\n"
-        os.write(handle, line.encode())
+        what = record.segment, record.offset, record.key.decode(), counter_of(record.value), record.generation
+        os.write(handle, ("\t".join(map(str, (time.monotonic_ns(), *what))) + "\n").encode())
         if acknowledges:
             await consumer.acknowledge(record)
 

@@ -22,8 +22,8 @@ def read_sent(path: Path) -> list[SentRecord]:
 
 def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
     """Return the deliveries of one consumer."""
-    for at_ns, segment, offset, key, counter in _rows(path):
-        yield Delivery(int(at_ns), consumer, int(segment), int(offset), key, int(counter))
+    for at_ns, segment, offset, key, counter, generation in _rows(path):
+        yield Delivery(int(at_ns), consumer, int(segment), int(offset), key, int(counter), int(generation))
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

@@ -5,8 +5,9 @@ programs share; ``record`` names a record within its topic; ``place`` is where i
 
 * ``send``: at, topic, key, record, sender; it may have content, such as a digest. One sender's are listed in its order.
 * ``outcome``: topic, record, at, outcome: "stored", "not stored" or "unknown".
-* ``delivery``: topic, subscription, at, record; it may have place, content, count (QUEUE), and ordered: false, if the
-  subscription does not keep the order of keys. Then rules 6 and 7 do not apply.
+* ``delivery``: topic, subscription, at, record; it may have place, content, count (QUEUE), generation, which rises when
+  another consumer gets the segment, and ordered: false, if the subscription does not keep the order of keys. Then rules
+  6, 7 and 10 do not apply.
 * ``acknowledged``, ``failed``: topic, subscription, at, record: its positive or negative acknowledgement is stored.
 * ``parked``, ``resumed``: topic, subscription, at, key.
 * ``seek``: topic, subscription, at: the subscription was moved, and is judged again from here, rule 1 for later sends.
@@ -23,6 +24,7 @@ The rules:
 7. *parked*: between ``parked`` and ``resumed`` a subscription gets no record of the key.
 8. *count*: the count of a delivery is above the number of failures of the record before it.
 9. *changed*: a record that is delivered has the content with which it was sent.
+10. *two holders*: no record of a key is delivered at an older generation once one was at a newer generation.
 """
 
 from collections import Counter
@@ -37,7 +39,8 @@ FIELDS: Final = {
     **dict.fromkeys(("parked", "resumed"), ("topic", "at", "subscription", "key")),
     "seek": ("topic", "at", "subscription"),
 }
-TYPES: Final = {"at": int | float, "count": int, "ordered": bool, "place": str | None, "content": str | None}
+TEXT: Final = str | None
+TYPES: Final = {"at": int | float, "count": int, "generation": int, "ordered": bool, "place": TEXT, "content": TEXT}
 OUTCOMES: Final = ("stored", "not stored", "unknown")
 
 Event = Mapping[str, Any]
@@ -46,8 +49,7 @@ Event = Mapping[str, Any]
 class Violation(NamedTuple):
     rule: str
     topic: str
-    subscription: str
-    """Empty if it concerns all."""
+    subscription: str  # Empty if it concerns all.
     detail: str
 
 
@@ -96,10 +98,9 @@ class _Reader:
     acknowledged: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
     parked: set[str] = field(default_factory=set)
-    last_of: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(key, sender) → the last record of it that the sender sent."""
-    last_sent: dict[str, str] = field(default_factory=dict)
-    """Key → of the records that it got, the one that was sent last."""
+    last_of: dict[tuple[str, str], str] = field(default_factory=dict)  # (key, sender) → its last record so far.
+    last_sent: dict[str, str] = field(default_factory=dict)  # Key → of what it got, the record that was sent last.
+    newest: dict[str, int] = field(default_factory=dict)  # Key → the newest generation.
 
 
 def judge(events: Sequence[Event], *, complete: bool) -> list[Violation]:
@@ -113,9 +114,7 @@ def judge(events: Sequence[Event], *, complete: bool) -> list[Violation]:
             topic = topics[event["topic"]]
             broken = _follow(topic, topic.readers[event["subscription"]], event)
             found += (Violation(rule, topic.name, event["subscription"], detail) for rule, detail in broken)
-    if complete:
-        found += _lost(topics.values())
-    return found
+    return found + list(_lost(topics.values())) if complete else found
 
 
 def _note(topic: _Topic, event: Event) -> None:
@@ -172,6 +171,9 @@ def _delivered(topic: _Topic, reader: _Reader, event: Event) -> Iterable[tuple[s
     if reader.ordered:
         if sent.key in reader.parked:
             yield "parked", f"{record} of the parked key {sent.key} was delivered"
+        if (generation := event.get("generation", 0)) < (newest := reader.newest.get(sent.key, generation)):
+            yield "two holders", f"{record} was delivered at generation {generation}, after one of its key at {newest}"
+        reader.newest[sent.key] = max(generation, newest)
         if record not in reader.got:
             yield from _first_delivery(topic, reader, record, sent)
     reader.got.add(record)
@@ -181,13 +183,11 @@ def _first_delivery(topic: _Topic, reader: _Reader, record: str, sent: _Sent) ->
     before = reader.last_of.setdefault((sent.key, sent.sender), record)
     if sent.number < topic.sent[before].number:
         yield "out of order", f"{record} of key {sent.key} came after {before}, which {sent.sender} sent later"
-    else:
-        reader.last_of[sent.key, sent.sender] = record
+    reader.last_of[sent.key, sent.sender] = max(before, record, key=lambda each: topic.sent[each].number)
     last = reader.last_sent.setdefault(sent.key, record)
     if sent.stored_at < topic.sent[last].at:
         yield "out of order", f"{record} of key {sent.key} came after {last}, which was sent once it was stored"
-    if sent.at > topic.sent[last].at:
-        reader.last_sent[sent.key] = record
+    reader.last_sent[sent.key] = max(last, record, key=lambda each: topic.sent[each].at)
 
 
 def _lost(topics: Iterable[_Topic]) -> Iterable[Violation]:

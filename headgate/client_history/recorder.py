@@ -73,7 +73,6 @@ class HistoryRecorder(Interceptor):
             for record in records:
                 at = max((at for at, (name, _) in enumerate(record.headers) if name == HEADER), default=None)
                 if at is not None:
-                    where = {} if record.parked_number else {"place": f"{record.segment}:{record.offset}"}
                     self._write(
                         "delivery",
                         topic=record.topic,
@@ -82,8 +81,9 @@ class HistoryRecorder(Interceptor):
                         record=record.headers[at][1].decode(),
                         content=_content(record, record.headers[:at]),
                         count=record.delivery_count,
+                        generation=record.generation,
                         ordered=self._ordered,
-                        **where,
+                        **({} if record.parked_number else {"place": f"{record.segment}:{record.offset}"}),
                     )
             return await handle(records)
 

@@ -23,10 +23,9 @@ class ClientHistory:
     def known(self, topic: str, key: bytes, counter: int, outcome: str) -> None:
         self._add("outcome", topic, record=f"{key!r} #{counter}", outcome=outcome)
 
-    def delivered(self, topic: str, subscription: str, kind: str, key: bytes, counter: int, place: str) -> None:
+    def delivered(self, topic: str, subscription: str, key: bytes, counter: int, **about: Any) -> None:
         if (topic, key) in self._keys:
-            about = {"record": f"{key!r} #{counter}", "place": place, "ordered": kind == "STREAM"}
-            self._add("delivery", topic, subscription=subscription, **about)
+            self._add("delivery", topic, subscription=subscription, record=f"{key!r} #{counter}", **about)
 
     def moved(self, topic: str, subscription: str) -> None:
         self._add("seek", topic, subscription=subscription)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate import Admin
@@ -161,10 +162,7 @@ class FaultInjector:
         leader.clock_ahead_ms = rng.choice([-1, 1, 8]) * DAY_MS
         self._world.checker.rules.clock_set_at = asyncio.get_running_loop().time()
         self._world.log(leader.name, f"its clock is {leader.clock_ahead_ms // DAY_MS:+} days ahead")
-        self._later(rng.uniform(0.1, 5), lambda: self._set_clock(leader))
-
-    def _set_clock(self, daemon: SimulatedDaemon) -> None:
-        daemon.clock_ahead_ms = 0
+        self._later(rng.uniform(0.1, 5), partial(setattr, leader, "clock_ahead_ms", 0))
 
     async def _damaged_reads(self, _: Admin, rng: random.Random) -> None:
         """Let a daemon's disk or network flip bits for a while."""
@@ -172,10 +170,7 @@ class FaultInjector:
         daemon = rng.choice([each for each in self._world.daemons if not each.leads] or self._world.daemons)
         daemon.store.damaged_reads = rng.choice([0.05, 0.3, 1.0])
         self._world.log(daemon.name, f"{daemon.store.damaged_reads:.0%} of its reads are damaged")
-        self._later(rng.uniform(5, 30), lambda: self._repair_reads(daemon))
-
-    def _repair_reads(self, daemon: SimulatedDaemon) -> None:
-        daemon.store.damaged_reads = 0.0
+        self._later(rng.uniform(5, 30), partial(setattr, daemon.store, "damaged_reads", 0.0))
 
     def _leader(self, rng: random.Random) -> SimulatedDaemon:
         leading = [daemon for daemon in self._world.daemons if daemon.leads]
@@ -319,8 +314,7 @@ class FaultInjector:
         self._start_zookeeper()
         self.rare.heal()
         for daemon in self._world.daemons:
-            self._set_clock(daemon)
-            self._repair_reads(daemon)
+            daemon.clock_ahead_ms = daemon.store.damaged_reads = 0
             self._allow_writes(daemon)
             if daemon.frozen:
                 self._thaw(daemon)

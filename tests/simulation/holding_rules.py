@@ -29,7 +29,7 @@ Holding = tuple[str, int, int]
 @dataclass
 class HoldingRules:
     leases_end: bool = True
-    """Whether the clocks of daemons and programs run at the same speed: leases need it."""
+    """Whether leases protect all holders: clocks run at the same speed, and no command evicts a consumer."""
     streams: AbstractSet[str] = frozenset()
     """STREAM subscriptions of which every delivery is checked here; none parks a key."""
     _released: dict[Holding, e.ReleaseReason] = field(default_factory=dict)

@@ -526,7 +526,8 @@ class InvariantChecker:
             )
         if generation < self.first_generation_after_seek[topic, subscription]:
             return
-        self.clients.delivered(topic, subscription, kind, key, int(value), f"{segment}:{offset}")
+        known = {"ordered": kind == "STREAM", "generation": generation * self.rules.holdings.leases_end}
+        self.clients.delivered(topic, subscription, key, int(value), place=f"{segment}:{offset}", **known)
         seen = self.delivered[topic, subscription]
         if (segment, offset) in seen:
             return

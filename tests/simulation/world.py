@@ -125,7 +125,7 @@ class ClusterSimulation:
         checker.calm, checker.rules = plan.calm, self._rules()
         checker.rules.producers.idle_seconds = self.settings.ingest.producer_idle_seconds
         checker.leadership.unreachable_seconds = self.settings.ingest.unreachable_seconds
-        checker.rules.holdings.leases_end = not plan.kinds & {"clock_drift", "power_failure"}
+        checker.rules.holdings.leases_end = not plan.kinds & {"clock_drift", "power_failure", "evict_consumer"}
         checker.rules.holdings.streams = {STREAM, *self.others}
         checker.leadership.knows_writers = "power_failure" not in plan.kinds
         self._maintenance: asyncio.Task[None] | None = None

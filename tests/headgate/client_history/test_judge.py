@@ -77,6 +77,10 @@ VIOLATIONS = {
         Written().send("a", "b").key("parked", "resumed").get("a").key("parked").get("b"),
     ],
     "changed": [Written().send("a", content="1").get("a", content="2")],
+    "two holders": [
+        Written().send("a", "b").get("a", generation=1).get("a", generation=2).get("b", generation=1),
+        Written().send("a").get("a", generation=3).get("a", generation=2),
+    ],
     "count": [
         Written().send("a").get("a", count=1, ordered=False).mark("failed", "a").get("a", count=1, ordered=False),
         Written().send("a").get("a").mark("failed", "a", "a").get("a", count=2),
@@ -95,7 +99,9 @@ def test_what_is_allowed_is_no_violation() -> None:
     h.get("a", "b", content="1")  # by the next holder: nothing was acknowledged
     h.mark("acknowledged", "a", "b").key("parked", "resumed").get("c", place=None).get("u")
     h.get("b", "c", "a", "x", subscription="queue", ordered=False, count=1)
-    h.add("seek", subscription="s").get("b", "c")
+    h.add("seek", subscription="s").get("b", "c", generation=2).get("x", generation=1)
+    h.add("seek", subscription="queue").get("b", subscription="queue", ordered=False, generation=2)
+    h.get("b", subscription="queue", ordered=False, generation=1)
     assert judge(h.events, complete=True) == []
 
 
