@@ -37,7 +37,7 @@ EPILOG = """\b
 Examples:
   python -m chaos
   python -m chaos --minutes 60 --seed 7 --folder /tmp/chaos
-  python -m chaos --minutes 30 --at-once 2
+  python -m chaos --minutes 30 --at-once 2 --tls
   python -m chaos --faults leader-killed,broker-cut+spark-killed --json
 """
 
@@ -57,6 +57,7 @@ class Options:
     rest_seconds: float
     rate: int
     with_spark: bool
+    tls: bool = False
     clients: str = sys.executable
 
 
@@ -67,7 +68,7 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
     reasons = {
         fault.name: reason
         for fault in chosen
-        if (reason := why_impossible(fault, has_shim=has_shim, has_spark=options.with_spark)) is not None
+        if (reason := why_impossible(fault, has_shim=has_shim, has_spark=options.with_spark, has_tls=options.tls))
     }
     possible = kinds([fault for fault in chosen if fault.name not in reasons], options.fault_seconds)
     by_name = {kind.name: kind for kind in possible}
@@ -88,6 +89,7 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
         rest_seconds=options.rest_seconds,
         rate=options.rate,
         with_spark=options.with_spark,
+        tls=options.tls,
         seed=options.seed,
         clients=options.clients,
     )
@@ -143,6 +145,7 @@ def command(play: Play = play) -> click.Command:
     )
     @click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
     @click.option("--clients", default=sys.executable, metavar="PYTHON", help="Runs the clients.  [default: this one]")
+    @click.option("--tls", is_flag=True, help="Encrypt all connections; the broker's certificate expires.")
     @click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
     @click.option(
         "--folder", type=click.Path(path_type=Path), help="Folder for everything.  [default: a temporary one]"
@@ -204,6 +207,8 @@ def _repeat(options: Options) -> str:
         words += ["--minutes", f"{options.minutes:g}", "--at-once", str(options.at_once)]
     if options.fault_seconds is not None:
         words += ["--fault-seconds", f"{options.fault_seconds:g}"]
+    if options.tls:
+        words += ["--tls"]
     if options.clients != sys.executable:
         words += ["--clients", options.clients]
     words += ["--rest-seconds", f"{options.rest_seconds:g}"]

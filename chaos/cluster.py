@@ -74,9 +74,10 @@ READERS: Final = (
 class ChaosCluster(LocalCluster):
     """Everything that runs. Entering starts the proxies only."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False) -> None:
         super().__init__(
             folder,
+            tls=tls,
             name="chaos",
             shards=SHARDS,
             session_seconds=SESSION_SECONDS,

@@ -22,6 +22,7 @@ RULES: Final = (
     ("not delivered", "in the ledger, and not delivered to a subscription"),
     ("altered", "delivered, and different in the ledger"),
     ("out of order", "first delivered after a later record of its key"),
+    ("two holders", "delivered to a former holder after a record of its key to the next one"),
     ("never sent", "delivered, and sent by no producer"),
     ("child before parent", "segments granted before an ancestor was drained"),
     ("repeated without reason", "delivered again without another grant, or below an acknowledged position"),

@@ -53,6 +53,7 @@ class RunPlan:
     rate: int
     """Records per second to the first topic."""
     with_spark: bool
+    tls: bool
     seed: int
     clients: str = sys.executable
 
@@ -80,7 +81,7 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
     played = Played()
     spark = ", and Spark" if plan.with_spark else ""
     say(f"starting three ZooKeeper servers, mosquitto and three daemons{spark}")
-    async with ChaosCluster(folder) as cluster:
+    async with ChaosCluster(folder, tls=plan.tls) as cluster:
         cluster.program_python = plan.clients
         await cluster.start_servers()
         await cluster.start_daemons()

@@ -29,6 +29,7 @@ from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, DrainSettings, LogSettings, SpreadSettings
 from controller.settings.write import client_toml, settings_toml
 from headgate.errors import HeadgateError
+from headgate.files.tls import client_context
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.entries import TermStarted
 from headgate.process.child_command import python_module
@@ -251,10 +252,11 @@ class LocalCluster:
 
     async def get(self, daemon: str, path: str) -> bytes:
         """Return the body of an answer of a daemon over HTTP. Raises HeadgateError if there is none."""
-        url = f"http://{self.daemons[daemon].http_address}{path}"
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        config, timeout = self.client_config(), aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        url = f"http{'s' * config.tls}://{self.daemons[daemon].http_address}{path}"
+        trusted = client_context(ca_file=config.ca_file) if config.tls else True
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, ssl=trusted) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise HeadgateError(f"{url}: {error!r}") from error

@@ -25,10 +25,12 @@ def kinds(faults: Sequence[type[Fault]], seconds: float | None = None) -> list[F
     return [FaultKind(fault.name, seconds if seconds and fault.seconds else fault.seconds) for fault in faults]
 
 
-def why_impossible(fault: type[Fault], *, has_shim: bool, has_spark: bool) -> str | None:
+def why_impossible(fault: type[Fault], *, has_shim: bool, has_spark: bool, has_tls: bool) -> str | None:
     """Return why this machine cannot have a fault; None if it can."""
     if fault.needs_shim and not has_shim:
         return "there is no C compiler (cc, gcc or clang)"
     if fault.needs_spark and not has_spark:
         return "the run is without Spark"
+    if fault.needs_tls and not has_tls:
+        return "the run is without TLS"
     return None

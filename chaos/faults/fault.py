@@ -46,6 +46,7 @@ class Fault(ABC):
     """Topics that must accept records meanwhile."""
     needs_shim: ClassVar[bool] = False
     needs_spark: ClassVar[bool] = False
+    needs_tls: ClassVar[bool] = False
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

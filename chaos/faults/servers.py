@@ -3,9 +3,15 @@
 import asyncio
 import os
 import signal
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from chaos.faults.fault import ALL_TOPICS, Fault
+from controller.local.certificates import LocalCertificateAuthority
+from controller.local.security import HOSTS
 from headgate.errors import HeadgateError
+
+OLD: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class BrokerRestarted(Fault):
@@ -53,6 +59,27 @@ class BrokerKilled(Fault):
         """Do nothing: the supervisor starts the broker again."""
 
 
+class CertificateExpired(Fault):
+    """The broker's certificate has expired when everything connects again, and is renewed."""
+
+    name = "certificate-expired"
+    needs_tls = True
+
+    async def begin(self) -> None:
+        """Give the broker an old certificate, and reset all connections to it."""
+        self._authority = LocalCertificateAuthority(self.cluster.folder / "tls")
+        self._authority.issue("broker", hosts=HOSTS, not_before=OLD, not_after=OLD + timedelta(days=1))
+        self.cluster.broker.reload()
+        for link in self.cluster.broker_links.values():
+            await link.cut()
+            await link.heal()
+
+    async def end(self) -> None:
+        """Replace it, because it has expired."""
+        self._authority.issue("broker", hosts=HOSTS)
+        self.cluster.broker.reload()
+
+
 class ZooKeeperLeaderKilled(Fault):
     """The ZooKeeper server that leads the ensemble gets SIGKILL, and returns."""
 
@@ -90,4 +117,11 @@ class QuorumLost(Fault):
         await asyncio.gather(*(server.start() for server in self._stopped))
 
 
-FAULTS: tuple[type[Fault], ...] = (BrokerRestarted, BrokerEmptied, BrokerKilled, ZooKeeperLeaderKilled, QuorumLost)
+FAULTS: tuple[type[Fault], ...] = (
+    BrokerRestarted,
+    BrokerEmptied,
+    BrokerKilled,
+    CertificateExpired,
+    ZooKeeperLeaderKilled,
+    QuorumLost,
+)

@@ -19,9 +19,9 @@ pytestmark = [
     pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it"),
 ]
 
-FAULTS = ("leader-killed", "broker-one-way-in", "fsync-of-folder-fails")
-"""A process, the network and a disk; the others are in the ten minutes of `make chaos`."""
-OPTIONS = ("--faults", ",".join(FAULTS), "--fault-seconds", "5", "--rest-seconds", "1", "--rate", "60", "--no-spark")
+FAULTS = ("leader-killed", "broker-one-way-in", "certificate-expired", "fsync-of-folder-fails")
+"""A process, the network, a certificate and a disk; the others are in the ten minutes of `make chaos`."""
+OPTIONS = ("--faults", ",".join(FAULTS), "--fault-seconds=5", "--rest-seconds=1", "--rate=60", "--no-spark", "--tls")
 
 
 async def test_a_short_run_keeps_every_invariant(tmp_path: Path) -> None:
