@@ -33,6 +33,7 @@ from shard.subscriptions.stalled import Unfinished
 
 CountedBacklogs = Mapping[int, int | None]
 """Segment → its backlog by the tables of an external topic, for those that only their source knows."""
+RESUMING_REMEDY: Final = " (its consumer logs key.not_resumed while one cannot be)"
 LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
 
@@ -163,10 +164,12 @@ class _Explainer:
         if keys := redelivery.parked.keys.values():
             records, resuming = sum(each.records for each in keys), len(redelivery.parked.resuming)
             oldest = duration((now_ms - min(each.since_ms for each in keys)) / 1000)
-            parked = f"{len(keys)} key{'s are' if len(keys) > 1 else ' is'} parked, with {records} records"
-            fate = f"the oldest for {oldest}; being resumed: {resuming}. Their records go to the dead-letter topic"
+            plurals = "s are" if len(keys) > 1 else " is", "s" * (records != 1)
+            fate = f"being resumed: {resuming}{RESUMING_REMEDY if resuming else ''}"
             sentences.append(
-                f"{parked}, {fate}: headgate subscription parked {self._topic.name} {self._subscription.name}"
+                f"{len(keys)} key{plurals[0]} parked, with {records} record{plurals[1]}, "
+                f"the oldest for {oldest}; {fate}. Their records go to the dead-letter topic: "
+                f"headgate subscription parked {self._topic.name} {self._subscription.name}"
             )
         if failed := redelivery.failed:
             later = sum(each.not_before_ms > now_ms for each in failed)

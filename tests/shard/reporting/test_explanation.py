@@ -198,6 +198,20 @@ async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead
     assert explained.segments[1].sentences[2].startswith(cause)
 
 
+async def test_a_key_that_is_being_resumed_names_where_its_obstacle_is_logged(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    ids = harness.subscription.ids
+    harness.propose(e.KeyParked(**ids, key=b"k", reason=""))
+    parked = explain_all(harness).summary[-1]
+    harness.propose(e.KeyResumed(**ids, key=b"k", dropped=False, token="t"))
+
+    assert parked.startswith(
+        "1 key is parked, with 0 records, the oldest for 0.0 s; being resumed: 0. Their records go"
+    )
+    logged = "; being resumed: 1 (its consumer logs key.not_resumed while one cannot be). Their records"
+    assert logged in explain_all(harness).summary[-1]
+
+
 async def test_the_failure_of_the_last_drain_check_is_named_until_one_is_answered(lead: Lead) -> None:
     harness = lead("ada", records=3)
     harness.checker.failure = "shard 0 could not be counted"
