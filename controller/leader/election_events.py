@@ -42,6 +42,8 @@ class ElectionEvents:
                 self._controllers()[shard].post(change)
             case election.HolderChanged(shard, instance):
                 self.leaders.lock_held(shard, instance)
+                for controller in self._controllers()[shard : shard + 1]:
+                    controller.follower.lock_passed()
             case election.Suspended():
                 self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.

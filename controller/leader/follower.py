@@ -3,6 +3,7 @@
 It keeps reading, so that a new term only has to read the chunks of the last second. While there are none, it asks more
 seldom, because a store may charge for each request: after 30 s it subscribes to the announcements of new chunks, the
 next of which ends its pause, of up to five minutes. It stays at 30 s once it has found a chunk that was not announced.
+A term is not: while another daemon holds the lock whose term was not read, it reads every second.
 Of a shard whose state does not fit into the daemon's `StandbyMemory`, it follows the terms.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
@@ -102,8 +103,9 @@ class Follower:
                     continue
                 try:
                     # Only a listing shows that a missing chunk, which looks like the end, is there again.
+                    awaited = self._awaits_term()
                     found = 0 if self.fault is not None else await self._follow(keeps=keeps or self.state.chunk > 0)
-                    if found and self._subscribed:
+                    if found and self._subscribed and not awaited:
                         self._receives, self._received = self._received, False
                     # The chunk of an idle leader ends no pauses: announcements of others still do.
                     looks = looks + 1 if not found or (self._subscribed and found == 1) else 0
@@ -186,7 +188,18 @@ class Follower:
                     self._receives = False
                     self._log.warning("announcements.refused", reason=str(error))
                 return 0.0  # A chunk may have been announced before.
+        if self._awaits_term():
+            return READS.first_seconds
         return seconds if self._receives and context.transport.connected else min(seconds, UNHEARD_SECONDS)
+
+    def _awaits_term(self) -> bool:
+        """Return whether another daemon holds the lock whose term was not read."""
+        queue = self._context.elections.queue(self.state.shard)
+        return queue is not None and queue.holder not in (self._context.instance, self.end.leader_instance)
+
+    def lock_passed(self) -> None:
+        """End the pause: the new holder of the lock begins a term, and until it was read, the shard has no leader."""
+        self._context.standby.wake(self.state.shard)
 
     def _on_announcement(self, *_: object) -> None:
         self._received = True

@@ -51,6 +51,22 @@ async def test_leader_and_follower_of_an_idle_shard_ask_the_store_seldom_until_a
                 await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
 
 
+@pytest.mark.parametrize("idle_seconds", [20, 600])
+async def test_a_new_term_of_an_idle_shard_is_noticed_by_those_that_do_not_lead(idle_seconds: int) -> None:
+    """A daemon that has not read it would call the shard leaderless, although no chunk is announced."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
+            await asyncio.sleep(idle_seconds)
+            assert await a.controller.start_transfer("b", "spread") is None
+            await until(lambda: b.leads)
+            await until(lambda: c.controller.follower.end.leader_instance == "b", seconds=3)
+            asked = sum(c.store.calls.values())
+            await asyncio.sleep(600)
+            assert sum(c.store.calls.values()) - asked <= 30, "it follows an idle shard as before"
+
+
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_replica_that_receives_no_announcement_reads_every_half_minute(refused: bool) -> None:
     """A broker drops what its rules do not let a daemon read, or refuses the subscription."""
