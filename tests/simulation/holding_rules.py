@@ -35,9 +35,7 @@ class HoldingRules:
     _released: dict[Holding, e.ReleaseReason] = field(default_factory=dict)
     _last_offsets: dict[Holding, int] = field(default_factory=dict)
     """Holding → the highest offset delivered."""
-    _ended: dict[tuple[int, int], list[tuple[Holding, AbstractSet[int]]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    _ended: dict[tuple[int, int], list[tuple[Holding, AbstractSet[int]]]] = field(default_factory=dict)
     """(subscription, segment) → holdings that have ended (rule 2), with their buckets."""
     _taken: dict[Holding, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Holding → its buckets that another consumer has got since."""
@@ -63,7 +61,7 @@ class HoldingRules:
         subscription = state.subscriptions[entry.subscription_id]
         program = _program(subscription, entry.consumer)
         buckets = buckets_of(slice_of(entry.segment, entry.first_bucket, entry.end_bucket))
-        for former, held in self._ended[entry.subscription_id, entry.segment]:
+        for former, held in self._ended.get((entry.subscription_id, entry.segment), ()):
             if former[0] != program:
                 self._taken[former] |= held & set(buckets)
 
@@ -98,7 +96,7 @@ class HoldingRules:
 
     def _end(self, subscription: Subscription, held: SegmentSlice) -> None:
         known = subscription.subscription_id, segment_of(held)
-        self._ended[known].append((_holding(subscription, held), set(buckets_of(held))))
+        self._ended.setdefault(known, []).append((_holding(subscription, held), set(buckets_of(held))))
 
 
 def _holding(subscription: Subscription, held: SegmentSlice) -> Holding:

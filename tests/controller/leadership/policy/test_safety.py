@@ -53,6 +53,13 @@ def test_rule_5_a_missing_number_is_the_end_if_no_later_chunk_exists(listed: tup
     assert safety.is_end(6, listed) is expected
 
 
+def test_rule_6_an_idle_leader_looks_each_second_while_a_contender_may_begin_a_term() -> None:
+    pauses = [safety.look_pause_seconds(looks, contended=False) for looks in range(12)]
+
+    assert (pauses[0], pauses[-1], pauses) == (1.0, 240.0, sorted(pauses))
+    assert {safety.look_pause_seconds(looks, contended=True) for looks in range(12)} == {1.0}
+
+
 @pytest.mark.parametrize(("snapshot", "expected"), [(0, True), (6, True), (7, False), (9, False)])
 def test_rule_5_a_missing_number_that_no_snapshot_includes_is_a_hole(snapshot: int, expected: bool) -> None:
     assert safety.is_hole(6, snapshot) is expected

@@ -22,13 +22,13 @@ class OneDaemon:
         self.holders: dict[int, str | None] = {}
         self.epoch = 1
         self.reports: list[dict[int, int]] = []
-        self._costs: dict[int, float] = {}
+        self.costs: dict[int, float] = {}
 
     def run(self, seconds: float, rates: dict[int, float]) -> None:
         """Lead the shards of ``rates``, in bytes per second, for some seconds."""
         end = self.now + seconds
         while True:
-            led = {shard: Arrivals(self.epoch, round(self._costs.get(shard, 0))) for shard in rates}
+            led = {shard: Arrivals(self.epoch, round(self.costs.get(shard, 0))) for shard in rates}
             self.loads.measure(self.now, led)
             if self.loads.report(self.now, self.holders, self.others):
                 self.reports.append(dict(self.loads.reported))
@@ -36,7 +36,7 @@ class OneDaemon:
                 return
             self.now += LOOK_SECONDS
             for shard, rate in rates.items():
-                self._costs[shard] = self._costs.get(shard, 0) + rate * LOOK_SECONDS
+                self.costs[shard] = self.costs.get(shard, 0) + rate * LOOK_SECONDS
 
 
 def test_small_messages_count_more_than_their_bytes() -> None:
@@ -95,11 +95,12 @@ def after_one_term(load: int, seconds: float = 30.0) -> tuple[ShardLoads, float]
         (12 * MIB, 10 * MIB, 12 * MIB),
         (10 * MIB, 12 * MIB + 1, 12 * MIB + 1),
         (12 * MIB, 10 * MIB - 1, 10 * MIB - 1),
+        (10 * MIB, 1000, MIB),
     ],
-    ids=["a fifth larger", "a fifth smaller", "more", "less"],
+    ids=["a fifth larger", "a fifth smaller", "more", "less", "idle"],
 )
 def test_a_load_changes_its_report_when_it_is_more_than_a_fifth_off(known: int, load: int, reported: int) -> None:
-    """Rule 3."""
+    """Rules 3 and 4."""
     loads, now = after_one_term(load)
     loads.report(now, {}, {"b": {0: known}})
 
@@ -120,6 +121,20 @@ def test_a_new_term_continues_with_the_reported_load_and_says_so_when_it_changes
     assert len(daemon.reports) == 1
 
 
+def test_another_term_of_a_daemon_continues_and_a_shard_that_it_lost_is_reported_until_another_does() -> None:
+    """Rules 2 and 6."""
+    daemon = OneDaemon()
+    daemon.run(100, {0: 10 * MIB})
+    daemon.epoch, daemon.costs = 2, {}
+    daemon.run(100, {0: 10 * MIB})
+    daemon.run(100, {})
+    assert daemon.reports == [{0: 10 * MIB}]
+
+    daemon.others = {"b": {0: 10 * MIB}}
+    daemon.run(0, {})
+    assert daemon.reports[-1] == {}
+
+
 def test_the_load_of_a_shard_whose_daemon_has_failed_is_reported_at_once() -> None:
     daemon = OneDaemon()
     daemon.holders, daemon.others = {0: "a", 1: "b"}, {"b": {1: 30 * MIB}}
@@ -132,15 +147,9 @@ def test_the_load_of_a_shard_whose_daemon_has_failed_is_reported_at_once() -> No
     assert daemon.reports[-1] == {0: 5 * MIB, 1: 30 * MIB}
 
 
-@pytest.mark.parametrize(
-    ("holder", "load"),
-    [
-        pytest.param("a", 3, id="the report of the holder"),
-        pytest.param("c", 7, id="the largest one of others"),
-        pytest.param(None, 7, id="without a holder"),
-    ],
-)
+@pytest.mark.parametrize(("holder", "load"), [("a", 3), ("c", 7), (None, 7)])
 def test_the_holder_says_how_much_its_shard_costs(holder: str | None, load: int) -> None:
+    """Rule 7: without its report, the largest one counts."""
     reports = {"a": {0: 3}, "b": {0: 7}, "c": {}}
 
     assert shard_loads({0: holder}, reports) == {0: load}

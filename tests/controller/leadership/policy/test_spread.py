@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.leadership.policy.readiness import LACKS
-from controller.leadership.policy.spread import MAX_WEIGHT, LiveDaemon, Move, Plan, ShardQueue, plan
+from controller.leadership.policy.spread import MAX_WEIGHT, LiveDaemon, Move, Plan, ShardQueue, plan, weights
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -122,6 +122,12 @@ def test_a_busy_shard_counts_as_several() -> None:
 
 def queue(shard: int, holder: str, waiting: str, weight: int, *, fixed: bool = False) -> ShardQueue:
     return ShardQueue(shard, holder, frozenset(waiting), fixed=fixed, weight=weight)
+
+
+def test_weights_are_whole_numbers_relative_to_the_mean() -> None:
+    """Rule 6."""
+    assert weights({0: 100, 1: 1, 2: 0, 3: 10_000}) == {0: 1, 1: 1, 2: 1, 3: 3}
+    assert weights(dict.fromkeys(range(9), 1.0) | {9: 1000.0})[9] == MAX_WEIGHT
 
 
 def test_a_shard_that_is_best_where_it_was_does_not_move() -> None:
