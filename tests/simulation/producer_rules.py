@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from headgate.model import entries as e
 from tests.simulation.broken_promise import InvariantViolationError
 
-CHUNK_SECONDS = 10.0
-"""How much earlier than it was written a chunk with a producer's last batch may have begun."""
-
 
 @dataclass
 class ProducerRules:
@@ -23,6 +20,8 @@ class ProducerRules:
     """The limit of each shard; None: not known, so nothing is checked."""
     idle_seconds: float = math.inf
     """After how long an idle one is forgotten. Default: no run lasts so long."""
+    chunk_seconds: float = 10.0
+    """How much earlier than it was written a chunk with a producer's last batch may have begun."""
     forgotten: int = 0
     _anonymous: defaultdict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     """Shard → id → when it was used, least recently used first."""
@@ -53,7 +52,7 @@ class ProducerRules:
         for producer_id in producer_ids:
             if producer_id not in known:
                 raise InvariantViolationError(f"producer {producer_id} is forgotten, and it is not an anonymous one")
-            is_idle = now - known[producer_id] + too_high_seconds + CHUNK_SECONDS >= self.idle_seconds
+            is_idle = now - known[producer_id] + too_high_seconds + self.chunk_seconds >= self.idle_seconds
             if surplus is not None and not is_idle:
                 if surplus <= 0:
                     raise InvariantViolationError(

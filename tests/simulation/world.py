@@ -123,8 +123,10 @@ class ClusterSimulation:
         self.faults = FaultInjector(self)
         self.operators = Operators(self)
         checker.calm, checker.rules = plan.calm, self._rules()
-        checker.rules.producers.idle_seconds = self.settings.ingest.producer_idle_seconds
-        checker.leadership.unreachable_seconds = self.settings.ingest.unreachable_seconds
+        ingest = self.settings.ingest
+        checker.rules.producers.idle_seconds = ingest.producer_idle_seconds
+        checker.rules.producers.chunk_seconds = ingest.unreachable_seconds + ingest.write_timeout_seconds
+        checker.leadership.unreachable_seconds = ingest.unreachable_seconds
         checker.rules.holdings.leases_end = not plan.kinds & {"clock_drift", "power_failure", "evict_consumer"}
         checker.rules.holdings.streams = {STREAM, *self.others}
         checker.leadership.knows_writers = "power_failure" not in plan.kinds
