@@ -6,7 +6,8 @@ contain the ledger only, so this count is not published.
 1. A count belongs to one version of each table. If a file is gone when it is read, the count begins again.
 2. New files are read in several runs, so that a large table needs no long one. Quick runs are followed by larger
    ones, and a run that fails by smaller ones.
-3. A listing that takes long continues beside later counts, which do not wait for it.
+3. A count uses a listing that began after it was asked for: an older one may have rows that were deleted since, as in a
+   seek. A count stops waiting for one that takes too long, whose duration tells how long the next one may take.
 4. A table of acknowledgements is the source of truth: its rows count at the current seek generation, so a seek has to
    be done in the table.
 5. With opaque positions, the entries after the stored checkpoints are counted. Where files overlap, or a checkpoint
@@ -14,6 +15,7 @@ contain the ledger only, so this count is not published.
 """
 
 import asyncio
+import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +49,7 @@ QUICK_SECONDS: Final = 5.0
 LEAST_BYTES: Final = 32 * 1024
 """A smaller file counts as one of this size."""
 LISTING_SECONDS: Final = 10.0
+"""A count waits for its listing so long, or twice as long as the last one took."""
 ATTEMPTS: Final = 3
 """Counts of a table whose files disappear meanwhile."""
 
@@ -71,7 +74,8 @@ class TableCounter:
     """Counts external topics, each one once at a time."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._run_now = run
+        self._one_run = asyncio.Lock()
         self._topics: dict[TopicKey, _Topic] = {}
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="table-listing")
 
@@ -96,6 +100,10 @@ class TableCounter:
                     return await count(view, rows)
             return await count(view, rows)
 
+    async def _run(self, work: Callable[[SparkSession], pa.Table]) -> pa.Table:
+        async with self._one_run:  # Other runs get their turn on the session in between.
+            return await self._run_now(work)
+
     def forget(self, topic: TopicKey) -> None:
         """Forget the files of a topic that was deleted."""
         self._topics.pop(topic, None)
@@ -110,6 +118,8 @@ class _Topic:
     known: dict[Table, KnownFiles] = field(default_factory=dict)
     run_bytes: int = field(default_factory=lambda: RUN_BYTES)
     listings: dict[Table, asyncio.Future[list[DataFile]]] = field(default_factory=dict)
+    """The last one of each table. Only the count that began it uses it."""
+    listing_seconds: dict[Table, float] = field(default_factory=dict)
     ranges: dict[Range, RemainingEntries] = field(default_factory=dict)
     """Those that the last count needed."""
 
@@ -172,15 +182,24 @@ class _Topic:
         return found
 
     async def _listed(self, table: Table, columns: Columns) -> list[DataFile]:
-        seconds = 0.0
-        if table not in self.listings:
-            seconds, names = LISTING_SECONDS, [column for _, column in columns.mapped]
-            loop = asyncio.get_running_loop()
-            self.listings[table] = loop.run_in_executor(self.threads, table_files, table, names)
-        await asyncio.wait({self.listings[table]}, timeout=seconds)
-        if not self.listings[table].done():
-            raise TableError(f"its files were not listed within {LISTING_SECONDS:g} s, and are still being listed")
-        return self.listings.pop(table).result()
+        """Return the files of ``table``, from a listing that begins now."""
+        seconds, last = self.listing_seconds.get(table, LISTING_SECONDS), self.listings.get(table)
+        if last is None or last.done():
+            names = [column for _, column in columns.mapped]
+            last = asyncio.get_running_loop().run_in_executor(self.threads, self._list, table, names)
+            last.add_done_callback(asyncio.Future.exception)  # Perhaps no count waits for it any more.
+            self.listings[table] = last
+            await asyncio.wait({last}, timeout=seconds)
+            if last.done():
+                return self.listings.pop(table).result()
+        raise TableError(f"its files were not listed within {seconds:g} s, and are still being listed")
+
+    def _list(self, table: Table, columns: Sequence[str]) -> list[DataFile]:
+        began = time.monotonic()
+        try:
+            return table_files(table, columns)
+        finally:
+            self.listing_seconds[table] = max(LISTING_SECONDS, 2 * (time.monotonic() - began))
 
     # Opaque positions
 

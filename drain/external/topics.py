@@ -71,7 +71,6 @@ class ExternalTopicCounter:
         self._histories: dict[tuple[int, int], History] = {}
         """The successful counts of each topic."""
         self._gone: MustRestartError | None = None
-        self._drain_count = asyncio.Lock()
 
     # Drain queries
 
@@ -94,9 +93,7 @@ class ExternalTopicCounter:
         rows = _of_topic(result, query.topic_id)
         if not rows:
             return ()
-        # One at a time, so that other runs get their turn on the session in between.
-        async with self._drain_count:
-            counted = await self._count(self._tables[view.topic], view, rows, query.shard)
+        counted = await self._count(self._tables[view.topic], view, rows, query.shard)
         return tuple(row for row in counted if row.subscription_id == query.subscription_id)
 
     # Backlogs

@@ -1,9 +1,11 @@
 """Counting the tables of an external topic with offsets: all formats, duplicates, files that change meanwhile, faults."""
 
+import asyncio
 import base64
 import json
 import struct
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -329,10 +331,36 @@ async def test_a_listing_that_hangs_names_its_table_and_delays_no_other_count(
     others = tuple(replace(row, topic_id=2) for row in ROWS)
     assert by_segment(await counter(entries(tmp_path / "quick"), rows=others))[1][0] == 4
     hangs.set()
-    (pending,) = (each for topic in counter.counter._topics.values() for each in topic.listings.values())
-    await pending
+    await finished(counter)
 
     assert by_segment(await counter(entries(tmp_path / "slow")))[1][0] == 4
+
+
+async def finished(counter: Counter) -> None:
+    """Wait until the listings that no count waits for have ended."""
+    await asyncio.wait({each for topic in counter.counter._topics.values() for each in topic.listings.values()})
+
+
+async def test_acknowledgements_that_a_seek_deleted_after_a_slow_listing_do_not_count(
+    counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next listing may take as long as the slow one: there is no older one to fall back on."""
+    write_table(tmp_path / "acks", [ack()], "delta")
+    listed, slow_seconds = count_module.table_files, [0.1, 0.5]
+
+    def listing(table: Any, columns: Any) -> Any:
+        found = listed(table, columns)
+        time.sleep(slow_seconds.pop())
+        return found
+
+    monkeypatch.setattr(count_module, "table_files", listing)
+    monkeypatch.setattr(count_module, "LISTING_SECONDS", 0.01)
+    given = acknowledgements(tmp_path / "acks", "delta")
+    with pytest.raises(TableError, match="still being listed"):
+        await counter(given)
+    await finished(counter)
+    DeltaTable(tmp_path / "acks").delete("app = 'billing'")
+    assert by_segment(await counter(given))[0][0] == 10
 
 
 async def test_the_segment_may_be_the_column_of_a_partition(counter: Counter, tmp_path: Path) -> None:
