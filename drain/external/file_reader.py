@@ -39,7 +39,7 @@ class DataFile:
     """Path of a local file, or the URL of an object."""
     size_bytes: int
     version: str = ""
-    """Differs when the content does; empty where files are never changed."""
+    """Differs when the content does: of the file itself, or of the table that names it and never changes it."""
     constants: tuple[tuple[str, str | None], ...] = ()
     """Column → its value in all rows: a partition."""
     field_ids: tuple[tuple[str, int], ...] = ()
@@ -69,7 +69,7 @@ ROWS: Final = pa.schema(
 """A row: subscription (``name``), segment (``label``), the range of offsets, which has one offset for an entry, or an
 opaque position as `sortable` (``order``)."""
 OPTIONAL: Final = ("size_bytes", "at_ms")
-GONE: Final = "is listed and does not exist"
+GONE: Final = "is listed and does not exist: restore it, or the table to a version that has all of its files"
 """The fault of a file whose table was compacted, or vacuumed, since."""
 _WHOLE: Final = "must be a whole number: cast it to BIGINT where the table is written"
 

@@ -101,16 +101,18 @@ def _delta(path: str, _: object) -> Iterator[DataFile]:
     if "deletionVectors" in (table.protocol().reader_features or ()):
         for uri, kept in zip(*pa.table(table.deletion_vectors()).to_pydict().values(), strict=True):
             deleted[_url(unquote(uri))] = array("q", (row for row, keep in enumerate(kept) if not keep)).tobytes()
-    root = _url(unquote(table.table_uri)).rstrip("/")
+    root, table_id = _url(unquote(table.table_uri)).rstrip("/"), table.metadata().id
     actions = pa.table(table.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     for row in actions.select(["path", "size_bytes", "modification_time", *partitions]).to_pylist():
-        file = row["path"] if "://" in row["path"] else f"{root}/{unquote(row['path'])}"
+        file = unquote(row["path"])
+        file = _url(file) if re.match(r"\w+:/", file) else f"{root}/{file}"
         values = ((name.partition(".")[2], row[name]) for name in partitions)
         constants = tuple((name, None if value is None else str(value)) for name, value in values)
-        yield DataFile(
-            file, row["size_bytes"], f"{row['modification_time']}", constants, deleted=deleted.get(file, b"")
-        )
+        version = f"{table_id} {row['modification_time']}"
+        yield DataFile(file, row["size_bytes"], version, constants, deleted=deleted.pop(file, b""))
+    if deleted:
+        raise HeadgateError(f"has a deletion vector for {min(deleted)}, which is none of its files")
 
 
 def _iceberg(name: str, columns: Iterable[str]) -> Iterator[DataFile]:
@@ -129,4 +131,5 @@ def _iceberg(name: str, columns: Iterable[str]) -> Iterator[DataFile]:
         for each in sorted(task.delete_files, key=lambda each: each.file_path):
             with table.io.new_input(each.file_path).open() as source:
                 rows.extend(pq.read_table(source, filters=[("file_path", "=", data.file_path)])["pos"].to_pylist())
-        yield DataFile(_url(data.file_path), data.file_size_in_bytes, field_ids=ids, deleted=rows.tobytes())
+        path, size = _url(data.file_path), data.file_size_in_bytes
+        yield DataFile(path, size, f"{table.metadata.table_uuid}", field_ids=ids, deleted=rows.tobytes())

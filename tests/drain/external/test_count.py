@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import obstore
@@ -201,7 +202,8 @@ Z85 = str.maketrans(
 """From Python's base 85 to that of Delta's deletion vectors."""
 
 
-async def test_rows_in_a_deletion_vector_of_delta_do_not_count(counter: Counter, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "file:"], ids=["of the table", "at an absolute path, as in a shallow clone"])
+async def test_rows_in_a_deletion_vector_of_delta_do_not_count(counter: Counter, tmp_path: Path, scheme: str) -> None:
     """deltalake writes none, so the commit is written here."""
     table = tmp_path / "my table"
     write_table(table, entry_rows(), "delta")
@@ -213,16 +215,29 @@ async def test_rows_in_a_deletion_vector_of_delta_do_not_count(counter: Counter,
     bitmap += bytes(-len(bitmap) % 4)
     text = base64.b85encode(bitmap).decode().translate(Z85)
     vector = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": 2}
+    path = (scheme and scheme + quote(f"{table}/")) + add["path"]
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
     actions = [
         {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
         {"remove": {"path": add["path"], "dataChange": True, "deletionTimestamp": 1}},
-        {"add": add | {"deletionVector": vector}},
+        {"add": add | {"path": path, "deletionVector": vector}},
     ]
     (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
     assert by_segment(await counter(given))[1][:2] == (2, 14)
     assert counter.reads == [1, 1]
+
+
+async def test_a_file_of_another_table_of_that_name_is_another_file(counter: Counter, tmp_path: Path) -> None:
+    """Of the same path and size, as a table gets that is dropped, and created again over files that others write."""
+    for first in (0, 5):
+        rows = pa.Table.from_pylist([{"shard": "b", "seq": first, "bytes": 7, "at": 1}])
+        pq.write_table(rows, tmp_path / "x.parquet", use_dictionary=False, compression="none")
+        catalog = load_catalog("lake")
+        catalog.create_namespace_if_not_exists("shop")
+        catalog.create_table("shop.t", rows.schema).add_files([str(tmp_path / "x.parquet")])
+        assert by_segment(await counter(entries(tmp_path / "t", "iceberg")))[1][0] == first + 1
+        catalog.drop_table("shop.t")
 
 
 async def test_rows_in_a_position_delete_of_iceberg_do_not_count(counter: Counter, tmp_path: Path, monkeypatch) -> None:
