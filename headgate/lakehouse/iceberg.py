@@ -5,7 +5,6 @@ rows. It is a property of the table as well, because old snapshots expire. pyice
 on the new state of the table, where it would add the rows of another export again: a property forbids that.
 """
 
-from itertools import chain
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -56,8 +55,16 @@ class IcebergExport:
             for snapshot in ancestors_of(newest, self._table.metadata)
             if snapshot.summary
         )
-        text = next(filter(None, chain(stated, [self._table.properties.get(PROPERTY)])), None)
-        if text is None and newest is not None:
+        text = next(filter(None, stated), None)
+        if text is None and (text := self._table.properties.get(PROPERTY)) is not None:
+            # The property is that of the last export. A rollback lowers the number of the present snapshot only.
+            present = newest.sequence_number if newest else 0
+            if present != getattr(self._table.metadata, "last_sequence_number", present):
+                raise HeadgateError(
+                    f"{self.name} was rolled back, or has branches, and the snapshots with its position have expired: "
+                    "export to another table"
+                )
+        elif text is None and newest is not None:
             raise foreign_rows(self.name)
         return None if text is None else decoded(text, self.name)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
@@ -282,19 +283,45 @@ def test_a_delta_table_that_was_restored_to_before_the_last_export_is_refused(tm
         DeltaExport(url, ORIGIN, TableRows(None, by_day=False))
 
 
+def table_of_orders() -> Table:
+    return load_catalog("lake").load_table("a.orders")
+
+
 def test_an_iceberg_table_that_is_rolled_back_continues_there(iceberg: Kind) -> None:
-    """And one without its old snapshots continues behind its rows."""
     for chunk in range(1, 4):
         iceberg.opened().append(rows(b"%d" % chunk), position(chunk, s0=chunk))
-    table = load_catalog("lake").load_table("a.orders")
-    second = sorted(table.metadata.snapshots, key=lambda each: each.sequence_number)[1]
-    with table.manage_snapshots() as snapshots:
+    second = sorted(table_of_orders().metadata.snapshots, key=lambda each: each.sequence_number)[1]
+    with table_of_orders().manage_snapshots() as snapshots:
         snapshots.rollback_to_snapshot(second.snapshot_id)
     again = iceberg.opened()
 
     assert again.position == position(2, s0=2)
     again.append(rows(b"4"), position(4, s0=3))
     assert [b"1", b"2", b"4"] == iceberg.values()
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_an_iceberg_table_without_old_snapshots_continues_behind_its_rows_or_is_refused(
+    iceberg: Kind, rolled_back: bool
+) -> None:
+    """The position of the last export is in the table, but the rolled back one has not its rows."""
+    iceberg.opened().append(rows(b"1"), position(1, s0=1))
+    table_of_orders().overwrite(table_of_orders().scan().to_arrow())  # Another program compacts it.
+    if rolled_back:
+        compacted = table_of_orders().current_snapshot()
+        iceberg.opened().append(rows(b"2"), position(2, s0=2))
+        with table_of_orders().manage_snapshots() as snapshots:
+            snapshots.rollback_to_snapshot(compacted.snapshot_id)
+    table = table_of_orders()
+    with table.maintenance.expire_snapshots() as expired:
+        for snapshot in table.metadata.snapshots:
+            if snapshot != table.current_snapshot():
+                expired.by_id(snapshot.snapshot_id)
+    if rolled_back:
+        with pytest.raises(HeadgateError, match=r"was rolled back, .* have expired: export to another table"):
+            iceberg.opened()
+    else:
+        assert iceberg.opened().position == position(1, s0=1)
 
 
 def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) -> None:
