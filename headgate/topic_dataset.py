@@ -13,12 +13,12 @@ from headgate.client.topic_source import open_topic_source
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.selected_offsets import OffsetBounds, select_offsets
 from headgate.reading.stored_rows import SCHEMA
 from headgate.reading.time_lookup import positions_at
 from headgate.reading.topic_reader import TopicReader
+from headgate.settings.arguments import require_time_ms
 from headgate.settings.config import ClientConfig, load_client_config
 from headgate.storage.object_store import open_store
 from headgate.sync import EventLoopThread
@@ -145,8 +145,8 @@ def dataset(
         StoreUnavailableError: the store is unreachable.
     """
     for name, at_ms in (("since_ms", since_ms), ("before_ms", before_ms)):
-        if at_ms is not None and not is_plausible(at_ms):
-            raise ConfigError(f"dataset: {name}={at_ms} is not between 1990 and 2100 in milliseconds")
+        if at_ms is not None:
+            require_time_ms(f"dataset: {name}", at_ms)
     if segments is not None and offsets is not None:
         raise ConfigError("dataset: give segments or offsets, not both")
     chosen = offsets if segments is None else dict.fromkeys(segments, (0, None))

@@ -221,7 +221,7 @@ ACTIONS: Final = {
 
 
 async def _identity(admin: Admin, given: Mapping[str, Any]) -> str:
-    names = [given[each] for each in SUBSCRIPTION if each in given]
+    names = [given[each] for each in (*SUBSCRIPTION, "consumer") if each in given]
     with suppress(RequestRejectedError):  # What is created does not exist yet.
         return await admin.identity(*names) if names else ""
     return ""
@@ -264,7 +264,7 @@ class Actions:
         async def perform(admin: Admin) -> tuple[list[str], str]:
             found, present = await action.preview(admin, *values), await _identity(admin, given)
             if of and of != present:
-                raise InvalidQueryError("it was deleted and created again since it was shown: nothing was changed")
+                raise InvalidQueryError("it was created or started again since it was shown: nothing was changed")
             if not dry_run:
                 await action.execute(admin, *values)
             return found, present

@@ -18,15 +18,13 @@ from collections.abc import Iterable, Sequence
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 
 
-def trim_point(
-    snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, int]], *, now_ms: int, delay_ms: float
-) -> int:
+def trim_point(snapshots: Sequence[int], manifests: Iterable[tuple[ChunkRange, float]], *, delay_ms: float) -> int:
     """Return the number below which chunks can be deleted; 1 if none can.
 
-    ``snapshots``: numbers of the readable ones, ascending. ``manifests``: the range and creation
-    time of each one that exists, replaced ones included.
+    ``snapshots``: numbers of the readable ones, ascending. ``manifests``: the range and age in
+    milliseconds of each one that exists, replaced ones included.
     """
-    visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
+    visible = [chunks for chunks, age_ms in manifests if age_ms >= delay_ms]
     return 1 if not snapshots else max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
 
 

@@ -7,6 +7,8 @@
 3. If a chunk is missing that was not trimmed, the term ends, and no other daemon leads until it is back: its records
    are lost to consumers. A new leader does not look before its term (`controller.snapshots.restore`).
 4. Pauses between rounds grow while nothing is written, compacted or deleted: a bucket charges for each listing.
+5. A manifest's age is by ledger time, which leaders lived through, and at least as long as this term has seen it. So a
+   clock that is set, here or where the manifest was written, neither deletes early nor keeps chunks permanently.
 """
 
 import asyncio
@@ -55,6 +57,8 @@ class Trimmer:
         """From here on, every chunk exists. Below it are the first chunks of terms."""
         self._listed_at: float | None = None
         self._written_at: dict[ChunkRange, int] = {}
+        self._seen_at: dict[ChunkRange, float] = {}
+        """Loop time at which this term saw a manifest first."""
         self._sizes: dict[ChunkRange, tuple[int, int]] = {}
         self._readable: dict[int, bool] = {}
 
@@ -127,16 +131,22 @@ class Trimmer:
                     manifest = await read_manifest(store, ledger.shard, chunks)
                 except ObjectMissingError:
                     continue  # Replaced since the listing.
-                self._written_at[chunks] = manifest.written_at_ms
+                self._written_at[chunks] = max(manifest.written_at_ms, manifest.last_at_ms)
+                self._seen_at[chunks] = asyncio.get_running_loop().time()
                 self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
         for known in set(self._written_at).difference(ranges):
-            del self._written_at[known], self._sizes[known]
+            del self._written_at[known], self._seen_at[known], self._sizes[known]
         self._report_objects(len(snapshots), ranges_to_read(self._written_at))
-        below = trim_point(snapshots, self._written_at.items(), now_ms=self._context.now_ms(), delay_ms=delay_ms)
+        below = trim_point(snapshots, [(each, self._age_ms(each)) for each in self._written_at], delay_ms=delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             await self._require_compacted(below)
             self._commit.propose(e.LedgerTrimmed(below=below))
             self._commit.when_durable(self._commit.newest, partial(setattr, self, "_below", below))
+
+    def _age_ms(self, chunks: ChunkRange) -> float:
+        """Return how old a manifest is (rule 5)."""
+        seen_ms = 1000 * (asyncio.get_running_loop().time() - self._seen_at[chunks])
+        return max(seen_ms, self._state.time.age_ms(self._written_at[chunks], self._context.now_ms()))
 
     async def _require_compacted(self, below: int) -> None:
         """Raise LedgerError if a range that replaces chunks below ``below`` names an object that does not exist."""

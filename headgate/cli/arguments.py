@@ -45,13 +45,14 @@ def require_consent(context: CommandContext, *, yes: bool, dry_run: bool) -> Non
 def ask_first(context: CommandContext, question: str, unchanged: str, *names: str) -> None:
     """Ask ``question``; raise HeadgateError with the text ``unchanged`` unless the answer is yes.
 
-    ``names``: what was shown, a topic or subscription. One that is created again before the answer is another one.
+    ``names``: what was shown, a topic, a subscription or a consumer. One that is created, or whose program is started,
+    again before the answer is another one.
     """
     shown = context.ask(lambda admin: admin.identity(*names)) if names else ""
     if not click.confirm(question, err=True):
         raise HeadgateError(f"{unchanged}, because the answer was not y")
     if names and context.ask(lambda admin: admin.identity(*names)) != shown:
-        raise HeadgateError(f"{unchanged}, because it was deleted and created again meanwhile")
+        raise HeadgateError(f"{unchanged}, because it was created or started again meanwhile")
 
 
 def destroy(
@@ -76,7 +77,7 @@ def destroy(
     if not yes or dry_run:
         report |= contents()
     if not (yes or dry_run):
-        names = [report[each] for each in ("topic", "subscription") if each in report]
+        names = [report[each] for each in ("topic", "subscription", "consumer") if each in report]
         ask_first(context, question or f"Delete {what}?", f"{what} was not {done}", *names)
     if not dry_run:
         context.ask(request)

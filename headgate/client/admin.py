@@ -19,15 +19,14 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.reply_dispatch import body_of
 from headgate.client.source_listing import ExternalLayout
 from headgate.client.unknown_names import explained
-from headgate.errors import ConfigError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.errors import ConfigError, NoLeaderError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.shard_map import MAX_SHARDS
-from headgate.model.time_text import is_plausible
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
-from headgate.settings.arguments import require_choice, require_seconds
+from headgate.settings.arguments import require_choice, require_seconds, require_time_ms
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
@@ -194,15 +193,17 @@ class Admin:
         """Return the segments of ``topic``."""
         return (await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)).topic
 
-    async def identity(self, topic: str, subscription: str | None = None) -> str:
-        """Return a text that differs once ``topic``, or its ``subscription``, was created again or in another ledger.
+    async def identity(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> str:
+        """Return a text that differs once what is named last was created, or its program started, again or elsewhere.
 
         :meta private:
         """
         if subscription is None:
-            number = (await self.describe_topic(topic)).topic_id
+            number = f"{(await self.describe_topic(topic)).topic_id}"
         else:
-            number = (await self.describe_subscription(topic, subscription)).subscription_id
+            found = await self.describe_subscription(topic, subscription)
+            number = f"{found.subscription_id}"
+            number += "".join(f"/{each.incarnation}" for each in found.consumers if each.consumer == consumer)
         return f"{self.client.cluster_watch.ledger.hex()}/{number}"
 
     async def pruned_ends(self, topic: str, segments: Iterable[int]) -> dict[int, int]:
@@ -510,8 +511,7 @@ class Admin:
         return self.client.store if self._ledger_url is None else open_store(self._ledger_url)
 
     def _all_shards(self) -> int:
-        if not self._lease.opened:
-            raise HeadgateError("this Admin is not open; use it as an async context manager")
+        self._lease.loop_time()
         return self.client.cluster_watch.shards.shards
 
     def _token(self) -> str:
@@ -549,8 +549,7 @@ class Admin:
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
-        if not is_plausible(timestamp_ms):
-            raise ConfigError(f"{method}: timestamp_ms={timestamp_ms} is not between 1990 and 2100 in milliseconds")
+        require_time_ms(f"{method}: timestamp_ms", timestamp_ms)
         if timestamp_ms > self.client.now_ms():
             raise ConfigError(
                 f"{method}: timestamp_ms={timestamp_ms} is in the future; use 'latest' for the present end"

@@ -1,6 +1,7 @@
 """The connection of a producer, consumer or administrator: one that its program shares, or one of its own."""
 
 from headgate.client.connection import Client
+from headgate.errors import HeadgateError
 from headgate.settings.arguments import require_seconds
 from headgate.settings.config import ClientConfig
 
@@ -19,7 +20,7 @@ class ClientLease:
         self.timeout_seconds = require_seconds("connect_timeout_seconds", timeout_seconds)
         self.opened = False
         self.client = given if isinstance(given, Client) else Client.from_config(given, kind, with_store=with_store)
-        self._owned = not self.client.entered
+        self._kind, self._owned = kind, not self.client.entered
 
     async def open(self) -> None:
         """Connect, and wait for the description of the cluster. If that fails, nothing stays open.
@@ -28,6 +29,7 @@ class ClientLease:
         """
         if self._owned:
             await self.client.__aenter__()
+        self.client.request_ids.loop_time()
         try:
             await self.client.shard_map(self.timeout_seconds)
         except BaseException:
@@ -35,6 +37,13 @@ class ClientLease:
             raise
         self.opened = True
 
+    def loop_time(self) -> float:
+        """Return the time of the client's event loop. Raises HeadgateError: another one runs, or nothing is open."""
+        if not self.opened:
+            raise HeadgateError(f"this {self._kind} is closed or is not open; use it as an async context manager")
+        return self.client.request_ids.loop_time()
+
     async def close(self) -> None:
+        self.opened = False
         if self._owned:
             await self.client.__aexit__(None, None, None)

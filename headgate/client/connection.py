@@ -155,9 +155,10 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Start to connect; returns once replies and the cluster description are subscribed."""
-        self.request_ids.require_own_process()
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
+        self.request_ids.loop = asyncio.get_running_loop()
+        self.request_ids.loop_time()  # in this process
         self._entered_at_ms = self.now_ms()
         self.transport.on_connection(self._on_connection)
         self.transport.on_refusal(self.cluster_watch.refused)
@@ -229,7 +230,8 @@ class Client:
             return self.cluster_watch.outage()
         if self.cluster_watch.refusal is not None:
             return self.cluster_watch.refusal[0]
-        return "its leader does not reply" if self._leader_watch(shard).heard_of_leader else "it has no leader"
+        watch = self._leader_watch(shard)
+        return watch.said or ("its leader does not reply" if watch.heard_of_leader else "it has no leader")
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""
@@ -334,7 +336,7 @@ class Client:
             RequestRejectedError: the leader refuses the request for good.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_seconds
+        deadline = self.request_ids.loop_time() + timeout_seconds
         limit = CommandDeadline(deadline) if m.is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = ""
@@ -352,7 +354,7 @@ class Client:
                 except TimeoutError:
                     break
                 if reply is None:
-                    reason = "its leader does not reply"
+                    reason = reason or "its leader does not reply"  # or a quota holds its replies back, as it said
                     self.doubt_leader(shard)
                 elif not isinstance(rejected := reply.body, m.Rejected):
                     return reply

@@ -57,14 +57,6 @@ __all__ = ["ConsumedRecord", "Consumer"]
 log = get_logger(__name__)
 
 
-def _require_record(method: str, record: object) -> None:
-    if not isinstance(record, ConsumedRecord):
-        raise TypeError(
-            f"{method}: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
-            "iterator or get_many() returned it"
-        )
-
-
 class _State(Enum):
     NEW = "new"
     OPEN = "open"
@@ -203,6 +195,14 @@ class Consumer:
         self._state = _State.OPEN
         return self
 
+    def _require_record(self, method: str, record: object) -> None:
+        if not isinstance(record, ConsumedRecord):
+            raise TypeError(
+                f"{method}: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
+                "iterator or get_many() returned it"
+            )
+        self._lease.loop_time()
+
     async def _join(self, deadline: float) -> None:
         """Register where the topic is by now: what is remembered of its place is a hint."""
         clock = asyncio.get_running_loop().time
@@ -227,7 +227,8 @@ class Consumer:
         """
         if self._state not in (_State.OPEN, _State.ENDED):
             return
-        self._state = _State.CLOSED
+        self._lease.loop_time()
+        self._state, self._lease.opened = _State.CLOSED, False
         unstored: AcknowledgementsNotStoredError | None = None
         try:
             await self._holdings.close()
@@ -306,6 +307,7 @@ class Consumer:
             AcknowledgementsNotStoredError: see `flush`.
             HeadgateError: what the iterator raises; or `run` is called during another call.
         """
+        self._lease.loop_time()
         options, feed = RunOptions(concurrency, retry, batch, look_ahead, stop_seconds), self._feed
         if self._holdings.handling is not None:
             raise HeadgateError("run: this consumer runs already; create another one for another handler")
@@ -318,7 +320,7 @@ class Consumer:
             self._holdings.handling, feed.positions_follow_handling = None, False
             if runner.report.unhandled:  # they were delivered, so an acknowledgement of a later one would include them
                 self.stop()
-        await self.flush()
+        await self._acknowledger.flush(DEFAULT_TIMEOUT_SECONDS)  # also if it was closed meanwhile
         if until_caught_up:
             await self._store_dead_letters()
         return report
@@ -391,10 +393,9 @@ class Consumer:
         self._feed.totals.asked += 1
         if self._tasks.failure is not None:
             raise self._tasks.failure
-        if self._state is not _State.OPEN:
-            if self._state is _State.NEW:
-                raise HeadgateError("this consumer is not open; use it as an async context manager")
+        if self._state in (_State.ENDED, _State.CLOSED):
             raise StopAsyncIteration
+        self._lease.loop_time()
         while self._deliveries.returned and self._feed.may_deliver:
             record = self._deliveries.returned.popleft()
             if self._feed.is_present(record):
@@ -449,8 +450,7 @@ class Consumer:
 
     async def _until_caught_up(self, max_records: int) -> AsyncGenerator[list[ConsumedRecord], None]:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
-        if self._state in (_State.NEW, _State.CLOSED):
-            raise HeadgateError("this consumer is not open; use it as an async context manager")
+        self._lease.loop_time()
         goal = (await self._membership.heartbeat()).head
         while True:
             try:
@@ -482,7 +482,7 @@ class Consumer:
             TypeError: ``record`` is no record of a consumer.
             HeadgateError: the subscription is of type CHECKPOINT, or `run` acknowledges.
         """
-        _require_record("acknowledge", record)
+        self._require_record("acknowledge", record)
         if self._kind == SubscriptionType.CHECKPOINT:
             raise HeadgateError(
                 "a CHECKPOINT consumer does not acknowledge: store its positions, and pass them to the next consumer"
@@ -539,7 +539,7 @@ class Consumer:
                 longer than 256 bytes. The record is not acknowledged.
             TypeError, HeadgateError: as `acknowledge`; keys of an external topic cannot be parked.
         """
-        _require_record("park", record)
+        self._require_record("park", record)
         if self._reads_source or self._kind != SubscriptionType.STREAM:
             raise HeadgateError("park: only a STREAM of a topic whose records are stored by headgate parks keys")
         if self._holdings.handling is not None:
@@ -557,7 +557,7 @@ class Consumer:
         self._deliveries.extend(record, require_seconds("extend: seconds", seconds, at_least=0.0))
 
     def _require_queue(self, method: str, record: ConsumedRecord) -> None:
-        _require_record(method, record)
+        self._require_record(method, record)
         if self._kind != SubscriptionType.QUEUE:
             raise HeadgateError(f"{method}: a {self._kind} subscription delivers in order; only QUEUE delivers again")
 
@@ -573,6 +573,7 @@ class Consumer:
                 still holds is sent again meanwhile.
             ConfigError: ``timeout_seconds`` is negative, or no number.
         """
+        self._lease.loop_time()
         await self._acknowledger.flush(require_seconds("flush: timeout_seconds", timeout_seconds, at_least=0.0))
 
     async def seek(
@@ -590,6 +591,7 @@ class Consumer:
         acknowledgements count as `ConsumerMetrics.rejected_acknowledgements`. A CHECKPOINT subscription cannot be
         moved.
         """
+        self._lease.loop_time()
         async with Admin(self._client) as admin:
             return await admin.seek(
                 self._topic, self._subscription, to=to, timestamp_ms=timestamp_ms, positions=positions
@@ -634,6 +636,7 @@ class Consumer:
             NoLeaderError: no leader replies.
             FencedError: a newer program of this name is running.
         """
+        self._lease.loop_time()
         alive = await self._membership.heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False

@@ -38,6 +38,8 @@ class LeaderWatch:
         self._connected = False
         self._timer: asyncio.TimerHandle | None = None
         self.heard_of_leader = False
+        self.said = ""
+        """Why a leader refused to say whether it leads: a quota holds its replies back. Empty: it did not."""
         self.watched = False
         """Whether the announcements on the topic of this shard are subscribed."""
 
@@ -88,6 +90,9 @@ class LeaderWatch:
                 if self._belief.answered(question, leader):
                     self._notify(leader)
                 self._set_timer()
+                self.said = ""
+            case m.Rejected(reason=reason):
+                self.said = reason
 
     def _notify(self, leader: m.LeaderAnnouncement) -> None:
         for handler in self.handlers:

@@ -102,7 +102,6 @@ class Producer:
             self._intercepted = chained(send, [each.intercept_send for each in interceptors])
         self._pending: set[RecordBatch] = set()
         self._bytes_since_yield = 0
-        self._closed = False
         self._opened: tuple[bool, bytes | None] = False, None
         """By the last `open`: whether it created the producer, and the position."""
 
@@ -182,7 +181,7 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> Delivery:
-        started_at = asyncio.get_running_loop().time()
+        started_at = self._lease.loop_time()
         topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
@@ -213,7 +212,7 @@ class Producer:
         given = [keys, values] if timestamps_ms is None else [keys, values, timestamps_ms]
         if len({len(each) for each in given}) > 1:
             raise ConfigError(f"send_many: lists of different lengths: {', '.join(str(len(each)) for each in given)}")
-        started_at = asyncio.get_running_loop().time()
+        started_at = self._lease.loop_time()
         topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
@@ -248,7 +247,7 @@ class Producer:
         """Wait for buffer space. Raises DeliveryFailedError; HeadgateError: the producer is closed."""
         if not self._budget.try_reserve(batches.shard, size_bytes):
             await self._wait_for_buffer_space(batches.shard, size_bytes, started_at)
-        if self._closed:
+        if not self._lease.opened:
             self._budget.release(batches.shard, size_bytes)
             raise HeadgateError("this producer is closed")
 
@@ -332,6 +331,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every record sent so far has an outcome. Bounded by the delivery timeout."""
+        self._client.request_ids.loop_time()
         for batches in self._shard_batches.values():
             batches.seal_all()
         pending = [batch.completion for batch in self._pending]
@@ -345,8 +345,9 @@ class Producer:
         """
         if timeout_seconds is not None:
             require_seconds("close: timeout_seconds", timeout_seconds, at_least=0.0)
-        if not self._closed:
-            self._closed = True
+        if self._lease.opened:
+            self._lease.loop_time()
+            self._lease.opened = False
             try:
                 async with asyncio.timeout(timeout_seconds):
                     await self.flush()
@@ -462,10 +463,7 @@ class Producer:
         return position, topic_id
 
     async def _open_shard(self, topic: str) -> ShardBatches:
-        if self._closed:
-            raise HeadgateError("this producer is closed")
-        if not self._lease.opened:
-            raise HeadgateError("this producer is not open; use it as an async context manager")
+        self._lease.loop_time()
         m.require_name("topic", topic)
         async with self._opening[topic]:  # Records keep the order in which the callers came.
             shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)

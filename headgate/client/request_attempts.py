@@ -26,22 +26,29 @@ MAX_REPLY_TIMEOUT_SECONDS: Final = 16.0
 
 
 class RequestIds(Iterator[int]):
-    """The ids of a client's requests. Raises HeadgateError in a forked child process.
+    """The ids of a client's requests. Raises HeadgateError in a forked child process, or another event loop.
 
-    Its copy would use the same client id and the same request ids: a reply to one would count for the other. The first
-    is random, so that replies to an earlier program of the same client id match no request.
+    Its copy would use the same client id and the same request ids: a reply to one would count for the other. In another
+    loop, nothing would wake what waits. The first is random, so that no reply to an earlier program matches a request.
     """
 
     def __init__(self, first: int) -> None:
         self._ids, self._process_id = count(first), os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one in which the client was opened."""
 
     def __next__(self) -> int:
-        self.require_own_process()
+        self.loop_time()
         return next(self._ids)
 
-    def require_own_process(self) -> None:
+    def loop_time(self) -> float:
+        """Return the time of the client's event loop, which has to be the running one."""
         if os.getpid() != self._process_id:
             raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
+        if (loop := asyncio.get_running_loop()) is not self.loop:
+            where = "in another event loop; each asyncio.run makes a new one" if self.loop else "nowhere yet"
+            raise HeadgateError(f"open this client where it is used: it was opened {where}")
+        return loop.time()
 
 
 class RequestAttempts:

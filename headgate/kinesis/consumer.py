@@ -366,8 +366,6 @@ class KinesisConsumer:
             layout = await self._stream.shards()
             if layout == self._layout:
                 return
-            if self._layout is not None and layout.source != self._layout.source:
-                raise HeadgateError(f"stream {self._stream.name} was deleted and created again: it needs another topic")
             found = await self._admin.import_topic(self._topic, layout)
         except (KinesisUnavailableError, NoLeaderError) as error:
             if self._layout is None:

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from headgate.backoff import Backoff, BackoffSchedule
@@ -67,27 +68,45 @@ class KinesisStream:
         self.name = name
         self._client = new_client("kinesis") if client is None else client
         self._threads = ThreadPoolExecutor(THREADS, "headgate-kinesis")
+        self._asking, self._source, self._asked_at = asyncio.Lock(), "", 0.0
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def shards(self) -> ExternalLayout:
-        """Return all shards. The source names this very stream: one that is created again by its name is another."""
-        summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
-        found = summary["StreamDescriptionSummary"]
+        """Return all shards. Raises HeadgateError: the stream was created again since the first call."""
+        source = await self._same_source()
         shards: list[Any] = []
         page = await self._list(self._client.list_shards, StreamName=self.name)
         shards += page["Shards"]
         while token := page.get("NextToken"):
             page = await self._list(self._client.list_shards, NextToken=token)
             shards += page["Shards"]
-        source = f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp():.0f}"
         return read_list_shards(json.dumps({"Shards": shards}).encode(), source=source)
 
     async def iterator(self, shard: str, arguments: dict[str, Any]) -> str:
-        """Return a new iterator. Raises ShardGoneError, or what the module names."""
+        """Return a new iterator of the stream that was listed. Raises ShardGoneError, or what the module names."""
         request = partial(self._client.get_shard_iterator, StreamName=self.name, ShardId=shard)
-        return str((await self._ask(request, **arguments))["ShardIterator"])
+        found = await self._ask(request, **arguments)
+        await self._same_source()
+        return str(found["ShardIterator"])
+
+    async def _same_source(self) -> str:
+        """Return what names this very stream: one that is created again by its name is another, and an error.
+
+        A shard without a checkpoint has no position that Kinesis could refuse. Those that wait share one request.
+        """
+        called_at = monotonic()
+        async with self._asking:
+            if self._asked_at <= called_at:
+                asked_at = monotonic()
+                summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
+                found = summary["StreamDescriptionSummary"]
+                source = f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp():.0f}"
+                if self._source not in ("", source):
+                    raise HeadgateError(f"stream {self.name} was deleted and created again: it needs another topic")
+                self._source, self._asked_at = source, asked_at
+        return self._source
 
     async def page(self, iterator: str, max_records: int) -> Page:
         """Return the records behind an iterator. Raises IteratorExpiredError, or what the module names."""

@@ -11,6 +11,7 @@ from operator import index
 from typing import Final, SupportsIndex
 
 from headgate.errors import ConfigError
+from headgate.model.time_text import is_plausible
 
 SHORTEST_SECONDS: Final = 0.001
 LONGEST_SECONDS: Final = 31_536_000.0
@@ -27,9 +28,17 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
 
     Raises ConfigError: its text names the argument and the limits.
     """
-    if not isinstance(value, Real) or not at_least <= value <= LONGEST_SECONDS:  # also for NaN, which is not
-        raise ConfigError(f"{name}={value}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
+    if isinstance(value, bool) or not isinstance(value, Real) or not at_least <= value <= LONGEST_SECONDS:
+        raise ConfigError(f"{name}={value!r:.60}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
     return value
+
+
+def require_time_ms(name: str, value: object) -> None:
+    """Raise ConfigError if ``value`` is no plausible time in milliseconds since 1970."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ConfigError(f"{name}={value!r:.60}: use an integer, in milliseconds; int(1000 * TIME.timestamp())")
+    if not is_plausible(index(value)):
+        raise ConfigError(f"{name}={value} is not between 1990 and 2100 in milliseconds")
 
 
 def require_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
@@ -40,7 +49,7 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
 
 
 def require_count(name: str, value: object, at_most: float = math.inf) -> None:
-    if not isinstance(value, SupportsIndex):
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}={value!r:.60} has to be an integer")
     if not 1 <= index(value) <= at_most:
         raise ConfigError(f"{name}={value} has to be 1 {'or more' if at_most == math.inf else f'to {at_most}'}")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -48,6 +49,12 @@ class ServerStream(KinesisStream):
         [child] = self._children(self._client.merge_shards, ShardToMerge=first, AdjacentShardToMerge=second)
         return child
 
+    def recreate(self) -> None:
+        self._client.delete_stream(StreamName=self.name)
+        time.sleep(1)  # The time of its creation has seconds.
+        self._client.create_stream(StreamName=self.name, ShardCount=1)
+        self._client.get_waiter("stream_exists").wait(StreamName=self.name)
+
     def _shards(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._client.list_shards(StreamName=self.name)["Shards"]
         return found
@@ -90,6 +97,13 @@ async def pages(stream: FakeKinesisStream | ServerStream, shard: str, limit: int
         found.append(await stream.page(iterator, limit))
         iterator = found[-1].iterator
     return found
+
+
+async def test_a_stream_that_is_created_again_is_not_read(stream: FakeKinesisStream | ServerStream) -> None:
+    await stream.shards()
+    stream.recreate()
+    with pytest.raises(HeadgateError, match="deleted and created again"):
+        await stream.iterator(ROOT, iterator_arguments(None, None))
 
 
 async def test_a_closed_shard_ends_and_an_open_one_does_not(stream: FakeKinesisStream | ServerStream) -> None:

@@ -103,6 +103,31 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
     assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
+def test_another_event_loop_than_that_of_the_connection_is_refused_at_once():
+    """Nothing would wake what waits there: each call ended with its time-out, or never."""
+    with running() as (loop, cluster, _):
+        cluster.store_records([m.Record(b"key", b"0", 1)])
+        shared = cluster.client("shared")
+        loop.run(shared.__aenter__())
+        producer, admin = headgate.Producer(shared), headgate.Admin(shared)
+        consumer = headgate.Consumer(shared, topic="orders", subscription="billing")
+        for each in (producer, admin, consumer):
+            loop.run(each.__aenter__())
+        record = loop.run(anext(consumer))
+        loop.run(producer.send_and_wait("orders", b"key", b"1"))
+        uses = [
+            lambda: producer.send_many("orders", [b"key"], [b"2"]),
+            lambda: consumer.acknowledge(record),
+            lambda: admin.describe_topic("orders"),
+            lambda: headgate.Admin(shared).__aenter__(),
+        ]
+        for use in [*uses, producer.flush, producer.close, consumer.__anext__, consumer.flush, consumer.close]:
+            with pytest.raises(HeadgateError, match="in another event loop"):
+                asyncio.run(asyncio.wait_for(use(), 5))
+        for each in (consumer, admin, producer, shared):
+            loop.run(each.__aexit__(None, None, None))
+
+
 @pytest.mark.parametrize(
     ("result", "text"), [(StopIteration(), "raised StopIteration"), (asyncio.sleep, "define it with async def")]
 )

@@ -196,7 +196,7 @@ class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     changes: tuple[str, ...]
     of: str = ""
-    """Of which topic or subscription. An action with this field is refused if the name has another one by then."""
+    """Of which topic, subscription or consumer. An action with this field is refused if the name has another one."""
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Real
 from typing import Final, TypedDict, get_args
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
@@ -65,9 +66,9 @@ class ConsumerOptions:
         require_choice("behind", self.behind, get_args(m.Behind))
         require_choice("order", self.order, (*get_args(Order), None))
         require_choice("balance", self.balance, (*get_args(Balance), None))
-        if not 1 <= self.capacity * 100 <= m.MAX_CAPACITY_PERCENT:
+        if not isinstance(self.capacity, Real) or not 1 <= self.capacity * 100 <= m.MAX_CAPACITY_PERCENT:
             raise ConfigError(
-                f"capacity={self.capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; "
+                f"capacity={self.capacity!r:.60}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; "
                 "an ordinary consumer has 1.0"
             )
 

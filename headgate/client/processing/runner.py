@@ -227,7 +227,7 @@ class Runner:
                 if self._ended:
                     raise
                 await self._failed(batch, error)
-            except (SystemExit, KeyboardInterrupt) as error:  # in the loop, it would end the connections as well
+            except BaseException as error:  # noqa: BLE001 - SystemExit in the loop would end the connections as well
                 self.report.unhandled += schedule.abandon(batch)
                 self._fail(error)
             else:

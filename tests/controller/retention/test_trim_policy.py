@@ -10,8 +10,8 @@ HOUR = 3_600_000
 
 def point(snapshots: list[int], *manifests: tuple[int, int, int]) -> int:
     """Return the trim point at hour 10 with a delay of 6 h; manifests are (first, last, hour written)."""
-    visible = [(ChunkRange(first, last), hour * HOUR) for first, last, hour in manifests]
-    return trim_point(snapshots, visible, now_ms=10 * HOUR, delay_ms=6 * HOUR)
+    visible = [(ChunkRange(first, last), (10 - hour) * HOUR) for first, last, hour in manifests]
+    return trim_point(snapshots, visible, delay_ms=6 * HOUR)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,19 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize("set_ms", [1000 * HOUR, -1000 * HOUR], ids=["forward", "back"])
+async def test_a_clock_that_is_set_neither_deletes_early_nor_keeps_chunks_permanently(set_ms: int) -> None:
+    kept, leader = await compacted_ledger()
+    leader.now_ms += set_ms
+    leader.trimmer = leader.new_trimmer(delay_seconds=4 * 3600)
+    await leader.trim_once()
+    assert list(range(1, 13)) == await kept.ledger.numbers()
+    await asyncio.sleep(4 * 3600)
+    await leader.trim_once()
+    assert [1, 6, 9] == (await kept.ledger.numbers())[:3]
+
+
+@pytest.mark.looptime
 async def test_a_shard_is_listed_ever_more_seldom_until_it_is_written_or_compacted() -> None:
     kept, leader = await compacted_ledger()
     leader.context.trim_interval_seconds = 30

@@ -88,7 +88,7 @@ def test_what_was_created_again_before_the_answer_is_another_one(
     late = invoke(*command, stdin="y\n")
 
     assert (1, []) == (late.exit_code, changes(orders))
-    assert late.stderr.endswith(", because it was deleted and created again meanwhile\n")
+    assert late.stderr.endswith(", because it was created or started again meanwhile\n")
 
 
 @each_command

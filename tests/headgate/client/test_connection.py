@@ -117,6 +117,19 @@ async def test_waiting_for_a_leader_is_bounded(cluster):
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
 
 
+async def test_the_error_says_that_a_quota_holds_requests_back(cluster):
+    async with cluster.leader() as leader, cluster.client() as client:
+        await client.request(0, DESCRIBE)
+        leader.refused = {"DescribeTopic": "unavailable"}
+        asyncio.get_running_loop().call_later(0.5, setattr, leader, "answers", False)
+        with pytest.raises(NoLeaderError, match="'test': scripted unavailable"):
+            await client.request(0, DESCRIBE, timeout_seconds=3)
+    async with cluster.leader() as leader, cluster.client("new") as client:
+        leader._describe = lambda request, _: leader.refuse(request, "unavailable")
+        with pytest.raises(NoLeaderError, match="'test': scripted unavailable"):
+            await client.request(0, DESCRIBE, timeout_seconds=3)
+
+
 async def test_the_error_names_an_unreachable_broker(cluster):
     async with cluster.leader(), cluster.client() as client:
         await client.request(0, DESCRIBE)
@@ -219,11 +232,6 @@ async def test_a_command_whose_reply_is_lost_has_an_unknown_outcome_and_is_not_b
             await admin.split("orders", 1)
         assert 2 <= len(leader.requests)
         assert all(0 < request.max_term_age_ms <= leader.term_age_ms for request in leader.requests[1:])
-
-
-async def test_an_admin_that_is_not_open_is_an_error():
-    with pytest.raises(HeadgateError, match="not open"):
-        await Admin(ScriptedCluster().client()).list_topics()
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0, 1e-320], ids=str)

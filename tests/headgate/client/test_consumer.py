@@ -138,6 +138,19 @@ async def test_only_a_record_can_be_acknowledged(given, cluster):
             await reader.acknowledge(given)
 
 
+async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed(cluster):
+    cluster.store_records([m.Record(b"key", b"0", 1)])
+    async with cluster.leader(grants=[grant()]):
+        async with consumer(cluster) as reader:
+            record = await anext(reader)
+            await reader.acknowledge(record)
+        uses = [lambda: reader.acknowledge(record), lambda: reader.park(record), reader.flush, reader.caught_up]
+        for use in [*uses, lambda: reader.seek(to="latest"), lambda: reader.run(print)]:
+            with pytest.raises(HeadgateError, match="this consumer is closed"):
+                await use()
+    assert acknowledged(cluster) == [(0, 1, 1)]
+
+
 async def test_a_consumer_has_no_positions_before_it_is_entered():
     with pytest.raises(HeadgateError, match="no positions before it is entered"):
         _ = consumer(ScriptedCluster(), type="CHECKPOINT").positions
@@ -158,7 +171,7 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
         ({"order": "loose"}, "order='loose': use 'strict' or 'none', or omit it"),
         ({"balance": "weight"}, "balance='weight': use 'count' or 'load', or omit it"),
         ({"connect_timeout_seconds": math.nan}, "connect_timeout_seconds=nan: use 0.001 to 31536000 seconds"),
-        *(({"capacity": capacity}, "capacity") for capacity in (0, 11.0, math.nan)),
+        *(({"capacity": capacity}, "capacity") for capacity in (0, 11.0, math.nan, "1")),
         ({"positions": token({0: 1}).encode()}, "CHECKPOINT"),
         (
             {"type": "CHECKPOINT", "positions": token({0: 1}, "other").encode()},

@@ -1,6 +1,7 @@
 """Subscriptions that exist before their first consumer: real Producer, Consumer, Admin and leader, in virtual time."""
 
 import asyncio
+from datetime import UTC, datetime
 from unittest.mock import AsyncMock
 
 import pytest
@@ -28,8 +29,23 @@ async def test_it_starts_at_a_point_in_time():
         assert [(30, 50, 20)] == [
             (each.acknowledged_offset, each.next_offset, each.unacknowledged) for each in created.segments
         ]
+        for wrong in (datetime.fromtimestamp(moment / 1000, UTC), str(moment), True, 1.5):
+            with pytest.raises(ConfigError, match=r"timestamp_ms=.*: use an integer, in milliseconds"):
+                await admin.seek("orders", "audit", timestamp_ms=wrong)
         with pytest.raises(ConfigError, match="is in the future"):
             await admin.create_subscription("orders", "other", timestamp_ms=now_ms() + 1000)
+
+
+async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_was_started_later():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        shown = []
+        for number in (1, 2):
+            async with Consumer(client(world, f"{number}"), topic="orders", subscription="audit", name="c"):
+                shown += [await admin.identity("orders", "audit", "c") for _ in range(2)]
+                await asyncio.sleep(1)
+        assert shown[0] == shown[1] != shown[2] == shown[3]
 
 
 async def test_its_type_is_that_of_its_consumers():

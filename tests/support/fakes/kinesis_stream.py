@@ -43,9 +43,15 @@ class FakeKinesisStream:
         self._add((0, 2**KINESIS_HASH_BITS - 1))
 
     def close(self) -> None:
-        """Nothing is open."""
+        self.listed = 0
+
+    def _require_same(self) -> None:
+        self.listed = getattr(self, "listed", 0) or self.created
+        if self.listed != self.created:
+            raise HeadgateError(f"stream {self.name} was deleted and created again: it needs another topic")
 
     async def shards(self) -> ExternalLayout:
+        self._require_same()
         segments = [
             SegmentImport(
                 segment=name,
@@ -58,6 +64,7 @@ class FakeKinesisStream:
         return ExternalLayout(segments, "opaque", KINESIS_HASH_BITS, f"{self.name} of {self.created}", "expired")
 
     async def iterator(self, shard: str, arguments: dict[str, Any]) -> str:
+        self._require_same()
         if shard not in self.known:
             raise ShardGoneError(f"{shard} does not exist")
         records = self.known[shard].records

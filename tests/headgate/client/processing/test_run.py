@@ -180,14 +180,17 @@ async def test_a_record_that_is_skipped_is_counted_and_acknowledged(cluster, cap
     assert "run.skipped" in caplog.text
 
 
-async def test_a_handler_that_cancels_itself_has_failed(cluster):
+@pytest.mark.parametrize(
+    ("error", "raised"), [(asyncio.CancelledError, HandlerFailedError), (GeneratorExit, GeneratorExit)]
+)
+async def test_a_handler_that_cancels_itself_has_failed_and_the_run_ends_at_once(error, raised, cluster):
     cluster.store_records(keyed("a"))
 
     async def handle(_record) -> None:
-        raise asyncio.CancelledError("by the handler")
+        raise error("by the handler")
 
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        with pytest.raises(HandlerFailedError, match="by the handler"):
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, asyncio.timeout(1):
+        with pytest.raises(raised, match="by the handler"):
             await reader.run(handle, retry=ONCE)
 
 
