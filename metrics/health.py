@@ -137,7 +137,7 @@ def _store(facts: HealthFacts) -> _Verdict:
     failed = "; ".join(
         f"{kind} failed{reason and ': '}{reason}" for kind, reason in sorted(facts.store_problems.items())
     )
-    check = "check [ledger] url, its permissions, its free space and inodes"
+    check = "check [ledger] url, its permissions or credentials, its free space and inodes"
     if "create" not in facts.store_problems:  # The daemon also tries to write, and to read that.
         return _DEGRADED, f"{failed}: others succeed; {check}"
     return _FAILED, f"{failed}: this daemon cannot lead; {check}"

@@ -41,15 +41,20 @@ class DaemonContext(CommandContext):
 
         require_machine(folder)
 
-    async def require_ledger(self, url: str) -> None:
-        """Raise ConfigError if no leader can write a ledger at ``url``, before any server starts."""
+    async def require_ledger(self, url: str) -> int:
+        """Return how many shards the ledger at ``url`` has; 0: it is new. No server has started.
+
+        Raises ConfigError: no leader can write there. StoreUnavailableError: the store does not answer.
+        """
         from controller.settings.load import ledger_problem  # noqa: PLC0415
+        from headgate.ledger.ledger import shard_folders  # noqa: PLC0415
         from headgate.storage.object_store import open_store  # noqa: PLC0415
         from headgate.storage.write_probe import write_problem  # noqa: PLC0415
 
         found = ledger_problem(url) or await write_problem(open_store(url))
         if found is not None:
             raise ConfigError(f"--ledger {url}: {found}")
+        return max(await shard_folders(open_store(url)), default=-1) + 1
 
     async def move_ledger(self, settings: Settings, before: str) -> None:
         from controller.connections.zookeeper import move_ledger  # noqa: PLC0415

@@ -89,7 +89,7 @@ class _UpOptions:
 @click.option(
     "--shards",
     type=click.IntRange(1, 1024),
-    help="Number of shards at the first start; then see cluster set-shards. [default: 4]",
+    help="Number of shards at the first start; then see cluster set-shards. [default: the ledger's, or 4]",
 )
 @click.option("--mqtt-port", type=_PORT, help="MQTT port; 0: any free port. [default: as last time, or 1883 if free]")
 @click.option(
@@ -203,7 +203,7 @@ class _Node:
             ports[name] = port.number
         self._node_state = NodeState(
             **ports,
-            shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
+            shards=previous.shards or options.shards or 0,
             tls=previous.tls or options.tls,
             ledger=previous.ledger or options.ledger or "",
             folder=str(folder.path),
@@ -211,15 +211,17 @@ class _Node:
         moved = previous.folder not in ("", str(folder.path)) and not previous.ledger
         self._moved_from = (Path(previous.folder) / "ledger").as_uri() if moved else None
         self._ledger_url = self._node_state.ledger or ledger
-        self._cluster = ClusterSettings(shards=self._node_state.shards)
+        self._cluster = ClusterSettings()
         self._security = LocalSecurity(folder.path, self._cluster.name) if self._node_state.tls else None
 
     async def run(self) -> None:
         """Start everything, print the addresses, and serve until cancelled."""
         folder, state, security = self._folder, self._node_state, self._security
         _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
-        if state.ledger:
-            await self._context.require_ledger(state.ledger)
+        found = await self._context.require_ledger(state.ledger) if state.ledger else 0
+        # A node whose machine is lost continues in a new folder, with the shards that its ledger has.
+        state = self._node_state = msgspec.structs.replace(state, shards=state.shards or found or DEFAULT_PORTS.shards)
+        self._cluster = ClusterSettings(shards=state.shards)
         async with contextlib.AsyncExitStack() as stack:
             tls = None if security is None else security.zookeeper_tls()
             zookeeper = await stack.enter_async_context(

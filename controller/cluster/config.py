@@ -175,7 +175,8 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
     for shard, state in found.items():
         for problem in misplaced(shard, known, state.topics):
-            raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. Use that, and another cluster.name")
+            use = f"Use that, of at least {max(found) + 1}, and another cluster.name"
+            raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. {use}")
     return known
 
 

@@ -37,7 +37,7 @@ async def _write_problem(store: Store) -> str | None:
             raise
         await store.delete(path)
     except StoreError as error:
-        needed = "check its permissions and space, and in a folder inodes and hard links"
+        needed = "check its permissions or credentials and its space, and in a folder inodes and hard links"
         return f"{error}. A leader needs to create objects: {needed}"
     if replaced:
         return "a second write replaced an object, as two leaders would: use a store that honors If-None-Match"

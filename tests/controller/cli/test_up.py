@@ -11,6 +11,7 @@ from click.testing import Result
 from controller.settings.load import load_settings
 from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
+from headgate.ledger.paths import chunk_folder
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
 
@@ -72,6 +73,18 @@ def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: 
     assert shared == running.replace(drain=shared.drain, http=shared.http)
     assert shared.http.port == 0
     assert (running.drain.spawn, shared.drain.spawn) == (True, False)
+
+
+def test_a_new_folder_has_the_shards_of_the_ledger_that_it_continues(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
+    for shard in range(16):
+        (tmp_path / "l" / chunk_folder(shard)).mkdir(parents=True)
+        (tmp_path / "l" / chunk_folder(shard) / "000000000001.parquet").touch()
+    for options in (("--ledger", f"file://{tmp_path}/l"), ()):
+        assert invoke("up", "--data", str(tmp_path / "new"), *options, *ANY_PORTS).exit_code == 0
+
+    assert [each.cluster.shards for each in recorder.settings] == [16, 16]
 
 
 def test_published_results_replace_spark_for_every_daemon(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
