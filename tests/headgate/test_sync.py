@@ -104,7 +104,6 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
 
 
 def test_another_event_loop_than_that_of_the_connection_is_refused_at_once():
-    """Nothing would wake what waits there: each call ended with its time-out, or never."""
     with running() as (loop, cluster, _):
         cluster.store_records([m.Record(b"key", b"0", 1)])
         shared = cluster.client("shared")

@@ -159,13 +159,9 @@ async def _records(source: TopicSource, reader: TopicReader, wanted: _Wanted) ->
     if wanted.tail is not None:
         for record in await reader.tail(wanted.tail):
             yield record
-    if wanted.follow:
-        async with aclosing(reader.follow(source.head)) as following:
-            async for record in following:
-                yield record
-    elif wanted.tail is None:
-        async with aclosing(reader.stored()) as stored:
-            async for record in stored:
+    if wanted.follow or wanted.tail is None:
+        async with aclosing(reader.follow(source.head) if wanted.follow else reader.stored()) as found:
+            async for record in found:
                 yield record
 
 
@@ -191,6 +187,8 @@ async def _reader(source: TopicSource, wanted: _Wanted) -> TopicReader:
             select_offsets(described, offsets={segment: (offset, None) for segment, offset in named.items()})
         except PositionOutOfRangeError as error:
             raise click.UsageError(str(error)) from None
+        if wanted.follow and all(each.state == "sealed" for each in described.segments if each.segment in named):
+            raise click.UsageError("no record follows in sealed segments: leave out --follow, or name their children")
         return reader(starts=named, only_started=True)
     if isinstance(first, int):
         found = await positions_at(source.ledger, described, first)

@@ -3,10 +3,12 @@
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.cli.records.record_format import record_formatter
 from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
+from headgate.model.layout import SegmentState
 from headgate.reading.stored_rows import LedgerRecord
 from tests.headgate.cli.conftest import Invoke, never
 from tests.support.fakes.cli_client import FakeCluster
@@ -16,7 +18,6 @@ from tests.support.fakes.cli_client import FakeCluster
     ("options", "values"),
     [
         ((), ["0.0", "1.0", "0.1", "0.2"]),
-        (("--from", "earliest"), ["0.0", "1.0", "0.1", "0.2"]),
         (("--from", "2026-01-31T18:00:00Z"), ["0.1", "0.2"]),
         (("--from", "0=1"), ["0.1", "0.2"]),
         (("--from", "0=2", "--from", "1=0"), ["1.0", "0.2"]),
@@ -84,6 +85,15 @@ def test_wrong_options_are_one_line_and_exit_code_2(
     assert (2, "") == (result.exit_code, result.stdout)
     assert message in result.stderr
     assert 1 == len(result.stderr.splitlines())
+
+
+def test_segments_that_are_sealed_are_not_followed(invoke: Invoke, stored: FakeCluster):
+    known = stored.source
+    assert known is not None
+    segments = tuple(replace(each, state=SegmentState.SEALED) for each in known.description.segments)
+    stored.source = TopicSource(replace(known.description, segments=segments), known.ledger, "ledger", 3, never)
+    result = invoke("read", "orders", "--from", "0=1", "--follow", "--max", "2")
+    assert (2, True) == (result.exit_code, "no record follows in sealed segments" in result.stderr)
 
 
 class DeletedSource(TopicSource):
