@@ -66,6 +66,7 @@ class ProgressMonitor:
         taken = stalled.takeable(subscription, late)
         self._report(late, moved=bool(taken), now_ms=now_ms)
         excluded = {name for name, each in subscription.consumers.items() if each.stalled_at_ms is not None}
+        excluded |= {*taken.values()}  # One may resume before the next check.
         changed, self._excluded = excluded != self._excluded, excluded
         return taken if taken or changed else None
 

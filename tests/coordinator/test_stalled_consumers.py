@@ -111,6 +111,20 @@ async def test_a_consumer_keeps_what_it_reads_and_gets_more_only_after_progress_
     assert harness.subscription.consumers["ada"].stalled_at_ms is None
 
 
+async def test_a_program_that_asks_just_after_it_has_lost_a_segment_gets_one_again(lead: Lead):
+    harness = limited(lead, "ada", "ben", segments=4)
+    harness.store(0, 5)
+    while not stalls(harness):
+        await harness.run_with_heartbeats(1)
+    for _ in range(3):
+        harness.heartbeat("ada", ready=True)
+    await harness.run(5)
+    harness.confirm_all()
+
+    assert 2 == list(harness.holders().values()).count("ada")
+    assert 1 == len(harness.proposed(e.ConsumerReconnected)), "what is known is not stored again"
+
+
 async def test_without_another_consumer_the_holder_keeps_its_segment_and_is_reported_once(lead: Lead):
     harness = limited(lead, "ada")
     harness.store(0, 5)

@@ -14,6 +14,7 @@ from controller.settings.sections import IngestSettings, RetentionSettings, Scal
 from coordinator.settings import CoordinatorSettings
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
+from shard.access.quotas import Limits
 from tests.simulation.leadership_checker import UNREACHABLE_SECONDS
 from tests.simulation.plan import Plan
 
@@ -45,6 +46,10 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_age_seconds": (1, 120),
     "checkpoint_retention_seconds": (0.1, 60),
     "delete_delay_seconds": (0.1, 60),
+    # Quotas
+    "segments": (6, 30),
+    "requests_per_second": (5, 50),
+    "bytes_per_second": (1000, 20_000),
     # Producers
     "linger_seconds": (0.001, 1),
     "batch_bytes": (100, 64 * 1024),
@@ -91,6 +96,9 @@ RETENTION: Final = RetentionSettings(max_age_seconds=5, checkpoint_retention_sec
 INGEST: Final = IngestSettings(unreachable_seconds=UNREACHABLE_SECONDS, write_timeout_seconds=5)
 PRODUCER: Final = ProducerSettings(linger_seconds=0.01, request_timeout_seconds=2, delivery_timeout_seconds=120)
 
+LIMITS: Final = Limits(segments=8, requests_per_second=8, bytes_per_second=2000)
+"""All clients together may have and send less than they want to."""
+
 SettingsT = TypeVar("SettingsT")
 
 
@@ -105,6 +113,7 @@ class WorldSettings:
         if plan.seed % 2:
             self.scaling, self.retention = _drawn(SCALING, rng), _drawn(RETENTION, rng)
         self.producer = _drawn(PRODUCER, rng)
+        self.limits = _drawn(LIMITS, rng)
 
 
 def _drawn(settings: SettingsT, rng: random.Random | None) -> SettingsT:

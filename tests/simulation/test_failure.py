@@ -32,15 +32,11 @@ def test_another_failure_does_not_count() -> None:
         assert shrunk(failed(PLAN), 500, silent, lambda _, other=other: other).plan.parts == PLAN.parts
 
 
-def test_values_do_not_distinguish_failures() -> None:
+def test_values_do_not_distinguish_failures_and_the_text_between_them_does() -> None:
     group = BaseExceptionGroup("a group", [OSError("x"), InvariantViolationError("key b'z' #77 stored after #1")])
 
     assert failed(PLAN).kind == Failure(PLAN, group, InvariantChecker()).kind
-
-
-def test_what_distinguishes_failures_is_the_text_between_values() -> None:
     failure = failed(PLAN, "daemon 'd1' leads shards [2], and {'d2'} could: b'a/1' of 'd3'")
-
     assert failure.kind == "InvariantViolationError: daemon # leads shards #, and # could: # of #"
 
 

@@ -7,13 +7,8 @@ from tests.simulation.plan import OPERATIONS, RARE_OPERATIONS, plan_of
 from tests.simulation.rare_faults import RareFaults
 
 
-@pytest.mark.parametrize("operation", sorted(set(OPERATIONS)))
+@pytest.mark.parametrize("operation", sorted({*OPERATIONS, *RARE_OPERATIONS}))
 def test_every_operation_exists_and_is_drawn(operation: str) -> None:
-    assert callable(getattr(FaultInjector, f"_{operation}"))
-    assert any(step.operation == operation for seed in range(1, 100) for step in plan_of(seed).steps)
-
-
-@pytest.mark.parametrize("operation", sorted(set(RARE_OPERATIONS)))
-def test_every_rare_operation_exists_and_is_drawn(operation: str) -> None:
-    assert callable(getattr(RareFaults, f"_{operation}"))
-    assert any(step.operation == operation for seed in range(1, 1000) for step in plan_of(seed).steps)
+    owner, seeds = (RareFaults, 1000) if operation in RARE_OPERATIONS else (FaultInjector, 100)
+    assert callable(getattr(owner, f"_{operation}"))
+    assert any(step.operation == operation for seed in range(1, seeds) for step in plan_of(seed).steps)

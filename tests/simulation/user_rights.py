@@ -10,15 +10,10 @@ RESTRICTED = AccessRules(
     {ANONYMOUS: (Right(Role.ADMINISTRATOR),), GUEST: (Right(Role.PRODUCER, topics=("elsewhere",)),)},
     default_limits=UNLIMITED,
 )
-SCARCE = AccessRules(
-    {ANONYMOUS: (Right(Role.ADMINISTRATOR),)},
-    default_limits=Limits(segments=8, requests_per_second=8, bytes_per_second=2000),
-)
-"""All clients together may have and send less than they want to."""
 
 
-def rules_of(plan: Plan) -> AccessRules:
+def rules_of(plan: Plan, scarce: Limits) -> AccessRules:
     # One of the large records would spend them for many minutes.
     if plan.kinds & {"quotas", "large_records"} == {"quotas"}:
-        return SCARCE
+        return AccessRules({ANONYMOUS: (Right(Role.ADMINISTRATOR),)}, default_limits=scarce)
     return RESTRICTED if "rule_breaker" in plan.programs else OPEN

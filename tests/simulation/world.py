@@ -139,7 +139,7 @@ class ClusterSimulation:
         self._burst_end: asyncio.TimerHandle | None = None
         self._failure: asyncio.Future[None] | None = None
         self._make_clients(device_switches)
-        self.access_rules = rules_of(plan)
+        self.access_rules = rules_of(plan, self.settings.limits)
 
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}

@@ -80,14 +80,6 @@ def test_changes_are_reported_together_and_not_again_within_the_interval() -> No
     assert min(daemon.reports[-1].values()) > 20 * MIB
 
 
-def after_one_term(load: int, seconds: float = 30.0) -> tuple[ShardLoads, float]:
-    """Return the loads of a daemon that has led shard 0 for some time, and when that was over."""
-    loads, began, cost = ShardLoads(), 1000.0, 10**12
-    loads.measure(began, {0: Arrivals(1, cost)})
-    loads.measure(began + seconds, {0: Arrivals(1, cost + round(load * seconds))})
-    return loads, began + seconds
-
-
 @pytest.mark.parametrize(
     ("known", "load", "reported"),
     [
@@ -101,8 +93,10 @@ def after_one_term(load: int, seconds: float = 30.0) -> tuple[ShardLoads, float]
 )
 def test_a_load_changes_its_report_when_it_is_more_than_a_fifth_off(known: int, load: int, reported: int) -> None:
     """Rules 3 and 4."""
-    loads, now = after_one_term(load)
-    loads.report(now, {}, {"b": {0: known}})
+    loads, cost = ShardLoads(), 10**12
+    loads.measure(1000.0, {0: Arrivals(1, cost)})
+    loads.measure(1030.0, {0: Arrivals(1, cost + 30 * load)})
+    loads.report(1030.0, {}, {"b": {0: known}})
 
     assert loads.reported == {0: reported}
 
@@ -151,6 +145,5 @@ def test_the_load_of_a_shard_whose_daemon_has_failed_is_reported_at_once() -> No
 def test_the_holder_says_how_much_its_shard_costs(holder: str | None, load: int) -> None:
     """Rule 7: without its report, the largest one counts."""
     reports = {"a": {0: 3}, "b": {0: 7}, "c": {}}
-
     assert shard_loads({0: holder}, reports) == {0: load}
     assert shard_loads({0: holder, 9: "a"}, dict(reversed(reports.items()))) == {0: load}
