@@ -157,8 +157,8 @@ class Client:
         """Start to connect; returns once replies and the cluster description are subscribed."""
         if self.entered:
             raise HeadgateError(f"client {self.client_id} is open already; create another one")
+        self.request_ids.require_own_process()
         self.request_ids.loop = asyncio.get_running_loop()
-        self.request_ids.loop_time()  # in this process
         self._entered_at_ms = self.now_ms()
         self.transport.on_connection(self._on_connection)
         self.transport.on_refusal(self.cluster_watch.refused)

@@ -34,18 +34,20 @@ class RequestIds(Iterator[int]):
 
     def __init__(self, first: int) -> None:
         self._ids, self._process_id = count(first), os.getpid()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The one in which the client was opened."""
+        self.loop: asyncio.AbstractEventLoop | None = None  # in which the client was opened
 
     def __next__(self) -> int:
-        self.loop_time()
+        self.require_own_process()
         return next(self._ids)
+
+    def require_own_process(self) -> None:
+        if os.getpid() != self._process_id:
+            raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
 
     def loop_time(self) -> float:
         """Return the time of the client's event loop, which has to be the running one."""
-        if os.getpid() != self._process_id:
-            raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
         if (loop := asyncio.get_running_loop()) is not self.loop:
+            self.require_own_process()  # A child has another loop.
             where = "in another event loop; each asyncio.run makes a new one" if self.loop else "nowhere yet"
             raise HeadgateError(f"open this client where it is used: it was opened {where}")
         return loop.time()
