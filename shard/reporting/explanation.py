@@ -155,6 +155,8 @@ class _Explainer:
             sentences.append("Child segments do not wait for their parents in this subscription.")
         elif gate.blocked:
             sentences.append(self._next_check())
+        if lost := subscription.dropped_records:
+            sentences.append(f"Retention deleted {lost} record{'s' * (lost != 1)} that it had not acknowledged.")
         return sentences + self._redelivery()
 
     def _redelivery(self) -> list[str]:

@@ -202,9 +202,11 @@ async def test_a_key_that_is_being_resumed_names_where_its_obstacle_is_logged(le
     harness = lead("ada", records=3)
     ids = harness.subscription.ids
     harness.propose(e.KeyParked(**ids, key=b"k", reason=""))
-    parked = explain_all(harness).summary[-1]
+    harness.subscription.dropped_records = 3
+    *_, lost, parked = explain_all(harness).summary
     harness.propose(e.KeyResumed(**ids, key=b"k", dropped=False, token="t"))
 
+    assert lost == "Retention deleted 3 records that it had not acknowledged."
     assert parked.startswith(
         "1 key is parked, with 0 records, the oldest for 0.0 s; being resumed: 0. Their records go"
     )
