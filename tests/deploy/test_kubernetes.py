@@ -65,7 +65,7 @@ def test_keda_reads_a_number_that_the_api_has() -> None:
     (operation,) = (each for each in OPERATIONS if each.document is ScaleDocument)
     path = API + re.sub(r"{\w+}", r"[\\w-]+", operation.path)
 
-    assert re.fullmatch(rf"https://headgate-http:9464{path}", trigger["metadata"]["url"])
+    assert re.fullmatch(rf"https://headgate-http\.default:9464{path}", trigger["metadata"]["url"])
     (field,) = (
         each for each in msgspec.structs.fields(ScaleDocument) if each.name == trigger["metadata"]["valueLocation"]
     )

@@ -129,6 +129,25 @@ def test_a_retry_holds_back_only_its_key_waits_for_the_lease_and_ends_with_its_s
     ] == evaluate(programs, RUNNER + program)
 
 
+def test_batches_start_when_they_are_full_or_due_and_are_tried_again_as_a_whole(programs: Path) -> None:
+    program = """
+        const calls = [];
+        const handler = (records) => { if (calls.push(records.map(({ offset }) => offset).join(" ")) === 1) throw new Error("not yet"); };
+        const entries = [record(0n, "a"), record(1n, "a"), record(2n, "b"), record(3n, "a")];
+        const [retry, batch] = [{ attempts: 2, firstPauseMs: 200 }, { maxRecords: 3, maxWaitMs: 50 }];
+        const report = start(entries, handler, "STREAM", { retry, batch }).run(5000, () => calls.length === 3);
+        console.log(JSON.stringify(await report), calls.join());
+        try { start([], handler, "STREAM", { lookAhead: { maxBytes: 0 } }); } catch ({ message }) { console.log(message); }
+    """
+
+    report = '{"handled":4,"retried":3,"skipped":0,"parked":0,"redelivered":0,"unhandled":0}'
+    assert [
+        *(f"to {offset}" for offset in range(4)),
+        f"{report} 0 1 2,0 1 2,3",
+        "run: lookAhead.maxBytes=0 is below 1",
+    ] == evaluate(programs, RUNNER + program)
+
+
 def test_a_batch_without_an_answer_in_time_is_unknown_and_one_that_was_not_sent_is_not_stored(programs: Path) -> None:
     program = """
         const identity = { type: "producer_identity", producer_id: 1n, producer_epoch: 0n };

@@ -1,8 +1,10 @@
 """The consumer in JavaScript, with real daemons and a real drain check."""
 
+import json
 import subprocess
 from collections import Counter
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +15,8 @@ from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import wait_until, whole_lines
 
 KEYS, COUNT = 7, 300
+Records = list[tuple[int, str, int]]
+"""(segment, key, value)."""
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -24,11 +28,13 @@ def consume(start: Start, cluster: Cluster) -> Start:
     return lambda program, out, *options: start(program, cluster, out, *named, *options)
 
 
-def printed(out: Path, headers: tuple[str, ...] = ("kind=a", "kind=")) -> list[tuple[int, bytes, int]]:
-    """Return (segment, key, value) of each record that the consumer has printed; fails if it printed anything else."""
-    rows = [line.split("\t") for line in whole_lines(out)]
+def printed(out: Path, headers: tuple[str, ...] = ("kind=a", "kind=")) -> Records:
+    """Return each record that the consumer has printed. Those of a key are in order."""
+    rows = [line.split("\t") for line in whole_lines(out) if "\t" in line]
     assert all(row[4:] == [*headers] for row in rows if headers), rows[-20:]
-    return [(int(segment), key.encode(), int(value)) for segment, _, key, value, *_ in rows]
+    records = [(int(segment), key, int(value)) for segment, _, key, value, *_ in rows]
+    assert sorted(records, key=itemgetter(1)) == sorted(records, key=itemgetter(1, 2)), "each key is in order"
+    return records
 
 
 async def produce(cluster: Cluster, values: range) -> None:
@@ -64,9 +70,6 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     records = read()
     assert any(line.split("\t")[4] != "1" for line in whole_lines(out)), "keys are handled in parallel"
     assert Counter(value for _, _, value in records) == Counter(range(3 * COUNT))
-    for key in {key for _, key, _ in records}:
-        values = [value for _, found, value in records if found == key]
-        assert values == sorted(values), key
     segments = [segment for segment, _, _ in records]
     assert set(segments) == {0, 1, 2}
     assert 0 not in segments[segments.count(0) :], "a parent's records come before those of its children"
@@ -74,3 +77,47 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
     await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
     assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"
+
+
+async def drained(consume: Start, out: Path, *options: str) -> tuple[Records, list[str], dict[str, int]]:
+    """Run until everything is read; return the records, the callbacks for segments, and the counts."""
+    worker = await consume("worker.mjs", out, *options)
+    assert await worker.ended(60) == 0, worker.errors()
+    *lines, counts = whole_lines(out)
+    assert all(f"granted {line[0]}" in lines[:number] for number, line in enumerate(lines) if "\t" in line)
+    return printed(out, headers=()), sorted(line for line in lines if "\t" not in line), json.loads(counts)
+
+
+async def test_a_run_in_batches_ends_once_it_has_caught_up_with_a_split_and_calls_back_for_its_segments(
+    consume: Start, cluster: Cluster, tmp_path: Path
+) -> None:
+    await cluster.start_spark()
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
+    await produce(cluster, range(COUNT))
+    await cluster.commands.succeed("topic", "split", "orders", "0")
+    await produce(cluster, range(COUNT, 2 * COUNT))
+    records, callbacks, counts = await drained(consume, tmp_path / "first.out", "--batch", "20")
+    assert sorted(value for _, _, value in records) == list(range(2 * COUNT))
+    assert [2 * COUNT] * 3 == [counts[name] for name in ("handled", "deliveredRecords", "acknowledgedRecords")]
+    assert counts["handlerCalls"] <= COUNT
+    assert counts["unhandled"] == counts["queuedRecords"] == 0
+    revoked = ["revoked 0 false", "revoked 1 true", "revoked 2 true"]
+    assert ["granted 0", "granted 1", "granted 2", *revoked] == callbacks
+    again, _, counts = await drained(consume, tmp_path / "again.out", "--batch", "20")
+    assert ([], 0) == (again, counts["handlerCalls"]), "everything is acknowledged"
+
+
+async def test_a_run_of_a_queue_that_has_caught_up_has_stored_its_dead_letters(
+    consume: Start, cluster: Cluster, tmp_path: Path
+) -> None:
+    for topic in ("orders", "dead"):
+        await cluster.commands.succeed("topic", "create", topic, "--segments", "2")
+    subscription = "orders", "billing"
+    await cluster.commands.succeed("subscription", "create", *subscription, "--type", "queue", "--from", "earliest")
+    policy = "--max-deliveries", "3", "--dead-letter", "dead"
+    await cluster.commands.succeed("subscription", "set", *subscription, *policy)
+    await produce(cluster, range(COUNT))
+    records, _, counts = await drained(consume, tmp_path / "queue.out", "--type", "QUEUE", "--batch", "1")
+    assert sorted(value for _, _, value in records) == [n for n in range(COUNT) if n != 13]
+    assert (COUNT - 1, 3, 2) == tuple(counts[name] for name in ("handled", "redelivered", "redeliveredRecords"))
+    assert [13] == [each["value"] for each in (await cluster.commands.succeed("read", "dead")).records()]

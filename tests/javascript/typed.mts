@@ -7,9 +7,13 @@ const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs"
 for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });
 const options = { concurrency: 4, retry: { then: "redeliver" as const }, onFailed: (_: unknown, error: unknown) => console.log(error) };
 const { handled } = await consumer.run(async ({ offset }) => offset, options);
+const callbacks = { onGranted: (segment: bigint) => segment, onRevoked: (_: bigint, msLeft: number) => msLeft };
+const drainer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", ledger: "ledger", ...callbacks });
+await drainer.run((records) => records.length, { batch: { maxRecords: 9 }, lookAhead: { maxRecords: 99 }, untilCaughtUp: true });
+const lag: number = drainer.metrics().lagMs;
 const verdict: string | null = new DeliveryFailedError("refused").verdict;
 // @ts-expect-error: an id is a BigInt
 const rounded: number[] | undefined = segments;
 // @ts-expect-error: there is no such type
 new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUES", ledger: "ledger" });
-export { handled, rounded, verdict };
+export { handled, lag, rounded, verdict };

@@ -1,15 +1,24 @@
-// Handles records in parallel. Prints "segment<TAB>offset<TAB>key<TAB>value<TAB>handlers at work".
+// Handles records in parallel. Prints "segment<TAB>offset<TAB>key<TAB>value<TAB>handlers at work", and the callbacks for its
+// segments. With --batch, it handles batches until it has caught up, and prints what it has counted. In a QUEUE 13 fails.
 import { parseArgs } from "node:util";
 import { Consumer } from "@headgate/client";
 
-const names = ["cluster", "topic", "subscription", "consumer", "ledger", "port"];
-const { values } = parseArgs({ options: Object.fromEntries(names.map((name) => [name, { type: "string" }])) });
-const consumer = new Consumer({ host: "127.0.0.1", start: "earliest", ...values });
+const names = ["cluster", "topic", "subscription", "consumer", "ledger", "port", "type", "batch"];
+const { batch, ...values } = parseArgs({ options: Object.fromEntries(names.map((name) => [name, { type: "string" }])) }).values;
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const onGranted = (segment) => pause(100).then(() => console.log(`granted ${segment}`));
+const onRevoked = (segment, msLeft) => console.log(`revoked ${segment} ${msLeft > 0}`);
+const consumer = new Consumer({ host: "127.0.0.1", start: "earliest", ...(batch && { onGranted, onRevoked }), ...values });
 let working = 0;
 process.once("SIGTERM", () => consumer.stop());
-const handle = async ({ segment, offset, key, value }) => {
+const handle = async (records) => {
   working++;
-  await new Promise((resolve) => setTimeout(resolve, 5 * Math.random()));
-  console.log([segment, offset, Buffer.from(key), Buffer.from(value), working--].join("\t"));
+  await pause(5 * Math.random());
+  const unlucky = values.type === "QUEUE" && records.some(({ value }) => String(Buffer.from(value)) === "13");
+  if (!unlucky) for (const { segment, offset, key, value } of records) console.log([segment, offset, Buffer.from(key), Buffer.from(value), working].join("\t"));
+  working--;
+  if (unlucky) throw new Error("unlucky");
 };
-await consumer.run(handle, { concurrency: 8, retry: { attempts: 1, then: "stop" } });
+const options = { concurrency: 8, retry: { attempts: 1, then: values.type === "QUEUE" ? "redeliver" : "stop" }, untilCaughtUp: !!batch };
+const report = batch ? await consumer.run(handle, { ...options, batch: { maxRecords: Number(batch), maxWaitMs: 50 } }) : await consumer.run((record) => handle([record]), options);
+if (batch) console.log(JSON.stringify({ ...report, ...consumer.metrics() }));

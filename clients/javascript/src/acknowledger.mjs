@@ -21,7 +21,7 @@ export class Acknowledger {
   #pauseMs = FIRST_PAUSE_MS;
   #problem = "no leader has replied";
   #givenUp = []; // texts of what ended unstored, for the next flush
-  /** `parts`: membership, holdings, connection and type of the consumer. */
+  /** `parts`: membership, holdings, connection, type and counts of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
   }
@@ -136,7 +136,10 @@ export class Acknowledger {
     if (left.length) this.#refuse(left, [...rejected, ...negative_rejected][0][1]);
     else this.#pauseMs = FIRST_PAUSE_MS;
   }
-  #stored({ held, end, items }) {
+  #stored({ held, first, end, items, named }) {
+    const from = this.type === "STREAM" ? held.stored : first;
+    if (!named && end > from) this.counts.acknowledgedRecords += Number(end - from);
+    if (end > held.stored) held.stored = end;
     for (const offset of held.parked.keys()) if (offset < end) held.parked.delete(offset);
     for (const [name, item] of items) {
       if (held.pending.get(name) === item) held.pending.delete(name);

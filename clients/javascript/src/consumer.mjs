@@ -3,6 +3,8 @@
 // It registers for whole segments.
 import { randomBytes } from "node:crypto";
 import { Acknowledger } from "./acknowledger.mjs";
+import { Callbacks } from "./callbacks.mjs";
+import { CatchUp } from "./catch_up.mjs";
 import { Connection } from "./connection.mjs";
 import { DeadLetters } from "./dead_letters.mjs";
 import { Deliveries } from "./deliveries.mjs";
@@ -18,23 +20,24 @@ import { Runner } from "./runner.mjs";
 
 const CLOSE_MS = 5000; // for the last acknowledgements, and again for leaving
 const STOP_MS = 20_000; // for handlers that are at work
-const POLL_MS = 1000;
+const [POLL_MS, CATCH_UP_MS] = [1000, 50];
 const PARKED_KEY_BYTES = 256;
 
 export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
-  #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; // since `open`
+  #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; #callbacks; // since `open`
   #runner = null;
+  #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
   #tasks = [];
   /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
-  constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, ...broker }) {
+  constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker }) {
     if (!["STREAM", "QUEUE", "CHECKPOINT"].includes(type)) throw new HeadgateError(`type=${type}: use STREAM, QUEUE or CHECKPOINT`);
     if (positions !== undefined && type !== "CHECKPOINT") throw new HeadgateError(`positions: not for type ${type}`);
     this.#token = positions === undefined ? null : decodePositions(positions);
     if (this.#token && this.#token.topic !== topic) throw new HeadgateError(`positions: they are of topic ${this.#token.topic}`);
-    this.#options = { ledger, broker, registration: { subscription_type: type, start, order, behind, version: "js" } };
+    this.#options = { ledger, broker, callbacks: { onGranted, onRevoked }, registration: { subscription_type: type, start, order, behind, version: "js" } };
     this.#type = type;
     const name = consumer ?? `consumer-${randomBytes(6).toString("hex")}`;
     this.#names = { topic, subscription, consumer: name, incarnation: BigInt(Date.now()) };
@@ -43,7 +46,7 @@ export class Consumer {
   }
   /** Connect and register. */
   async open() {
-    const { broker, registration: options, ledger: source } = this.#options;
+    const { broker, callbacks, registration: options, ledger: source } = this.#options;
     const { topic, incarnation } = this.#names;
     const connection = (this.#connection = new Connection(broker, { incarnation, onFailure: () => this.stop() }));
     const isClosing = () => this.#isClosing;
@@ -51,14 +54,15 @@ export class Consumer {
       const shard = await connection.shardOf(topic);
       const ledger = new Ledger(source, shard.number, connection.cluster.ledger_id);
       await ledger.check();
-      const parts = { connection, shard, ledger, holdings: this.#holdings, topic, type: this.#type, history: this.#history };
+      const parts = { connection, shard, ledger, holdings: this.#holdings, topic, type: this.#type, history: this.#history, counts: this.#counts };
       parts.membership = this.#membership = new Membership({ ...parts, names: this.#names, options, topicId: this.#token?.topicId });
       parts.feed = this.#feed = new Feed(parts);
       parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, names: this.#names, broker });
       parts.feed.onParked = (held) => this.#acknowledgeUpTo(held, held.acknowledged);
       parts.acknowledger = this.#acknowledger = new Acknowledger(parts);
       this.#deliveries = new Deliveries(parts);
-      const onGranted = (held) => connection.guard(() => this.#read(held));
+      this.#callbacks = new Callbacks(callbacks, connection.guard, () => connection.changed.notify());
+      const onGranted = (held) => connection.guard(() => this.#read(held, this.#callbacks.granted(held)));
       Object.assign(this.#holdings, { onGranted, onRevoked: (held) => this.#onRevoked(held), onDropped: (held) => this.#onDropped(held) });
       await this.#membership.register();
     } catch (error) {
@@ -75,6 +79,7 @@ export class Consumer {
     if (this.#isClosing || !this.#connection) return;
     this.stop();
     const connection = this.#connection;
+    await this.#callbacks?.end(this.#holdings.all, connection.failure ? 0 : this.#membership.finishMs);
     const late = setTimeout(() => connection.fail(new HeadgateError("no leader has confirmed the departure")), 2 * CLOSE_MS);
     try {
       const unstored = await this.#acknowledger.flush(CLOSE_MS).catch((error) => error);
@@ -114,15 +119,21 @@ export class Consumer {
   /**
    * Call `handler` for each record, and acknowledge what it has handled, until `stop`. Records of one key are handled one
    * at a time and in order, those of different keys in parallel. Opens the consumer if it is not open, and closes it then.
+   * `untilCaughtUp`: end once everything is handled that was stored at the begin, and no other segment is left unread.
    */
-  async run(handler, { stopMs = STOP_MS, ...options } = {}) {
+  async run(handler, { stopMs = STOP_MS, untilCaughtUp = false, ...options } = {}) {
     if (this.#runner) throw new HeadgateError("run: this consumer has run already");
     const opens = !this.#connection;
-    this.#runner = new Runner(handler, options, this.#type, {
+    const counted = async (given) => {
+      const since = performance.now();
+      this.#counts.handlerCalls++;
+      await (async () => handler(given))().finally(() => (this.#counts.handlerMs += performance.now() - since));
+    };
+    this.#runner = new Runner(counted, options, this.#type, {
       holdings: this.#holdings,
       take: () => this.#take(),
       mayBegin: () => this.#membership.mayDeliver,
-      wait: () => this.#wait(),
+      wait: () => this.#connection.changed.wait(untilCaughtUp ? CATCH_UP_MS : POLL_MS),
       begin: (held, record, isBegun) => this.#begin(held, record, isBegun),
       handled: (held, record) => this.#handled(held, record),
       fail: (record, reason) => this.negativeAcknowledge(record, { reason }),
@@ -130,10 +141,13 @@ export class Consumer {
       resumed: () => this.#feed.space.notify(),
       progressed: () => this.#connection.changed.notify(),
     });
+    const isEnding = () => this.#isStopping;
     try {
       if (opens) await this.open();
       if (this.#isStopping) this.#runner.stop();
-      const report = await this.#runner.run(stopMs);
+      const parts = { membership: this.#membership, holdings: this.#holdings, deliveries: this.#deliveries, deadLetters: this.#deadLetters };
+      const catchUp = untilCaughtUp ? new CatchUp(parts) : null;
+      const report = await this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(isEnding)));
       if (this.#connection.failure) throw this.#connection.failure;
       this.stop();
       if (opens) await this.close();
@@ -187,6 +201,13 @@ export class Consumer {
   get segments() {
     return [...this.#holdings.bySegment.keys()];
   }
+  /** What this consumer has counted, and how far it is behind. */
+  metrics() {
+    const { all } = this.#holdings;
+    const isBehind = all.some(({ queued, isAtEnd, chunk }) => queued || !(isAtEnd || chunk > this.#membership.head));
+    const lagMs = isBehind ? Math.max(0, Date.now() - Number(this.#feed.newestMs ?? -Infinity)) : 0;
+    return { ...this.#counts, heldSegments: all.length, queuedRecords: all.reduce((sum, { queued }) => sum + queued, 0), lagMs };
+  }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;
     let entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
@@ -209,7 +230,8 @@ export class Consumer {
 
   // Segments
 
-  async #read(held) {
+  async #read(held, granted) {
+    await granted;
     this.#deliveries.schedule(held, held.grant.failed ?? []);
     await this.#feed.read(held);
     this.#acknowledgeSkipped(held);
@@ -220,6 +242,7 @@ export class Consumer {
   }
   #onDropped(held) {
     this.#onRevoked(held);
+    this.#callbacks.revoked(held, 0);
     if (held.revokedAt && performance.now() - held.revokedAt > this.#membership.finishMs) this.#acknowledger.giveUp(held);
     if (this.#type === "CHECKPOINT") this.#membership.mustRegister = true; // the leader says whether it was pruned
   }
@@ -238,8 +261,9 @@ export class Consumer {
   #finished(now) {
     return this.#holdings.all.filter((held) => {
       if (!held.revokedAt || now - held.revokedAt > this.#membership.finishMs) return held.revokedAt > 0 && !held.hasUnstoredFailure;
+      if (held.ahead > 0 || !this.#callbacks.revoked(held, held.revokedAt + this.#membership.finishMs - now)) return false; // `ahead`: of handlers of `run`
       const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.acknowledged >= held.delivered);
-      return isProcessed && held.pending.size === 0 && held.ahead === 0; // `ahead`: of handlers of `run`
+      return isProcessed && held.pending.size === 0;
     });
   }
 }

@@ -13,6 +13,7 @@ export class Deliveries {
   #due = new Set(); // {held, at, offset, delivery, chunk} or {held, at, record}
   #beginning = []; // {held, record, resolve} that the next request names
   #request = null; // the request in flight, and those that follow it
+  #reading = 0; // records that are read in order to be delivered again
   /** `parts`: membership, holdings, feed, acknowledger and connection of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
@@ -34,9 +35,17 @@ export class Deliveries {
       await sleep(SWEEP_MS);
     }
   }
+  /** Whether a record is to be delivered again now. */
+  get isDue() {
+    return this.#reading > 0 || [...this.#due].some(({ held, at }) => held.isReadable && at <= performance.now());
+  }
   async #deliverAgain(each) {
-    const { held, offset, delivery, chunk } = each;
     this.#due.delete(each);
+    this.#reading++;
+    await this.#readAgain(each).finally(() => this.#reading--);
+  }
+  async #readAgain(each) {
+    const { held, offset, delivery, chunk } = each;
     if (!held.isReadable) return;
     const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk).catch((error) => this.feed.tolerate(error)));
     if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });

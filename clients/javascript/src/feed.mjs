@@ -9,13 +9,14 @@ const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be m
 
 export class Feed {
   space = new Signal(); // a reader may continue, or has to end
+  newestMs; // timestamp of the record that was taken last
   onParked = () => {}; // gets the holding of a record that its acknowledgement parks
   #queue = []; // {held, record}
   #chunks = new Map(); // number → promise of its rows by segment, or of null
   #absent = { number: -1n, at: 0 }; // the last attempt to read beyond the known head
   #isEnding = false; // read nothing more
 
-  /** `parts`: connection, ledger, membership, history and topic of the consumer. */
+  /** `parts`: connection, ledger, membership, history, topic and counts of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
   }
@@ -63,6 +64,11 @@ export class Feed {
       entry.held.queued--;
       if (!this.#queue.length || this.#queue.length === QUEUE_RECORDS / 2) this.space.notify();
       if (entry.held.isReadable) break;
+    }
+    if (entry) {
+      this.counts.deliveredRecords++;
+      if (entry.record.deliveryCount > 1) this.counts.redeliveredRecords++;
+      this.newestMs = entry.record.timestampMs;
     }
     return entry;
   }

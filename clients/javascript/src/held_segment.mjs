@@ -22,7 +22,7 @@ export class HeldSegment {
     const { segment, generation, start_offset, start_chunk, end_offset = null, starts = [] } = grant;
     Object.assign(this, { segment, generation, grant, end: end_offset, next: start });
     this.chunk = start >= start_offset ? start_chunk : 1n;
-    this.delivered = this.acknowledged = start; // the offsets after the last ones; acknowledged: STREAM
+    this.delivered = this.acknowledged = this.stored = start; // the offsets after the last ones; acknowledged and stored: STREAM
     this.failed = new Set((grant.failed ?? []).map(([offset]) => offset));
     this.parkedKeys = new Set((grant.parked ?? []).map(keyText));
     this.#ranges = starts.map(([first, end, from, acknowledged = []]) => ({ first, end, from, acknowledged, at: 0 }));

@@ -26,13 +26,28 @@ export interface ConsumerOptions extends BrokerOptions {
   type?: "STREAM" | "QUEUE" | "CHECKPOINT";
   start?: "earliest" | "latest"; order?: "strict" | "none";
   positions?: string; behind?: "error" | "continue";
+  /** Called for each segment before its first record is delivered. */
+  onGranted?: (segment: bigint) => unknown;
+  /** Called for each granted segment when it goes, after the handlers of `run`. `msLeft` 0: another consumer may read it already. */
+  onRevoked?: (segment: bigint, msLeft: number) => unknown;
 }
 export type LastAction = "stop" | "skip" | "redeliver" | "park";
 export interface RetryPolicy { attempts?: number; firstPauseMs?: number; longestPauseMs?: number; then?: LastAction }
 export interface RunOptions {
   concurrency?: number; retry?: RetryPolicy; stopMs?: number;
-  /** Called after each call of the handler that failed. */
+  /** End once everything is handled that was stored at the begin, and no other segment is left unread. */
+  untilCaughtUp?: boolean;
+  /** How far records are read beyond those that are not handled; default 10 000 records, 64 MiB. */
+  lookAhead?: { maxRecords?: number; maxBytes?: number };
+  /** Called after each call of the handler that failed, for each of its records. */
   onFailed?: (record: ConsumedRecord, error: unknown, next: "retry" | LastAction) => void;
+}
+/** How records are collected for one call; default 100 records, of which none waits longer than 1 000 ms for others. */
+export interface BatchPolicy { maxRecords?: number; maxWaitMs?: number }
+/** `lagMs`: age of the newest record that was delivered; 0: all are, Infinity: none was. */
+export interface ConsumerMetrics {
+  deliveredRecords: number; redeliveredRecords: number; acknowledgedRecords: number; handlerCalls: number; handlerMs: number;
+  heldSegments: number; queuedRecords: number; lagMs: number;
 }
 export interface RunReport { handled: number; retried: number; skipped: number; parked: number; redelivered: number; unhandled: number }
 
@@ -58,7 +73,9 @@ export class Consumer implements AsyncIterable<ConsumedRecord> {
   close(options?: { failed?: boolean }): Promise<void>;
   stop(): void;
   [Symbol.asyncIterator](): AsyncIterator<ConsumedRecord>;
+  run(handler: (records: ConsumedRecord[]) => unknown, options: RunOptions & { batch: BatchPolicy }): Promise<RunReport>;
   run(handler: (record: ConsumedRecord) => unknown, options?: RunOptions): Promise<RunReport>;
+  metrics(): ConsumerMetrics;
   acknowledge(record: ConsumedRecord): void;
   negativeAcknowledge(record: ConsumedRecord, options?: { delayMs?: number; reason?: string }): void;
   park(record: ConsumedRecord, options?: { reason?: string }): Promise<void>;

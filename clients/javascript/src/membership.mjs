@@ -17,6 +17,8 @@ export class Membership {
   subscriptionId; // since the first registration
   deadLetters; // their sender
   #heartbeatMs; #heartbeatAt = 0;
+  #asksUnread = false; // whether the next heartbeat does
+  #unread = null; // the reply to the last one that did
   #forbiddenSince = 0;
   /** `parts`: connection, shard, holdings, history, options of the registration, and `names`, which every request names. */
   constructor(parts) {
@@ -89,13 +91,22 @@ export class Membership {
     this.#heartbeatAt = 0;
     this.connection.changed.notify();
   }
+  /** Return the reply to a heartbeat, which says how many segments nothing reads; null: `isEnding` returned true. */
+  async askUnread(isEnding) {
+    this.#unread = null;
+    this.#asksUnread = true;
+    this.hurry();
+    while (!this.#unread && !this.connection.failure && !isEnding()) await this.connection.changed.wait(POLL_MS);
+    return this.#unread;
+  }
   async #heartbeat(now) {
     this.#heartbeatAt = now + this.#heartbeatMs;
     const held = this.holdings.all.map(({ segment, generation }) => [segment, generation]);
-    const ready = this.asked;
+    const [ready, asks_unread] = [this.asked, this.#asksUnread];
     try {
-      const reply = await this.ask("heartbeat", { held, ready, dead_letter_problem: this.deadLetters.problem }, true);
+      const reply = await this.ask("heartbeat", { held, ready, asks_unread, dead_letter_problem: this.deadLetters.problem }, true);
       if (ready) this.asked = false;
+      if (asks_unread) [this.#unread, this.#asksUnread] = [reply, false];
       if (this.mayDeliver) this.#extendLease(now);
       else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};

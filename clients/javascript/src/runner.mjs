@@ -6,6 +6,12 @@ import { Signal, jittered } from "./waiting.mjs";
 const RETRY = { attempts: 5, firstPauseMs: 100, longestPauseMs: 10_000, then: "stop" };
 const TYPES = { redeliver: "QUEUE", park: "STREAM" }; // for which type a last action is; the others are for each
 
+/** Return those of `all` for which the promise of `test` is true. */
+async function these(all, test) {
+  const found = await Promise.all(all.map(test));
+  return all.filter((_, at) => found[at]);
+}
+
 export class Runner {
   isStopping = false;
   #isOver = false; // handlers that have not ended in time
@@ -14,22 +20,23 @@ export class Runner {
   #changed = new Signal();
   #schedule; #handler; #concurrency; #retry; #onFailed; #internals;
   #running = 0; // calls of the handler
-  #pauses = new Set(); // timers of works that wait for their retry
-  #retries = []; // works whose pause is over
+  #pauses = new Set(); // timers of batches that wait for their retry
+  #retries = []; // batches whose pause is over
+  #batchTimer; // until an incomplete batch starts
   #taken = new Set(); // holdings with records
   /** `internals`: holdings, take, mayBegin, wait, begin, handled, fail, park, resumed and progressed of the consumer. */
-  constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {} }, type, internals) {
+  constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {}, batch, lookAhead }, type, internals) {
     this.#retry = { ...RETRY, ...retry };
     const { then, attempts } = this.#retry;
     if (!(concurrency >= 1)) throw new HeadgateError(`run: concurrency=${concurrency} is below 1`);
     if (!(attempts >= 1)) throw new HeadgateError(`run: attempts=${attempts} is below 1`);
     if (!["stop", "skip", "redeliver", "park"].includes(then)) throw new HeadgateError(`run: then=${then} is unknown: use stop, skip, redeliver or park`);
     if ((TYPES[then] ?? type) !== type) throw new HeadgateError(`run: then=${then} is for type ${TYPES[then]}, and this subscription is of type ${type}`);
-    this.#handler = handler;
+    this.#handler = batch ? handler : ([record]) => handler(record);
     this.#concurrency = concurrency;
     this.#onFailed = onFailed;
     this.#internals = internals;
-    this.#schedule = new Schedule(internals.holdings, type);
+    this.#schedule = new Schedule(internals.holdings, type, { batch, lookAhead });
   }
   get isFree() {
     return this.#running < this.#concurrency;
@@ -44,29 +51,34 @@ export class Runner {
     this.#schedule.giveBack(held);
     if (held.dropped) this.#taken.delete(held);
   }
-  /** Handle records until `stop`; then handlers have `stopMs` to end. */
-  async run(stopMs) {
+  /** Handle records until `stop`, or until `isDone` returns true while none is at work; then handlers have `stopMs` to end. */
+  async run(stopMs, isDone) {
     while (!this.isStopping) {
       const entry = this.#internals.take();
       if (entry) this.#taken.add(entry.held) && this.#schedule.add(entry);
       this.#start(); // after the end of a lease, what waits
+      if (!entry && !this.#schedule.unfinished && (await isDone?.())) break;
       if (!entry) await this.#internals.wait();
     }
+    this.isStopping = true; // no batch waits for more records
+    this.#start();
     const until = performance.now() + stopMs;
     const isBusy = () => this.#running || (this.#schedule.unfinished && !this.#failure && this.#internals.mayBegin());
     while (isBusy() && performance.now() < until) await this.#changed.wait(until - performance.now());
     this.#isOver = true;
     this.#pauses.forEach(clearTimeout);
+    clearTimeout(this.#batchTimer);
     this.#report.unhandled = this.#schedule.unfinished;
     if (this.#failure) throw this.#failure;
     return { ...this.#report };
   }
   #start() {
+    clearTimeout(this.#batchTimer);
     while (this.isFree && !this.#failure && !this.#isOver && this.#internals.mayBegin()) {
-      const work = this.#retries.shift() ?? this.#schedule.next();
-      if (!work) return;
+      const batch = this.#retries.shift() ?? this.#nextBatch();
+      if (!batch) return;
       this.#running++;
-      this.#attempt(work).catch((error) => this.#end(error)).finally(() => {
+      this.#attempt(batch).catch((error) => this.#end(error)).finally(() => {
         this.#running--;
         this.#start();
         this.#changed.notify();
@@ -74,55 +86,66 @@ export class Runner {
       });
     }
   }
-  async #attempt(work) {
-    const { held, record, isBegun } = work;
-    work.isBegun = true;
-    const isOwn = !held.dropped && (await this.#internals.begin(held, record, isBegun));
-    if (isOwn && !this.#internals.mayBegin()) return void this.#retries.unshift(work); // the lease has ended meanwhile
-    const error = isOwn ? await this.#call(record) : null;
-    if (this.#isOver) return; // it stays unhandled
-    if (error && !held.dropped && ++work.failures < this.#retry.attempts) return this.#retryLater(work, error);
-    if (isOwn && !error) this.#report.handled++;
-    else if (isOwn && !held.dropped && !(await this.#giveUp(work, error))) return;
-    this.#finish(work);
+  #nextBatch() {
+    const works = this.#schedule.next(this.isStopping);
+    if (works) return { works, failures: 0, isBegun: false };
+    const { waitMs } = this.#schedule;
+    if (waitMs < Infinity) this.#batchTimer = setTimeout(() => this.#start(), waitMs + 1);
   }
-  async #call(record) {
+  async #attempt(batch) {
+    const { works, isBegun } = batch;
+    batch.isBegun = true;
+    const isOwn = async ({ held, record }) => !held.dropped && this.#internals.begin(held, record, isBegun);
+    const own = works.length > 1 ? await these(works, isOwn) : (await isOwn(works[0])) ? works : [];
+    if (own.length && !this.#internals.mayBegin()) return void this.#retries.unshift(batch); // the lease has ended meanwhile
+    const error = own.length ? await this.#call(own.map(({ record }) => record)) : null;
+    if (this.#isOver) return; // it stays unhandled
+    const left = own.filter(({ held }) => !held.dropped);
+    if (error && left.length && ++batch.failures < this.#retry.attempts) return this.#retryLater(batch, left, error);
+    if (!error) this.#report.handled += own.length;
+    else if (left.length && !(await this.#giveUp(left, error))) return;
+    works.forEach((work) => this.#finish(work));
+  }
+  async #call(records) {
     try {
-      await this.#handler(record);
+      await this.#handler(records);
       return null;
     } catch (error) {
       return error ?? new Error("the handler threw nothing");
     }
   }
   /** Only records of the same key wait meanwhile. */
-  #retryLater(work, error) {
+  #retryLater(batch, works, error) {
     const { firstPauseMs, longestPauseMs } = this.#retry;
-    this.#onFailed(work.record, error, "retry");
-    this.#report.retried++;
+    works.forEach(({ record }) => this.#onFailed(record, error, "retry"));
+    this.#report.retried += works.length;
     const retry = () => {
       this.#pauses.delete(timer);
-      this.#retries.push(work);
+      this.#retries.push(batch);
       this.#start();
     };
-    const timer = setTimeout(retry, jittered(Math.min(firstPauseMs * 2 ** (work.failures - 1), longestPauseMs)));
+    const timer = setTimeout(retry, jittered(Math.min(firstPauseMs * 2 ** (batch.failures - 1), longestPauseMs)));
     this.#pauses.add(timer);
   }
-  /** Perform the last action; return whether the record counts as handled then. */
-  async #giveUp({ record, key }, error) {
+  /** Perform the last action; return whether the records count as handled then. */
+  async #giveUp(works, error) {
     const { then } = this.#retry;
-    this.#onFailed(record, error, then);
-    if (then === "stop") return this.#fail(record, error);
+    works.forEach(({ record }) => this.#onFailed(record, error, then));
+    if (then === "stop") return this.#fail(works, error);
     if (then === "redeliver") {
-      this.#report.redelivered++;
-      this.#internals.fail(record, reasonText(error));
-    } else if (then === "skip") this.#report.skipped++;
+      this.#report.redelivered += works.length;
+      works.forEach(({ record }) => this.#internals.fail(record, reasonText(error)));
+    } else if (then === "skip") this.#report.skipped += works.length;
     else {
-      const refusal = await this.#internals.park(record, reasonText(error)).catch((refused) => refused);
-      if (refusal) return this.#fail(record, error, `, and its key is not parked: ${refusal.message}`);
-      const later = this.#schedule.takeWaiting(key);
+      const park = async ({ record }) => this.#internals.park(record, reasonText(error));
+      for (const work of works) {
+        const refusal = await park(work).catch((refused) => refused);
+        if (refusal) return this.#fail(works, error, `, and its key is not parked: ${refusal.message}`);
+      }
+      const later = [...new Set(works.map(({ key }) => key))].flatMap((key) => this.#schedule.takeWaiting(key));
       for (const work of later) if (!work.held.dropped) await this.#internals.park(work.record, "");
       later.forEach((work) => this.#finish(work));
-      this.#report.parked += 1 + later.length;
+      this.#report.parked += works.length + later.length;
     }
     return true;
   }
@@ -132,7 +155,7 @@ export class Runner {
     if (paused && !held.paused) this.#internals.resumed();
     if (passed) this.#internals.handled(held, passed);
   }
-  #fail({ segment, offset }, error, more = "") {
+  #fail([{ record: { segment, offset } }], error, more = "") {
     return this.#end(Object.assign(new HandlerFailedError(`segment ${segment}, offset ${offset}: ${reasonText(error)}${more}`), { cause: error }));
   }
   #end(failure) {

@@ -2,25 +2,34 @@
 //
 // Records of one key are handled one after the other, those of different keys in parallel. The low-water mark of a STREAM
 // or CHECKPOINT segment is its first record that is not handled: everything below can be acknowledged.
+import { HeadgateError } from "./errors.mjs";
 import { keyText } from "./held_segment.mjs";
 
-const [AHEAD_RECORDS, AHEAD_BYTES] = [10_000, 2 ** 26]; // beyond the low-water marks, in equal shares for the held segments
+const LOOK_AHEAD = { maxRecords: 10_000, maxBytes: 2 ** 26 }; // beyond the low-water marks, in equal shares for the held segments
+const SINGLE = { maxRecords: 1, maxWaitMs: 0 };
+const BATCH = { maxRecords: 100, maxWaitMs: 1000 };
 
 export class Schedule {
   unfinished = 0; // records that were added, and are neither handled nor given back
   #keys = new Map(); // text of a key → {waiting, busy}
   #ready = []; // keys whose next record may start, the one that has waited longest first
-  #holdings; #cumulative;
-
-  constructor(holdings, type) {
+  #holdings; #cumulative; #batch; #lookAhead;
+  /** `batch`: how records are collected for one call of the handler; none: each alone. */
+  constructor(holdings, type, { batch, lookAhead } = {}) {
     this.#holdings = holdings;
     this.#cumulative = type !== "QUEUE";
+    this.#batch = batch ? { ...BATCH, ...batch } : SINGLE;
+    this.#lookAhead = { ...LOOK_AHEAD, ...lookAhead };
+    const { maxRecords, maxWaitMs } = this.#batch;
+    const counts = { "batch.maxRecords": maxRecords, "lookAhead.maxRecords": this.#lookAhead.maxRecords, "lookAhead.maxBytes": this.#lookAhead.maxBytes };
+    for (const [name, count] of Object.entries(counts)) if (!(count >= 1)) throw new HeadgateError(`run: ${name}=${count} is below 1`);
+    if (!(maxWaitMs >= 0)) throw new HeadgateError(`run: batch.maxWaitMs=${maxWaitMs} is below 0`);
   }
   add({ held, record }) {
     const text = keyText(record.key);
     if (!this.#keys.has(text)) this.#keys.set(text, { text, waiting: [], busy: null });
     const key = this.#keys.get(text);
-    const work = { held, record, key, failures: 0, bytes: record.key.length + record.value.length };
+    const work = { held, record, key, addedAt: performance.now(), bytes: record.key.length + record.value.length };
     if (key.waiting.push(work) === 1 && !key.busy) this.#ready.push(key);
     if (this.#cumulative) held.unpassed.push(work);
     this.unfinished++;
@@ -30,17 +39,26 @@ export class Schedule {
   }
   #uses(held, part) {
     const share = part / Math.max(1, this.#holdings.bySegment.size);
-    return held.ahead >= AHEAD_RECORDS * share || held.aheadBytes >= AHEAD_BYTES * share;
+    return held.ahead >= this.#lookAhead.maxRecords * share || held.aheadBytes >= this.#lookAhead.maxBytes * share;
   }
-  /** Return the work that starts now; undefined: none may. */
-  next() {
-    let key = this.#ready.shift();
-    while (key && !key.waiting.length) key = this.#ready.shift(); // its records were given back
-    if (!key) return undefined;
-    const work = key.waiting.shift();
-    key.busy = work;
-    if (work.record.offset > work.held.lastBegun) work.held.lastBegun = work.record.offset;
-    return work;
+  /** How long an incomplete batch may wait for more records; 0: it is due; Infinity: there is none. */
+  get waitMs() {
+    while (this.#ready.length && !this.#ready[0].waiting.length) this.#ready.shift(); // its records were given back
+    let records = 0;
+    for (const { waiting } of this.#ready) if ((records += waiting.length) >= this.#batch.maxRecords) return 0;
+    return records ? Math.max(0, this.#ready[0].waiting[0].addedAt + this.#batch.maxWaitMs - performance.now()) : Infinity;
+  }
+  /** Return the works that start now, those of a key in order; undefined: none may. `hurried`: they wait for no others. */
+  next(hurried) {
+    const [waitMs, works] = [this.waitMs, []];
+    while ((hurried || !waitMs) && this.#ready.length && works.length < this.#batch.maxRecords) {
+      const key = this.#ready.shift();
+      if (!key.waiting.length) continue;
+      works.push(...key.waiting.splice(0, this.#batch.maxRecords - works.length));
+      key.busy = works.at(-1);
+    }
+    for (const { held, record } of works) if (record.offset > held.lastBegun) held.lastBegun = record.offset;
+    return works.length ? works : undefined;
   }
   /** Return the works of a key that wait for the one that was begun; `finish` them before that one. */
   takeWaiting = (key) => key.waiting.splice(0);
