@@ -5,7 +5,7 @@ may still exist, and a manifest still names objects of pruned segments, which ar
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeVar
 
@@ -80,6 +80,27 @@ async def topic_files(ledger: Ledger, topic: TopicInfo) -> list[TopicFile]:
     """
     objects = await retried(partial(list_objects, ledger))
     return select_files(topic.topic_id, [each.segment for each in topic.segments], objects)
+
+
+async def terms_of(ledger: Ledger, numbers: Sequence[int]) -> dict[int, int]:
+    """Return chunk → the id of the term that wrote it, for ``numbers``, which rise.
+
+    A restored ledger has other chunks under the numbers of those that it lost; the term tells them apart. Terms do not
+    return, so it is enough to read the ends of each. Raises like `Ledger.header`.
+    """
+    found: dict[int, int] = {}
+    pending = [(0, len(numbers) - 1)] if numbers else []
+    while pending:
+        first, last = pending.pop()
+        for at in (first, last):
+            if numbers[at] not in found:
+                found[numbers[at]] = (await ledger.header(numbers[at])).term_id
+        if found[numbers[first]] == found[numbers[last]]:
+            found |= dict.fromkeys(numbers[first:last], found[numbers[first]])
+        else:
+            middle = (first + last) // 2
+            pending += [(first, middle), (middle + 1, last)]
+    return found
 
 
 def select_files(topic_id: int, segments: Iterable[int], objects: StoredObjects) -> list[TopicFile]:

@@ -23,8 +23,11 @@ def files(context: CommandContext, topic: str) -> None:
     the topic id, the segments and their offsets that --json prints. If a file disappears while it is read, list again.
     In Python, `headgate.dataset` does all of this.
     """
-    description, ledger_id, found = context.run(_files(context, topic))
+    description, ledger_id, found, terms = context.run(_files(context, topic))
     listed = listing(description, ledger_id, found, context.client_config().ledger_url)
+    for each in listed["files"]:
+        # As text: many programs read a JSON number of 63 bits wrongly.
+        each["term_id"] = str(terms[each["first_chunk"]]) if each["kind"] == "chunk" else None
     if context.printed_as_json(listed):
         return
     print_table(
@@ -63,8 +66,10 @@ def location(ledger_url: str) -> str:
     return (unquote(parts.path) if parts.scheme == "file" else ledger_url).rstrip("/")
 
 
-async def _files(context: CommandContext, topic: str) -> tuple[TopicInfo, str, list[TopicFile]]:
-    from headgate.reading.topic_files import topic_files  # noqa: PLC0415 - not needed to print help
+async def _files(context: CommandContext, topic: str) -> tuple[TopicInfo, str, list[TopicFile], dict[int, int]]:
+    from headgate.reading.topic_files import terms_of, topic_files  # noqa: PLC0415 - not needed to print help
 
     async with context.open_topic(topic) as source:
-        return source.description, source.ledger_id, await topic_files(source.ledger, source.description)
+        found = await topic_files(source.ledger, source.description)
+        terms = await terms_of(source.ledger, [each.first_chunk for each in found if each.kind == "chunk"])
+        return source.description, source.ledger_id, found, terms

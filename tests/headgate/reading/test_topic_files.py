@@ -3,7 +3,8 @@
 import pytest
 
 from headgate.errors import ObjectMissingError
-from headgate.reading.topic_files import StoredObjects, list_objects, select_files, topic_files
+from headgate.reading.topic_files import StoredObjects, list_objects, select_files, terms_of, topic_files
+from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from trials.compaction import compact
 
@@ -21,6 +22,12 @@ async def written(chunks: int = 8) -> LedgerWithPositions:
 async def listed(known: LedgerWithPositions) -> list[tuple[str, int, int, int | None, int | None, int | None]]:
     files = await topic_files(known.ledger, known.description())
     return [(f.kind, f.first_chunk, f.last_chunk, f.segment, f.first_offset, f.end_offset) for f in files]
+
+
+async def test_the_term_of_each_chunk_is_found_with_few_reads() -> None:
+    ledger = LedgerInMemory(40).ledger  # its terms begin at 1 and 6
+    assert {number: 1 if number < 6 else 6 for number in range(2, 41)} == await terms_of(ledger, range(2, 41))
+    assert sum(ledger.store.calls.values()) < 40
 
 
 async def test_without_compaction_all_chunks_are_listed() -> None:

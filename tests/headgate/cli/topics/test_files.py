@@ -58,6 +58,7 @@ def test_files_of_a_topic_as_json(invoke: Invoke) -> None:
         "segment": None,
         "first_offset": None,
         "end_offset": None,
+        "term_id": "0",
     } == chunk
 
 
