@@ -48,8 +48,8 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "delete_delay_seconds": (0.1, 60),
     # Quotas
     "segments": (6, 30),
-    "requests_per_second": (5, 50),
-    "bytes_per_second": (1000, 20_000),
+    "requests_per_second": (8, 50),
+    "bytes_per_second": (2000, 20_000),
     # Producers
     "linger_seconds": (0.001, 1),
     "batch_bytes": (100, 64 * 1024),
