@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType, Time
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery
-from headgate.errors import ConfigError, HeadgateError, NoLeaderError
+from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError
 from headgate.model.headers import Headers
 from headgate.settings.arguments import LONGEST_SECONDS
 from headgate.settings.config import load_client_config
@@ -165,6 +165,10 @@ class _Writer:
                 loop.run(self._within(_outcomes(sent)))
             except HeadgateError as error:
                 error.add_note(f"headgate: rows for topic {self._options.topic!r} by producer {name!r}: {error}")
+                if type(error) is FencedError:
+                    # By a speculative task, perhaps: Spark ends this one when that has stored the rows. A failure would
+                    # start a third one, which fences the second, until Spark gives up the job.
+                    time.sleep(self._options.timeout_seconds)
                 raise
             finally:
                 loop.run(producer.close(timeout_seconds=0))

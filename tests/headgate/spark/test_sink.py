@@ -6,13 +6,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, FencedError, HeadgateError
+from headgate.spark import sink
 from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
 from headgate.spark.sink import (
     SENT_BYTES,
     SENT_ROWS,
     Row,
     StoredRows,
+    TopicStreamWriter,
     check_columns,
     portion,
     rows_of,
@@ -122,3 +124,34 @@ def test_a_schema_selects_columns_of_a_topic() -> None:
         ConfigError, match="a topic has no column key string; it has struct<key:binary,value:binary,head"
     ):
         TopicStreamReader(options, KEY_VALUE)
+
+
+class FencedProducer:
+    """Of a task that another one has fenced."""
+
+    def __init__(self, error: HeadgateError) -> None:
+        self._error = error
+
+    async def __aenter__(self) -> None:
+        raise self._error
+
+    async def close(self, *, timeout_seconds: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"), [(FencedError("fenced", "by another task"), [120.0]), (HeadgateError("by another task"), [])]
+)
+def test_a_task_that_another_one_fenced_waits_for_it_because_its_failure_would_start_a_third(
+    error: HeadgateError, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark ends it when the other one has stored the rows."""
+    slept: list[float] = []
+    schema = StructType().add("key", StringType()).add("value", StringType())
+    monkeypatch.setattr(sink, "load_client_config", lambda _: None)
+    monkeypatch.setattr(sink, "Producer", lambda *_, **__: FencedProducer(error))
+    monkeypatch.setattr(sink.time, "sleep", slept.append)
+    writer = TopicStreamWriter(checked(SinkOptions, {"path": "t"}), schema, overwrite=False)
+    with pytest.raises(type(error), match="by another task"):
+        writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], "spark-t-0", 7)
+    assert slept == pauses
