@@ -1,6 +1,6 @@
 """Celery tasks that store records.
 
-Run them beside `headgate up`, with the topic orders: pip install headgate celery
+Run them beside `headgate up`, with the topic orders: pip install . celery
 
     celery --workdir examples/celery --app tasks worker --concurrency 4
 

@@ -1,6 +1,6 @@
 """A web service with headgate alone: requests become records, and a handler works on them in the same process.
 
-Run it beside `headgate up`, with the topic orders: pip install headgate fastapi uvicorn
+Run it beside `headgate up`, with the topic orders: pip install . fastapi uvicorn
     uvicorn --app-dir examples/fastapi app:app
 """
 

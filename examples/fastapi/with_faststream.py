@@ -1,6 +1,6 @@
 """FastAPI and FastStream in one process: requests become records, and a handler works on them.
 
-Run it beside `headgate up`, with the topic orders: pip install ./integrations/faststream fastapi uvicorn
+Run it beside `headgate up`, with the topic orders: pip install . ./integrations/faststream fastapi uvicorn
     uvicorn --app-dir examples/fastapi with_faststream:app
 """
 
