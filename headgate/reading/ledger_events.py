@@ -145,6 +145,8 @@ class _Shard:
         """Return the numbers of chunks that were not listed before."""
         numbers = await self.ledger.numbers(after=self.newest)
         await self.ledger.make_durable()
+        if self.newest and numbers:  # A listing that lags may omit some before its last one.
+            numbers = list(range(self.newest + 1, numbers[-1] + 1))
         self.newest = numbers[-1] if numbers else self.newest
         return numbers
 

@@ -9,10 +9,12 @@ chunk for a busy segment, those that its reader must read anyway for an idle one
 """
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from headgate.errors import ObjectMissingError
 from headgate.ledger.compacted import CompactedObject, decode_compacted
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicInfo
@@ -20,6 +22,10 @@ from headgate.reading.stored_rows import rows_of_topic
 from headgate.reading.topic_files import list_objects, retried
 
 CONCURRENT_CHUNK_READS: Final = 16
+LATE_CHUNK_READS: Final = 4
+"""The same behind the end of the listing: more than a leader writes meanwhile."""
+LATE_MS: Final = 60_000
+"""How long a listing lags at most: `headgate.reading.segment_reader.MISSING_SECONDS`."""
 
 
 async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> dict[int, int]:
@@ -76,7 +82,9 @@ class _Search:
                     self._open.discard(item.segment)
                     self._positions[item.segment] = await self._offset_in(item)
         if self._open:
-            await self._search_chunks(found.chunks)
+            await self._search_chunks(
+                range(found.compacted_through + 1, found.compacted_through + 1 + len(found.chunks))
+            )
         return self._positions
 
     async def _offset_in(self, item: CompactedObject) -> int:
@@ -86,15 +94,26 @@ class _Search:
         records = await asyncio.to_thread(decode_compacted, data, item)
         return item.first_offset + bisect_left(records.integers("stored_at_ms"), self._timestamp_ms)
 
-    async def _search_chunks(self, numbers: Sequence[int]) -> None:
-        first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
-        for begin in range(first, len(numbers), CONCURRENT_CHUNK_READS):
-            group = numbers[begin : begin + CONCURRENT_CHUNK_READS]
-            found = await asyncio.gather(*(first_offsets(self._ledger, self._topic_id, number) for number in group))
-            for at_ms, firsts in found:
+    async def _search_chunks(self, listed: range) -> None:
+        """Read ``listed``, and on to the end of the ledger: the leader may have counted records behind the listing."""
+        begin = listed.start + await first_chunk_at(self._ledger, listed, self._timestamp_ms)
+        latest_ms = math.inf
+        while self._open:
+            end = min(begin + CONCURRENT_CHUNK_READS, listed.stop) if begin < listed.stop else begin + LATE_CHUNK_READS
+            group = (first_offsets(self._ledger, self._topic_id, number) for number in range(begin, end))
+            for number, found in enumerate(await asyncio.gather(*group, return_exceptions=True), begin):
+                if isinstance(found, ObjectMissingError) and number >= listed.stop:
+                    return
+                if isinstance(found, BaseException):
+                    raise found
+                at_ms, firsts = found
                 self._positions.update({segment: firsts[segment] for segment in self._open & firsts.keys()})
                 self._open -= firsts.keys()
-                ended = {s for s in self._open if (end := self._sealed_at_ms[s]) is not None and end < at_ms}
-                self._open -= ended
-            if not self._open:
-                return
+                self._open -= {
+                    s for s in self._open if (end_ms := self._sealed_at_ms[s]) is not None and end_ms < at_ms
+                }
+                if number < listed.stop:
+                    latest_ms = at_ms + LATE_MS
+                elif at_ms > latest_ms:
+                    return
+            begin = end

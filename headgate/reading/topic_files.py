@@ -70,7 +70,8 @@ async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
     if numbers and numbers[0] != after + 1:
         raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing")
     await ledger.make_durable()
-    return StoredObjects(shard, manifests, after, numbers)
+    # A listing that lags may omit some. What it omits in between exists: without a chunk there is none after it.
+    return StoredObjects(shard, manifests, after, list(range(after + 1, max(numbers, default=after) + 1)))
 
 
 async def topic_files(ledger: Ledger, topic: TopicInfo) -> list[TopicFile]:

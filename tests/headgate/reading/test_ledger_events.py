@@ -108,7 +108,8 @@ async def test_new_events_follow_and_what_was_trimmed_meanwhile_is_none(monkeypa
     numbers = made.numbers
 
     async def numbers_of_the_past(after: int = 0) -> list[int]:
-        return [1, 2] if not after else await numbers(after)
+        # Later, a listing that lags does not show chunk 3.
+        return [1, 2] if not after else (await numbers(after))[1:]
 
     made.numbers = numbers_of_the_past
     await made.delete(1)
@@ -116,5 +117,6 @@ async def test_new_events_follow_and_what_was_trimmed_meanwhile_is_none(monkeypa
     assert [each[2] for each in texts(events)] == ["orders"]
     async with aclosing(events.follow()) as following, asyncio.timeout(5):
         await write(made, 3, 30, [seek(3)])
+        await write(made, 4, 40, [])
         event = await anext(following)
     assert (event.topic, event.subscription, event.event) == ("topic 3", "subscription 7", "subscription_seek")

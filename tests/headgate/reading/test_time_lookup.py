@@ -61,6 +61,21 @@ async def test_a_gap_is_an_error_and_not_the_end() -> None:
         await known.positions(20)
 
 
+@pytest.mark.parametrize("hidden", [{4}, {5}, {3, 4}, {4, 5}, {3, 5}])
+async def test_a_listing_that_lags_moves_no_position_behind_a_record(hidden: set[int], monkeypatch) -> None:
+    """A seek would skip the records of a chunk that the listing does not show yet."""
+    known = LedgerWithPositions()
+    for time, segment in ((10, 0), (20, 0), (30, 0), (40, 1), (50, 0)):
+        await known.write(time, segment)
+    shown = known.ledger.numbers
+
+    async def numbers(after: int = 0) -> list[int]:
+        return [each for each in await shown(after=after) if each not in hidden]
+
+    monkeypatch.setattr(known.ledger, "numbers", numbers)
+    assert {0: 3, 1: 0} == await known.positions(35)
+
+
 CHUNKS = st.lists(
     st.tuples(st.integers(0, 3), st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=3)), max_size=25
 )
