@@ -25,7 +25,7 @@ CONCURRENT_CHUNK_READS: Final = 16
 LATE_CHUNK_READS: Final = 4
 """The same behind the end of the listing: more than a leader writes meanwhile."""
 LATE_MS: Final = 60_000
-"""How long a listing lags at most: `headgate.reading.segment_reader.MISSING_SECONDS`."""
+"""From the first chunk behind the listing on: it lags no longer (`headgate.reading.segment_reader.MISSING_SECONDS`)."""
 
 
 async def positions_at(ledger: Ledger, topic: TopicInfo, timestamp_ms: int) -> dict[int, int]:
@@ -82,9 +82,7 @@ class _Search:
                     self._open.discard(item.segment)
                     self._positions[item.segment] = await self._offset_in(item)
         if self._open:
-            await self._search_chunks(
-                range(found.compacted_through + 1, found.compacted_through + 1 + len(found.chunks))
-            )
+            await self._search_chunks(found.chunks)
         return self._positions
 
     async def _offset_in(self, item: CompactedObject) -> int:
@@ -112,8 +110,6 @@ class _Search:
                 self._open -= {
                     s for s in self._open if (end_ms := self._sealed_at_ms[s]) is not None and end_ms < at_ms
                 }
-                if number < listed.stop:
-                    latest_ms = at_ms + LATE_MS
-                elif at_ms > latest_ms:
+                if number >= listed.stop and at_ms > (latest_ms := min(latest_ms, at_ms + LATE_MS)):
                     return
             begin = end

@@ -43,7 +43,7 @@ class StoredObjects(NamedTuple):
     manifests: list[Manifest]
     compacted_through: int
     """The manifests describe everything up to this chunk."""
-    chunks: list[int]
+    chunks: range
 
 
 async def retried(read: Callable[[], Awaitable[T]]) -> T:
@@ -71,7 +71,7 @@ async def list_objects(ledger: Ledger, first_chunk: int = 1) -> StoredObjects:
         raise ObjectMissingError(f"chunk {after + 1} of shard {shard} is missing")
     await ledger.make_durable()
     # A listing that lags may omit some. What it omits in between exists: without a chunk there is none after it.
-    return StoredObjects(shard, manifests, after, list(range(after + 1, max(numbers, default=after) + 1)))
+    return StoredObjects(shard, manifests, after, range(after + 1, max(numbers, default=after) + 1))
 
 
 async def topic_files(ledger: Ledger, topic: TopicInfo) -> list[TopicFile]:

@@ -54,7 +54,7 @@ class ReadPlan(NamedTuple):
     objects: list[CompactedObject]
     compacted_through: int
     """The objects include everything up to this chunk."""
-    chunks: list[int]
+    chunks: Sequence[int]
 
 
 class TopicReader:
@@ -284,7 +284,7 @@ class TopicReader:
         finally:
             await end_tasks(*reading)
 
-    async def _read_chunks(self, numbers: list[int]) -> list[tuple[ChunkHeader, Columns]]:
+    async def _read_chunks(self, numbers: Sequence[int]) -> list[tuple[ChunkHeader, Columns]]:
         return await asyncio.gather(*map(self._ledger.open_records, numbers))
 
     # What is wanted
