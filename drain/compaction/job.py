@@ -179,7 +179,7 @@ class CompactionJob:
             raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
 
     def _write(self, work: _CompactionWork) -> _Written:
-        with run_errors(f"shard {work.shard}, chunks {work.planned.range}: ", doing="compact"):
+        with run_errors(f"chunks {work.planned.range}: ", doing="compact"):
             laid_out = plans.sort_into_objects(
                 self.records(work),
                 tasks=max(1, min(len(work.alive), MAX_TASKS)),
@@ -247,7 +247,7 @@ def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
     for key in work.alive:
         if expected[key] != found[key]:
             raise RunError(
-                f"shard {work.shard}, chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
+                f"chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
                 f"{expected[key]} records, but {found[key]} were written"
             )
 

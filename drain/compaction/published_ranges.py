@@ -37,7 +37,7 @@ class PublishedRanges:
         """
         shard = manifest.shard
         if reason := await self._refusal(manifest, began_ms):
-            raise RunError(f"shard {shard}: chunks {manifest.range} are not compacted: {reason}")
+            raise RunError(f"chunks {manifest.range} are not compacted: {reason}")
         try:
             await compacted.create_manifest(self._store, manifest)
         except ObjectExistsError:
@@ -48,7 +48,7 @@ class PublishedRanges:
                 return stored
         if reason := await self._missing(manifest):
             await self._store.delete(compacted.manifest_path(shard, manifest.range))
-            raise RunError(f"shard {shard}: the manifest of chunks {manifest.range} was withdrawn: {reason}")
+            raise RunError(f"the manifest of chunks {manifest.range} was withdrawn: {reason}")
         return manifest
 
     async def _missing(self, manifest: compacted.Manifest) -> str | None:

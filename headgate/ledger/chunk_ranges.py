@@ -11,6 +11,9 @@ class ChunkRange(NamedTuple):
     first: int
     last: int
 
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
 
 def ranges_to_read(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
     """Return adjacent ranges from chunk 1 on that reach furthest; of such chains, one of the fewest ranges.
