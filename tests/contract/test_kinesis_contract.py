@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -36,8 +35,7 @@ class ServerStream(KinesisStream):
     """A stream on the server, with what the tests change on it."""
 
     def put(self, key: str, data: bytes) -> str:
-        found: str = self._client.put_record(StreamName=self.name, PartitionKey=key, Data=data)["SequenceNumber"]
-        return found
+        return str(self._client.put_record(StreamName=self.name, PartitionKey=key, Data=data)["SequenceNumber"])
 
     def split(self, name: str) -> list[str]:
         [shard] = [each for each in self._shards() if each["ShardId"] == name]
@@ -50,10 +48,15 @@ class ServerStream(KinesisStream):
         return child
 
     def recreate(self) -> None:
-        self._client.delete_stream(StreamName=self.name)
-        time.sleep(1)  # The time of its creation has seconds.
-        self._client.create_stream(StreamName=self.name, ShardCount=1)
-        self._client.get_waiter("stream_exists").wait(StreamName=self.name)
+        before = self.summary()["StreamCreationTimestamp"]
+        while self.summary()["StreamCreationTimestamp"] == before:  # It has seconds.
+            self._client.delete_stream(StreamName=self.name)
+            self._client.get_waiter("stream_not_exists").wait(StreamName=self.name, WaiterConfig={"Delay": 1})
+            self._client.create_stream(StreamName=self.name, ShardCount=1)
+            self._client.get_waiter("stream_exists").wait(StreamName=self.name, WaiterConfig={"Delay": 1})
+
+    def summary(self) -> dict[str, Any]:
+        return dict(self._client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"])
 
     def _shards(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._client.list_shards(StreamName=self.name)["Shards"]
@@ -63,8 +66,7 @@ class ServerStream(KinesisStream):
         before = {each["ShardId"] for each in self._shards()}
         change(StreamName=self.name, **arguments)
         while True:
-            state = self._client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]
-            if state["StreamStatus"] == "ACTIVE":
+            if self.summary()["StreamStatus"] == "ACTIVE":
                 return sorted({each["ShardId"] for each in self._shards()} - before)
 
 
@@ -81,10 +83,8 @@ async def stream(request: pytest.FixtureRequest) -> AsyncIterator[FakeKinesisStr
         return
     client, name = kinesis_client(request.getfixturevalue("server")), f"s{next(NAMES)}"
     client.create_stream(StreamName=name, ShardCount=1)
-    await until(
-        lambda: client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
-    )
     made = ServerStream(client, name)
+    await until(lambda: made.summary()["StreamStatus"] == "ACTIVE")
     yield made
     made.close()
 
