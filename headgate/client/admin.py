@@ -511,7 +511,7 @@ class Admin:
         return self.client.store if self._ledger_url is None else open_store(self._ledger_url)
 
     def _all_shards(self) -> int:
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         return self.client.cluster_watch.shards.shards
 
     def _token(self) -> str:

@@ -29,7 +29,7 @@ class ClientLease:
         """
         if self._owned:
             await self.client.__aenter__()
-        self.client.request_ids.loop_time()
+        self.client.request_ids.require_own_loop()
         try:
             await self.client.shard_map(self.timeout_seconds)
         except BaseException:
@@ -37,11 +37,11 @@ class ClientLease:
             raise
         self.opened = True
 
-    def loop_time(self) -> float:
+    def require_own_loop(self) -> float:
         """Return the time of the client's event loop. Raises HeadgateError: another one runs, or nothing is open."""
         if not self.opened:
             raise HeadgateError(f"this {self._kind} is closed or is not open; use it as an async context manager")
-        return self.client.request_ids.loop_time()
+        return self.client.request_ids.require_own_loop()
 
     async def close(self) -> None:
         self.opened = False

@@ -336,7 +336,7 @@ class Client:
             RequestRejectedError: the leader refuses the request for good.
         """
         loop = asyncio.get_running_loop()
-        deadline = self.request_ids.loop_time() + timeout_seconds
+        deadline = self.request_ids.require_own_loop() + timeout_seconds
         limit = CommandDeadline(deadline) if m.is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = ""

@@ -201,7 +201,7 @@ class Consumer:
                 f"{method}: {record!r:.60} is of type {type(record).__name__}; give one ConsumedRecord, as the "
                 "iterator or get_many() returned it"
             )
-        self._lease.loop_time()
+        self._lease.require_own_loop()
 
     async def _join(self, deadline: float) -> None:
         """Register where the topic is by now: what is remembered of its place is a hint."""
@@ -227,7 +227,7 @@ class Consumer:
         """
         if self._state not in (_State.OPEN, _State.ENDED):
             return
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         self._state, self._lease.opened = _State.CLOSED, False
         unstored: AcknowledgementsNotStoredError | None = None
         try:
@@ -307,7 +307,7 @@ class Consumer:
             AcknowledgementsNotStoredError: see `flush`.
             HeadgateError: what the iterator raises; or `run` is called during another call.
         """
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         options, feed = RunOptions(concurrency, retry, batch, look_ahead, stop_seconds), self._feed
         if self._holdings.handling is not None:
             raise HeadgateError("run: this consumer runs already; create another one for another handler")
@@ -395,7 +395,7 @@ class Consumer:
             raise self._tasks.failure
         if self._state in (_State.ENDED, _State.CLOSED):
             raise StopAsyncIteration
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         while self._deliveries.returned and self._feed.may_deliver:
             record = self._deliveries.returned.popleft()
             if self._feed.is_present(record):
@@ -450,7 +450,7 @@ class Consumer:
 
     async def _until_caught_up(self, max_records: int) -> AsyncGenerator[list[ConsumedRecord], None]:
         pauses = BackoffSchedule(CATCH_UP_BACKOFF, self._client.rng.random)
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         goal = (await self._membership.heartbeat()).head
         while True:
             try:
@@ -573,7 +573,7 @@ class Consumer:
                 still holds is sent again meanwhile.
             ConfigError: ``timeout_seconds`` is negative, or no number.
         """
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         await self._acknowledger.flush(require_seconds("flush: timeout_seconds", timeout_seconds, at_least=0.0))
 
     async def seek(
@@ -591,7 +591,7 @@ class Consumer:
         acknowledgements count as `ConsumerMetrics.rejected_acknowledgements`. A CHECKPOINT subscription cannot be
         moved.
         """
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         async with Admin(self._client) as admin:
             return await admin.seek(
                 self._topic, self._subscription, to=to, timestamp_ms=timestamp_ms, positions=positions
@@ -636,7 +636,7 @@ class Consumer:
             NoLeaderError: no leader replies.
             FencedError: a newer program of this name is running.
         """
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         alive = await self._membership.heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False

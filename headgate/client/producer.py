@@ -181,7 +181,7 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> Delivery:
-        started_at = self._lease.loop_time()
+        started_at = self._lease.require_own_loop()
         topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
@@ -212,7 +212,7 @@ class Producer:
         given = [keys, values] if timestamps_ms is None else [keys, values, timestamps_ms]
         if len({len(each) for each in given}) > 1:
             raise ConfigError(f"send_many: lists of different lengths: {', '.join(str(len(each)) for each in given)}")
-        started_at = self._lease.loop_time()
+        started_at = self._lease.require_own_loop()
         topic = topic if type(topic) is str else m.require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
@@ -331,7 +331,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every record sent so far has an outcome. Bounded by the delivery timeout."""
-        self._client.request_ids.loop_time()
+        self._client.request_ids.require_own_loop()
         for batches in self._shard_batches.values():
             batches.seal_all()
         pending = [batch.completion for batch in self._pending]
@@ -346,7 +346,7 @@ class Producer:
         if timeout_seconds is not None:
             require_seconds("close: timeout_seconds", timeout_seconds, at_least=0.0)
         if self._lease.opened:
-            self._lease.loop_time()
+            self._lease.require_own_loop()
             self._lease.opened = False
             try:
                 async with asyncio.timeout(timeout_seconds):
@@ -463,7 +463,7 @@ class Producer:
         return position, topic_id
 
     async def _open_shard(self, topic: str) -> ShardBatches:
-        self._lease.loop_time()
+        self._lease.require_own_loop()
         m.require_name("topic", topic)
         async with self._opening[topic]:  # Records keep the order in which the callers came.
             shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)

@@ -44,7 +44,7 @@ class RequestIds(Iterator[int]):
         if os.getpid() != self._process_id:
             raise HeadgateError(f"this object belongs to process {self._process_id}: create it after the fork")
 
-    def loop_time(self) -> float:
+    def require_own_loop(self) -> float:
         """Return the time of the client's event loop, which has to be the running one."""
         if (loop := asyncio.get_running_loop()) is not self.loop:
             self.require_own_process()  # A child has another loop.
