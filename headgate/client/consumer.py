@@ -228,10 +228,11 @@ class Consumer:
         if self._state not in (_State.OPEN, _State.ENDED):
             return
         self._lease.require_own_loop()
-        self._state, self._lease.opened = _State.CLOSED, False
+        self._state = _State.CLOSED
         unstored: AcknowledgementsNotStoredError | None = None
         try:
-            await self._holdings.close()
+            await self._holdings.close()  # Handlers end, and `on_revoked` may still acknowledge.
+            self._lease.opened = False
             failed = bool(exc.code) if isinstance(exc, SystemExit) else isinstance(exc, Exception)
             unstored = await self._flush_and_leave(failed=failed)
         finally:

@@ -138,14 +138,17 @@ async def test_only_a_record_can_be_acknowledged(given, cluster):
             await reader.acknowledge(given)
 
 
-async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed(cluster):
+async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed_or_leaves(cluster):
     cluster.store_records([m.Record(b"key", b"0", 1)])
-    async with cluster.leader(grants=[grant()]):
-        async with consumer(cluster) as reader:
-            record = await anext(reader)
-        for use in (lambda: reader.acknowledge(record), reader.flush, reader.caught_up):
-            with pytest.raises(HeadgateError, match="this consumer is closed"):
-                await use()
+    async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
+        record, leader.answers = await anext(reader), False
+        closing = asyncio.create_task(reader.close())
+        for _ in range(2):
+            await asyncio.sleep(1)
+            for use in (lambda: reader.acknowledge(record), reader.flush, reader.caught_up):
+                with pytest.raises(HeadgateError, match="this consumer is closed"):
+                    await use()
+            await asyncio.wait([closing], timeout=60)
 
 
 async def test_a_consumer_has_no_positions_before_it_is_entered():
