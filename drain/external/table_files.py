@@ -101,7 +101,7 @@ def _delta(path: str, _: object) -> Iterator[DataFile]:
     if "deletionVectors" in (table.protocol().reader_features or ()):
         for uri, kept in zip(*pa.table(table.deletion_vectors()).to_pydict().values(), strict=True):
             deleted[_url(unquote(uri))] = array("q", (row for row, keep in enumerate(kept) if not keep)).tobytes()
-    root, table_id = _url(unquote(table.table_uri)).rstrip("/"), table.metadata().id
+    root = _url(unquote(table.table_uri)).rstrip("/")
     actions = pa.table(table.get_add_actions(flatten=True))
     partitions = [name for name in actions.column_names if name.startswith("partition.")]
     for row in actions.select(["path", "size_bytes", "modification_time", *partitions]).to_pylist():
@@ -109,8 +109,8 @@ def _delta(path: str, _: object) -> Iterator[DataFile]:
         file = _url(file) if re.match(r"\w+:/", file) else f"{root}/{file}"
         values = ((name.partition(".")[2], row[name]) for name in partitions)
         constants = tuple((name, None if value is None else str(value)) for name, value in values)
-        version = f"{table_id} {row['modification_time']}"
-        yield DataFile(file, row["size_bytes"], version, constants, deleted=deleted.pop(file, b""))
+        version, vector = f"{row['modification_time']}", deleted.pop(file, b"")
+        yield DataFile(file, row["size_bytes"], version, constants, deleted=vector)
     if deleted:
         raise HeadgateError(f"has a deletion vector for {min(deleted)}, which is none of its files")
 

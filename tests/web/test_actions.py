@@ -79,7 +79,8 @@ async def test_an_action_says_what_would_change_and_is_sent_in_the_name_of_its_u
     status, text = await post(harness, f"{path}?dry_run=true", body)
     shown = json.loads(text)
     assert (status, shown | {"of": ""}) == (200, {"action": name, "dry_run": True, "changes": CHANGES[name], "of": ""})
-    assert harness.sent == []
+    names = [GIVEN[name][each] for each in ("topic", "subscription", "consumer") if each in GIVEN[name]]
+    assert ([], f"ledger/{names[-1]}" if names else "") == (harness.sent, shown["of"])
 
     late = json.dumps(GIVEN[name] | {"of": "another ledger/7"})
     assert ((await post(harness, path, late))[0], harness.sent) == (400, []), "it was created again since"

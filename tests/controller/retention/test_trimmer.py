@@ -59,7 +59,7 @@ class TrimmingLeader:
         running.cancel()
 
 
-async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
+async def compacted_ledger(written_at_ms: int = 0) -> tuple[LedgerInMemory, TrimmingLeader]:
     kept = LedgerInMemory(12)
     await kept.snapshot()
     item = CompactedObject(
@@ -80,7 +80,7 @@ async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
             first=1,
             last=9,
             level=0,
-            written_at_ms=0,
+            written_at_ms=written_at_ms,
             last_at_ms=0,
             facts="compacted/shard=0000/a/facts.parquet",
             facts_checksum=0,
@@ -113,9 +113,10 @@ async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("set_ms", [1000 * HOUR, -1000 * HOUR], ids=["forward", "back"])
-async def test_a_clock_that_is_set_neither_deletes_early_nor_keeps_chunks_permanently(set_ms: int) -> None:
-    kept, leader = await compacted_ledger()
-    leader.now_ms += set_ms
+@pytest.mark.parametrize("is_of_spark", [False, True])
+async def test_a_clock_that_is_set_neither_deletes_early_nor_keeps_chunks_permanently(set_ms, is_of_spark) -> None:
+    kept, leader = await compacted_ledger(set_ms if is_of_spark else 0)
+    leader.now_ms += 0 if is_of_spark else set_ms
     leader.trimmer = leader.new_trimmer(delay_seconds=4 * 3600)
     await leader.trim_once()
     assert list(range(1, 13)) == await kept.ledger.numbers()

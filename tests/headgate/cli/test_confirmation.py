@@ -84,7 +84,8 @@ def test_any_other_answer_changes_nothing(
 def test_what_was_created_again_before_the_answer_is_another_one(
     command: tuple[str, ...], invoke: Invoke, orders: FakeCluster, context: InProcessContext
 ):
-    context.is_terminal, orders.created_again = True, count()
+    name = {"topic": "orders", "subscription": "billing", "consumer": "reader-1"}[command[0]]
+    context.is_terminal, orders.created_again = True, {name: count()}
     late = invoke(*command, stdin="y\n")
 
     assert (1, []) == (late.exit_code, changes(orders))

@@ -1,6 +1,7 @@
 """What of a partition is stored already, and which rows and options are refused before anything starts."""
 
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pyarrow as pa
 import pytest
@@ -126,19 +127,6 @@ def test_a_schema_selects_columns_of_a_topic() -> None:
         TopicStreamReader(options, KEY_VALUE)
 
 
-class FencedProducer:
-    """Of a task that another one has fenced."""
-
-    def __init__(self, error: HeadgateError) -> None:
-        self._error = error
-
-    async def __aenter__(self) -> None:
-        raise self._error
-
-    async def close(self, *, timeout_seconds: float) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("error", "pauses"), [(FencedError("fenced", "by another task"), [120.0]), (HeadgateError("by another task"), [])]
 )
@@ -149,7 +137,7 @@ def test_a_task_that_another_one_fenced_waits_for_it_because_its_failure_would_s
     slept: list[float] = []
     schema = StructType().add("key", StringType()).add("value", StringType())
     monkeypatch.setattr(sink, "load_client_config", lambda _: None)
-    monkeypatch.setattr(sink, "Producer", lambda *_, **__: FencedProducer(error))
+    monkeypatch.setattr(sink, "Producer", Mock(return_value=AsyncMock(**{"__aenter__.side_effect": error})))
     monkeypatch.setattr(sink.time, "sleep", slept.append)
     writer = TopicStreamWriter(checked(SinkOptions, {"path": "t"}), schema, overwrite=False)
     with pytest.raises(type(error), match="by another task"):

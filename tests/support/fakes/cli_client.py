@@ -117,7 +117,7 @@ class FakeCluster:
     producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
-    created_again: Iterator[int] = field(default_factory=lambda: repeat(0))
+    created_again: dict[str, Iterator[int]] = field(default_factory=dict)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
     timestamps: list[int | None] = field(default_factory=list)
@@ -260,7 +260,7 @@ class FakeAdmin:
         return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
 
     async def identity(self, *names: str) -> str:
-        return f"{names} {next(self.cluster.created_again)}"
+        return f"{names} {next(self.cluster.created_again.get(names[-1], repeat(0)))}"
 
     async def describe_subscription(self, _: str, name: str) -> SubscriptionInfo:
         return next(each for each in self.cluster.subscriptions if each.subscription == name)
