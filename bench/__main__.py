@@ -9,6 +9,7 @@ crashed, or missed the goal with ``--strict``; 2: unknown name.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,8 @@ from rich.table import Table
 
 from bench.harness.all_benchmarks import measure_all, results_to_keep, write_pages
 from bench.harness.benchmark import Benchmark, Effort, Load, Measurement, catalogue
-from bench.harness.logs import log_to_standard_error
+from controller.process.logs import configure_logging
+from controller.settings.sections import LogSettings
 from headgate.errors import HeadgateError
 
 Benchmarks = Mapping[str, Load]
@@ -167,5 +169,5 @@ def _first_line(doc: str) -> str:
 
 
 if __name__ == "__main__":
-    log_to_standard_error()
+    configure_logging(LogSettings(level="warning"), sys.stderr)
     command(catalogue())(prog_name="python -m bench")

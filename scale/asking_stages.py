@@ -10,7 +10,6 @@ from typing import Any, Final
 from headgate.errors import HeadgateError
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
-from scale.report import metric_lines
 from scale.sizes import SUBSCRIPTION, topic_name
 from scale.trial import Trial
 
@@ -51,9 +50,8 @@ async def ask(trial: Trial) -> None:
             "describe a subscription": lambda: admin.describe_subscription(topic_name(0), SUBSCRIPTION),
         }
         for name, question in questions.items():
-            began = time.perf_counter()
-            await question()
-            trial.add(name, 1000 * (time.perf_counter() - began), "ms")
+            with trial.timed_ms(name):
+                await question()
     await _ask_command(trial, "headgate status", "status", "--json")
 
 
@@ -65,8 +63,8 @@ async def _ask_metrics(trial: Trial) -> None:
         page = (await trial.cluster.get(name, "/metrics")).decode()
         times.append(time.perf_counter() - began)
         sizes.append(len(page))
-        counted = metric_lines(page)
-        families, series = max(families, counted[0]), max(series, counted[1])
+        families = max(families, page.count("# TYPE "))
+        series = max(series, sum(not line.startswith("#") for line in page.splitlines()))
         lags += list(lag_seconds(page))
     trial.add("metrics page, largest", max(sizes) / 1000, "kB")
     trial.add("metrics page, slowest", 1000 * max(times), "ms")
@@ -91,13 +89,12 @@ async def _ask_command(trial: Trial, name: str, *words: str) -> None:
     cluster = trial.cluster
     options = ("--config", str(cluster.client_config_path), "--timeout", str(COMMAND_SECONDS))
     log_path = cluster.log_path("commands")
-    began = time.perf_counter()
-    process = await ChildProcess.start(
-        *python_module("headgate", *words, *options), log_path=log_path, output_path=cluster.folder / "answer"
-    )
-    if (code := await process.wait()) != 0:
-        raise HeadgateError(f"{name} ended with code {code}: {log_path.read_text(errors='replace').strip()}")
-    trial.add(name, 1000 * (time.perf_counter() - began), "ms")
+    with trial.timed_ms(name):
+        process = await ChildProcess.start(
+            *python_module("headgate", *words, *options), log_path=log_path, output_path=cluster.folder / "answer"
+        )
+        if (code := await process.wait()) != 0:
+            raise HeadgateError(f"{name} ended with code {code}: {log_path.read_text(errors='replace').strip()}")
 
 
 async def measure_store(trial: Trial) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from headgate import SegmentId
 from headgate.errors import HeadgateError
 from scale.cluster import Usage
-from scale.sizes import readable_segments, segments_of, topic_name
+from scale.sizes import segments_of, topic_name
 from scale.trial import Trial, spent
 
 CREATING: Final = 32
@@ -18,12 +18,14 @@ SPLITS: Final = 100
 HOLD_SECONDS: Final = 300.0
 """Longest wait until the consumers hold all segments."""
 POLL_SECONDS: Final = 0.5
+REST_SECONDS: Final = 15.0
+"""How long processes are looked at while nothing but heartbeats is asked of them."""
 
 
 async def start_daemons(trial: Trial) -> None:
     """Start all daemons at once, until all shards are led. The spread continues during the next stages."""
     cluster = trial.cluster
-    if cluster.options.spark:
+    if cluster.has_spark:
         began = time.perf_counter()
         await cluster.start_spark()
         trial.add("Spark ready", time.perf_counter() - began, "s")
@@ -32,7 +34,7 @@ async def start_daemons(trial: Trial) -> None:
     async with trial.admin:
         # The first description of the cluster is published by a daemon.
         await trial.leaders.watch()
-        await trial.until_led()
+        await trial.leaders.until_led()
     trial.add("all shards led", time.perf_counter() - began, "s")
     trial.add("shards of the busiest daemon then", max(trial.leaders.led().values()))
     trial.spreading = asyncio.get_running_loop().create_task(_until_spread(trial, began), name="spreading")
@@ -47,7 +49,7 @@ async def start_daemons(trial: Trial) -> None:
 
 
 async def _until_spread(trial: Trial, began: float) -> float:
-    await trial.until_spread()
+    await trial.leaders.until_spread()
     return time.perf_counter() - began
 
 
@@ -83,9 +85,8 @@ async def create_topics(trial: Trial) -> None:
         numbers = iter(splits)
         with trial.timed(f"{len(splits)} segments split"):
             await _at_once(split_some)
-    trial.readable_segments = readable_segments(sizes, len(splits))
-    trial.add("active segments", sizes.segments + len(splits))
-    trial.add("of these, readable by consumers", trial.readable_segments)
+    trial.readable_segments = sizes.segments + len(splits)
+    trial.add("active segments", trial.readable_segments)
     trial.add_usage()
 
 
@@ -95,10 +96,9 @@ async def join_consumers(trial: Trial) -> None:
     await cluster.start_clients()
     with trial.timed("all consumers hold all segments"):
         with trial.timed("consumers joined"):
-            answers = await trial.order("join", "consumers joined")
+            answers = await cluster.order("join")
         await until_held(trial)
-    took_ms = [each for answer in answers for each in answer["took_ms"]]
-    trial.add_distribution("joining", took_ms, "ms")
+    trial.add_distribution("joining", [each for answer in answers for each in answer], "ms")
     trial.add_usage()
 
 
@@ -107,7 +107,7 @@ async def open_producers(trial: Trial) -> None:
     before = trial.cluster.usage()
     began = time.perf_counter()
     with trial.timed("producers opened"):
-        answers = await trial.order("open", "producers opened")
+        answers = await trial.cluster.order("open")
     seconds = time.perf_counter() - began
     opened = sum(each["opened"] for each in answers)
     trial.add("openings", opened / seconds, "1/s")
@@ -140,7 +140,7 @@ async def until_held(trial: Trial) -> None:
 async def _rest(trial: Trial) -> None:
     """Add what the processes need while nothing is asked of them but heartbeats."""
     before, began = trial.cluster.usage(), time.perf_counter()
-    await asyncio.sleep(trial.cluster.options.rest_seconds)
+    await asyncio.sleep(REST_SECONDS)
     lasted = time.perf_counter() - began
     for kind, used in spent(before, trial.cluster.usage()).items():
         trial.add(f"processor at rest, all of {kind}", 100 * used / lasted, "%")

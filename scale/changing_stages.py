@@ -56,7 +56,7 @@ async def kill_daemon(trial: Trial) -> None:
         lost = {shard for shard in range(trial.sizes.shards) if trial.leaders.leader(shard) == victim}
         killed_ns = time.monotonic_ns()
         await cluster.kill(victim)
-        await trial.until_led()
+        await trial.leaders.until_led()
         trial.add("all shards led again", (time.monotonic_ns() - killed_ns) / 1e9, "s")
         await asyncio.sleep(CALM_SECONDS)
         waits = probe.take()
@@ -73,7 +73,7 @@ async def kill_daemon(trial: Trial) -> None:
     await cluster.start_daemon(victim)
     await cluster.until_ready(victim)
     trial.add("it is ready again", time.perf_counter() - began, "s")
-    await trial.until_spread()
+    await trial.leaders.until_spread()
     trial.add("shards spread evenly again", time.perf_counter() - began, "s")
 
 
@@ -90,14 +90,14 @@ async def restart_in_turn(trial: Trial) -> None:
                 stops.append(time.perf_counter() - began)
                 await cluster.start_daemon(name)
                 await cluster.until_ready(name)
-                await trial.until_led()
+                await trial.leaders.until_led()
         await asyncio.sleep(CALM_SECONDS)
         waits = probe.take()
     trial.add_distribution("stopping a daemon", stops, "s")
     trial.add_distribution("longest wait on a shard", _longest(waits, set(waits)), "ms")
     _add_failures(trial, probe)
     began = time.perf_counter()
-    await trial.until_spread()
+    await trial.leaders.until_spread()
     trial.add("shards spread evenly after", time.perf_counter() - began, "s")
     trial.add_usage()
 
@@ -113,7 +113,7 @@ async def restart_all(trial: Trial) -> None:
     await cluster.start_daemons()
     for name in cluster.names:
         await cluster.until_ready(name)
-    await trial.until_led_again(epochs)  # The daemons have the same names as before.
+    await trial.leaders.until_led(later_than=epochs)  # The daemons have the same names as before.
     trial.add("all shards led from the object store", time.perf_counter() - began, "s")
     await until_held(trial)
     trial.add("consumers hold all segments", time.perf_counter() - began, "s")

@@ -4,46 +4,25 @@ One ZooKeeper server, mosquitto, a folder as the object store, and daemons that 
 default is named where `ScaleCluster` is made.
 """
 
-from __future__ import annotations
-
 import asyncio
-import json
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import psutil
 
-from controller.settings.sections import SnapshotSettings, SpreadSettings, StandbySettings, SubscriptionSettings
+from controller.settings.sections import SnapshotSettings, SpreadSettings, SubscriptionSettings
 from headgate.errors import HeadgateError
-from headgate.process.child_command import python_module
-from headgate.process.parent_death_signal import with_parent_death_signal
-from scale.clients import Shares
-from scale.sizes import Sizes
+from scale.clients import PROCESSES
+from scale.sizes import scaled
 from trials.cluster import ANSWER_SECONDS, LocalCluster, last_line
+from trials.ordered_process import OrderedProcess
 
 SNAPSHOT_SECONDS: Final = 5.0
 """Between two snapshot jobs of a daemon: the trial is too short for the default of 30."""
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""Of one line of a process of clients."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """What the user asked for besides the sizes."""
-
-    processes: int
-    connections: int
-    """Of all processes of clients together."""
-    in_flight: int
-    """Openings of producers that are under way at the same time, over all processes."""
-    settle_seconds: float
-    rest_seconds: float
-    """How long processes are looked at while nothing but heartbeats is asked of them."""
-    snapshot_chunks: int
-    standby_bytes: int
-    spark: bool
+SNAPSHOT_CHUNKS: Final = 200
+SETTLE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +37,29 @@ class Usage:
 class ScaleCluster(LocalCluster):
     """Entering starts nothing."""
 
-    def __init__(self, folder: Path, sizes: Sizes, options: TrialOptions) -> None:
+    def __init__(self, folder: Path, scale: float, *, spark: bool) -> None:
+        """``spark``: whether Spark, which the daemons ask, is started as well."""
+        self.sizes = scaled(scale)
         super().__init__(
             folder,
             name="scale",
-            shards=sizes.shards,
+            shards=self.sizes.shards,
             session_seconds=6.0,
             broker_kind="mosquitto",
-            spread=SpreadSettings(settle_seconds=options.settle_seconds),
-            snapshots=SnapshotSettings(min_chunks=options.snapshot_chunks, min_interval_seconds=SNAPSHOT_SECONDS),
-            standby=StandbySettings(memory_bytes=options.standby_bytes),
+            spread=SpreadSettings(settle_seconds=SETTLE_SECONDS),
+            snapshots=SnapshotSettings(min_chunks=SNAPSHOT_CHUNKS, min_interval_seconds=SNAPSHOT_SECONDS),
             subscriptions=SubscriptionSettings(
-                heartbeat_interval_seconds=sizes.heartbeat_seconds, grace_seconds=sizes.grace_seconds
+                heartbeat_interval_seconds=self.sizes.heartbeat_seconds, grace_seconds=self.sizes.grace_seconds
             ),
         )
-        self.sizes = sizes
-        self.options = options
-        self.names = [f"daemon-{number + 1}" for number in range(sizes.daemons)]
-        self.clients: list[ClientProcess] = []
+        self.has_spark = spark
+        self.names = [f"daemon-{number + 1}" for number in range(self.sizes.daemons)]
+        self._scale = scale
+        self._clients: list[OrderedProcess] = []
+        self._running_clients = AsyncExitStack()
 
     async def __aexit__(self, *_: object) -> None:
-        for each in self.clients:
-            await each.kill()
+        await self._running_clients.aclose()
         await super().__aexit__()
 
     async def start_daemons(self) -> None:
@@ -93,29 +73,16 @@ class ScaleCluster(LocalCluster):
 
     async def start_clients(self) -> None:
         """Start the processes of the clients; return when they are connected."""
-        options = self.options
-        for number in range(options.processes):
-            shares = Shares(
-                sizes=asdict(self.sizes),
-                number=number,
-                processes=options.processes,
-                connections=max(1, options.connections // options.processes),
-                in_flight=max(1, options.in_flight // options.processes),
+        for number in range(PROCESSES):
+            words, log_path = (str(self.client_config_path), str(self._scale)), self.log_path(f"clients-{number}")
+            process, _ = await OrderedProcess.start(
+                self._running_clients, "scale.clients", *words, str(number), log_path=log_path
             )
-            self.clients.append(
-                await ClientProcess.start(self.client_config_path, shares, self.log_path(f"clients-{number}"))
-            )
-        for each in self.clients:
-            await each.answer()
+            self._clients.append(process)
 
-    async def order(self, word: str) -> list[dict[str, Any]]:
+    async def order(self, word: str) -> list[Any]:
         """Give all processes of clients an order; return their answers."""
-        return await asyncio.gather(*(each.order(word) for each in self.clients))
-
-    def progress(self) -> tuple[int, int]:
-        """Return how much of the present order the processes of clients have done, and of how much."""
-        done, of = zip(*(each.progress for each in self.clients), strict=True)
-        return sum(done), sum(of)
+        return await asyncio.gather(*(each.order(word) for each in self._clients))
 
     def usage(self) -> dict[str, list[Usage]]:
         """Return what each kind of process uses: ``daemon``, ``broker``, ``zookeeper``, ``clients``."""
@@ -123,7 +90,7 @@ class ScaleCluster(LocalCluster):
             "daemon": [daemon.process.pid for daemon in self.daemons.values()],
             "broker": [self.broker.pid],
             "zookeeper": [self.zookeeper.pid],
-            "clients": [each.pid for each in self.clients],
+            "clients": [each.pid for each in self._clients],
         }
         return {kind: [_usage(pid) for pid in each if pid is not None] for kind, each in pids.items()}
 
@@ -136,67 +103,9 @@ class ScaleCluster(LocalCluster):
                 answer = (await reader.read(-1)).decode()
             finally:
                 writer.close()
-        return read_srvr(answer)
-
-
-def read_srvr(answer: str) -> dict[str, int]:
-    """Return ``nodes`` and ``writes`` from the answer to ``srvr``."""
-    values = dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
-    # The upper half counts elections, which are no writes.
-    return {"nodes": int(values["Node count"]), "writes": int(values["Zxid"], 16) & 0xFFFFFFFF}
-
-
-class ClientProcess:
-    """A running scale.clients."""
-
-    def __init__(self, process: asyncio.subprocess.Process, log_path: Path) -> None:
-        self.progress = (0, 0)
-        """How much of the present order is done, and of how much."""
-        self._process = process
-        self._log_path = log_path
-
-    @classmethod
-    async def start(cls, config: Path, shares: Shares, log_path: Path) -> ClientProcess:
-        with log_path.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *with_parent_death_signal(
-                    *python_module("scale.clients", str(config), msgspec.json.encode(shares).decode())
-                ),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                limit=MAX_ANSWER_BYTES,
-            )
-        return cls(process, log_path)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def order(self, word: str) -> dict[str, Any]:
-        """Give an order and return its answer."""
-        assert self._process.stdin is not None, "started with a pipe"
-        self.progress = (0, 0)
-        self._process.stdin.write(json.dumps({"do": word}).encode() + b"\n")
-        await self._process.stdin.drain()
-        return await self.answer()
-
-    async def answer(self) -> dict[str, Any]:
-        """Return the next answer. Raises HeadgateError if the process has ended."""
-        assert self._process.stdout is not None, "started with a pipe"
-        while line := await self._process.stdout.readline():
-            answer: dict[str, Any] = json.loads(line)
-            if "done" not in answer:
-                return answer
-            self.progress = (answer["done"], answer["of"])
-        code = await self._process.wait()
-        raise HeadgateError(f"a process of clients ended with code {code}: {last_line(self._log_path)}")
-
-    async def kill(self) -> None:
-        """End the process."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        values = dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
+        # The upper half counts elections, which are no writes.
+        return {"nodes": int(values["Node count"]), "writes": int(values["Zxid"], 16) & 0xFFFFFFFF}
 
 
 def _usage(pid: int) -> Usage:

@@ -27,7 +27,7 @@ ROUNDS: Final = ("first", "second")
 
 async def drain_segments(trial: Trial) -> None:
     """Split a segment of each topic of this stage, and measure how long its children wait for their ancestor."""
-    if not trial.cluster.options.spark:
+    if not trial.cluster.has_spark:
         return  # No program would say what is drained.
     for name in ROUNDS:
         await _split_all(trial, name)

@@ -3,9 +3,10 @@
 A stage adds values as it measures them, so a trial that is stopped reports what it has.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+
+from rich.table import Table
 
 from scale.sizes import Sizes
 
@@ -20,6 +21,12 @@ class Measured:
     name: str
     value: float
     unit: str
+
+    @property
+    def shown(self) -> str:
+        """The value with three significant digits, or all digits before the point of a large one."""
+        whole = self.value >= LARGE or self.value == int(self.value)
+        return f"{self.value:,.0f}" if whole else f"{self.value:.3g}"
 
 
 @dataclass(slots=True)
@@ -47,19 +54,15 @@ class Report:
             "stages": stages,
         }
 
-
-def shown(value: float) -> str:
-    """Return a value with three significant digits, or all digits before the point of a large one."""
-    return f"{value:,.0f}" if value >= LARGE or value == int(value) else f"{value:.3g}"
-
-
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return the smallest of ``values`` that at least ``fraction`` (0 to 1) of them do not exceed; 0 of none."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(fraction * len(ranked)))] if ranked else 0.0
-
-
-def metric_lines(page: str) -> tuple[int, int]:
-    """Return how many families and how many series a page of metrics has."""
-    lines = page.splitlines()
-    return sum(line.startswith("# TYPE ") for line in lines), sum(bool(line) and line[0] != "#" for line in lines)
+    def table(self) -> Table:
+        """Return the values as a table that fits 80 columns."""
+        table = Table(title="Scale", title_justify="left", box=None)
+        table.add_column("stage")
+        table.add_column("what", max_width=48)
+        table.add_column("value", justify="right")
+        table.add_column("")
+        before = ""
+        for each in self.measured:
+            table.add_row(each.stage if each.stage != before else "", each.name, each.shown, each.unit)
+            before = each.stage
+        return table

@@ -2,22 +2,14 @@
 
 Rules:
 
-1. A scale multiplies every size; a size that the user gives is taken as it is.
-2. What is multiplied stays large enough for every stage: two daemons, and a shard for each of them.
-3. Segments, consumers and producers are spread evenly: counts differ by at most one.
-4. Heartbeats are so far apart that all consumers together send at most `MAX_HEARTBEATS_PER_SECOND`.
+1. A scale multiplies every size, down to what every stage needs: three daemons, and a shard and a topic more.
+2. Segments, consumers and producers are spread evenly: counts differ by at most one.
+3. Heartbeats are so far apart that all consumers together send at most `MAX_HEARTBEATS_PER_SECOND`.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from headgate.errors import ConfigError
-
-MAX_SEGMENTS_PER_TOPIC: Final = 1024
-"""Of the request that creates a topic."""
-MAX_CONSUMERS_PER_TOPIC: Final = 1000
-"""Of one subscription."""
 MAX_HEARTBEATS_PER_SECOND: Final = 250.0
 """Of all consumers together: a few percent of two cores."""
 SHORTEST_HEARTBEAT_SECONDS: Final = 5.0
@@ -43,7 +35,7 @@ class Sizes:
 
     @property
     def heartbeat_seconds(self) -> float:
-        """Interval between two heartbeats of one consumer (rule 4)."""
+        """Interval between two heartbeats of one consumer (rule 3)."""
         return max(SHORTEST_HEARTBEAT_SECONDS, self.consumers / MAX_HEARTBEATS_PER_SECOND)
 
     @property
@@ -53,35 +45,16 @@ class Sizes:
 
 
 FULL: Final = Sizes()
-_FEWEST: Final = Sizes(shards=2, daemons=2, topics=1, segments=1, consumers=0, producers=1)
+_FEWEST: Final = Sizes(shards=4, daemons=3, topics=4, segments=40, consumers=8, producers=200)
 
 
-def planned_sizes(scale: float, given: Mapping[str, int | None]) -> Sizes:
-    """Return the sizes of a trial. ``given``: size → what the user asked for, or None.
-
-    Raises ConfigError if the sizes contradict each other.
-    """
-    scaled = {name: max(getattr(_FEWEST, name), round(size * scale)) for name, size in asdict(FULL).items()}
-    scaled["shards"] = max(scaled["shards"], scaled["daemons"])
-    scaled["segments"] = max(scaled["segments"], scaled["topics"])
-    sizes = replace(Sizes(**scaled), **{name: size for name, size in given.items() if size is not None})
-    if sizes.shards < sizes.daemons:
-        raise ConfigError(f"--shards {sizes.shards} is below --daemons {sizes.daemons}: each daemon is to lead one")
-    if sizes.segments < sizes.topics:
-        raise ConfigError(f"--segments {sizes.segments} is below --topics {sizes.topics}: each topic has one or more")
-    if sizes.segments > sizes.topics * MAX_SEGMENTS_PER_TOPIC:
-        raise ConfigError(
-            f"--segments {sizes.segments} is above {MAX_SEGMENTS_PER_TOPIC} for each of --topics {sizes.topics}"
-        )
-    if sizes.consumers > sizes.topics * MAX_CONSUMERS_PER_TOPIC:
-        raise ConfigError(
-            f"--consumers {sizes.consumers} is above {MAX_CONSUMERS_PER_TOPIC} for each of --topics {sizes.topics}"
-        )
-    return sizes
+def scaled(scale: float) -> Sizes:
+    """Return the sizes of a trial (rule 1)."""
+    return Sizes(**{name: max(getattr(_FEWEST, name), round(size * scale)) for name, size in asdict(FULL).items()})
 
 
 def share(total: int, parts: int, number: int) -> range:
-    """Return which of ``total`` objects belong to part ``number`` of ``parts`` (rule 3)."""
+    """Return which of ``total`` objects belong to part ``number`` of ``parts`` (rule 2)."""
     return range(total * number // parts, total * (number + 1) // parts)
 
 
@@ -95,12 +68,6 @@ def segments_of(sizes: Sizes, number: int) -> int:
     return len(share(sizes.segments, sizes.topics, number))
 
 
-def readable_segments(sizes: Sizes, splits: int) -> int:
-    """Return how many segments have readers, if one segment of each of the first ``splits`` topics is split."""
-    read = {topic_of(sizes, consumer) for consumer in range(sizes.consumers)}
-    return sum(segments_of(sizes, topic) + (topic < splits) for topic in read)
-
-
 def topic_of(sizes: Sizes, consumer: int) -> int:
-    """Return the topic that ``consumer`` reads. Consecutive consumers read the same one, as they start together."""
+    """Return the topic that ``consumer`` reads. Consecutive ones read the same, and start together."""
     return consumer * sizes.topics // sizes.consumers

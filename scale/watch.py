@@ -16,8 +16,13 @@ from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
 from headgate.process.background import cancel_and_wait
 from headgate.settings.config import ClientConfig
+from scale.cluster import ScaleCluster
 
 POLL_SECONDS: Final = 0.05
+LEADERS_SECONDS: Final = 300.0
+"""Longest wait until all shards have a leader."""
+SPREAD_SECONDS: Final = 600.0
+"""Longest wait until the shards are spread: each daemon starts 16 transfers a minute at most."""
 INTERVAL_SECONDS: Final = 0.25
 """Between two records for one shard."""
 DELIVERY_SECONDS: Final = 120.0
@@ -26,40 +31,50 @@ DELIVERY_SECONDS: Final = 120.0
 class LeaderView:
     """Who leads each shard."""
 
-    def __init__(self, client: Client, shards: int) -> None:
+    def __init__(self, client: Client, cluster: ScaleCluster) -> None:
         self._client = client
-        self._shards = shards
+        self._cluster = cluster
+        self._shards = range(cluster.shards)
 
     async def watch(self) -> None:
         """Subscribe to all leaders."""
-        for shard in range(self._shards):
+        for shard in self._shards:
             await self._client.watch_leader(shard)
-
-    def led(self) -> Counter[str]:
-        """Return daemon → number of shards that it leads, as far as leaders have answered."""
-        known = (self._client.leader(shard) for shard in range(self._shards))
-        return Counter(each.instance for each in known if each is not None)
 
     def leader(self, shard: int) -> str | None:
         """Return the daemon that leads a shard."""
         known = self._client.leader(shard)
         return None if known is None else known.instance
 
+    def led(self) -> Counter[str]:
+        """Return daemon → number of shards that it leads, as far as leaders have answered."""
+        return Counter(name for shard in self._shards if (name := self.leader(shard)) is not None)
+
     def epochs(self) -> dict[int, int]:
         """Return shard → number of the newest term of which a leader has answered, 0 if none has."""
-        known = {shard: self._client.leader(shard) for shard in range(self._shards)}
+        known = {shard: self._client.leader(shard) for shard in self._shards}
         return {shard: 0 if each is None else each.leader_epoch for shard, each in known.items()}
 
-    async def until_later(self, epochs: Mapping[int, int], timeout_seconds: float) -> None:
-        """Wait until a leader of a later term than ``epochs`` says has answered for every shard."""
+    async def until_led(self, later_than: Mapping[int, int] | None = None) -> None:
+        """Wait until every shard has a leader that is alive, of a later term than ``later_than`` says."""
 
-        def later(_: Counter[str]) -> bool:
-            return all(self.epochs()[shard] > epoch for shard, epoch in epochs.items())
+        def holds(led: Counter[str]) -> bool:
+            epochs = self.epochs()
+            later = all(epochs[shard] > epoch for shard, epoch in (later_than or {}).items())
+            return later and led.total() == len(self._shards) and set(led) <= set(self._cluster.daemons)
 
-        await self.until(later, "every shard has a leader of a later term", timeout_seconds)
+        await self._until(holds, "every shard has a leader", LEADERS_SECONDS)
 
-    async def until(self, holds: Callable[[Counter[str]], bool], what: str, timeout_seconds: float) -> None:
-        """Wait until ``holds`` of the shards per daemon. Raises HeadgateError, which names ``what``."""
+    async def until_spread(self) -> None:
+        """Wait until all daemons lead, and the numbers of their shards differ by at most one."""
+
+        def holds(led: Counter[str]) -> bool:
+            every = led.total() == len(self._shards) and len(led) == len(self._cluster.names)
+            return every and max(led.values()) - min(led.values()) <= 1
+
+        await self._until(holds, "the shards are spread over the daemons", SPREAD_SECONDS)
+
+    async def _until(self, holds: Callable[[Counter[str]], bool], what: str, timeout_seconds: float) -> None:
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not holds(self.led()):  # noqa: ASYNC110 - no event says when
@@ -68,11 +83,6 @@ class LeaderView:
             raise HeadgateError(
                 f"{what}: not within {timeout_seconds:g} s; the shards per daemon are {dict(self.led())}"
             ) from None
-
-
-def is_even(led: Mapping[str, int], shards: int, daemons: int) -> bool:
-    """Return whether all ``shards`` are led, by ``daemons`` with counts that differ by at most one."""
-    return sum(led.values()) == shards and len(led) == daemons and max(led.values()) - min(led.values()) <= 1
 
 
 class Probe:

@@ -43,7 +43,7 @@ async def _measure(effort: Effort, seconds: int) -> Measurement:
                 await hostile.order("go" if kind == "disturbed" else "rest")
                 latencies[kind] += await honest.run(turn_seconds)
             effort.progress(f"turn {turn + 1} of {turns}")
-        acts = await hostile.end()
+        acts: dict[str, int] = await hostile.order("acts")
         found = await honest.settled()
         records = honest.records
     return compared(latencies, found, records=records, acts=sum(acts.values()), kinds=len(acts))

@@ -1,8 +1,8 @@
 """A client with valid credentials that does everything bad, at a bounded rate. A process of its own.
 
-``python -m bench.harness.attacker CONFIG SECONDS`` prints ``ready``, attacks after the line ``go``, and rests
-after the line ``rest``. At the end of its standard input it prints the number of its acts by kind, as JSON. ``CONFIG``
-is its client configuration, ``SECONDS`` how long it attacks in total.
+``python -m bench.harness.attacker CONFIG SECONDS`` obeys the benchmark (trials.ordered_process): it attacks after
+``go``, stops after ``rest``, and answers ``acts`` with the number of its acts by kind. ``CONFIG`` is its client
+configuration, ``SECONDS`` how long it attacks in total.
 
 It plays all acts in random order, then again. Light ones: messages in the name of others, small invalid messages, new
 names, guessed passwords. Heavy ones: the largest valid message of each kind, for a topic of others and for its own;
@@ -12,11 +12,10 @@ again. Its rate is bounded, because only the broker and quotas can stop more.
 
 import asyncio
 import contextlib
-import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench.harness.raw_client import RawClient
 from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig, load_client_config
+from trials.ordered_process import obey
 
 LIGHT_ACTS_A_SECOND: Final = 20.0
 HEAVY_ACTS_A_SECOND: Final = 0.5
@@ -41,20 +41,10 @@ LIES_ABOUT: Final = "shop/producer-1"
 Act = Callable[[], Awaitable[None]]
 
 
-class _Deck:
-    """Acts in random order; after the last one all of them in another order."""
-
-    def __init__(self, acts: dict[str, Act], rng: random.Random) -> None:
-        self._acts = list(acts.items())
-        self._rng = rng
-        self._left: list[tuple[str, Act]] = []
-
-    def draw(self) -> tuple[str, Act]:
-        """Return the next act and its name."""
-        if not self._left:
-            self._left = list(self._acts)
-            self._rng.shuffle(self._left)
-        return self._left.pop()
+def _shuffled(acts: Mapping[str, Act], rng: random.Random) -> Iterator[tuple[str, Act]]:
+    """Yield all acts with their names in random order, then all in another order, without end."""
+    while True:
+        yield from rng.sample(list(acts.items()), len(acts))
 
 
 class Hostile:
@@ -62,7 +52,8 @@ class Hostile:
 
     def __init__(self, config: ClientConfig, seconds: float, rng: random.Random) -> None:
         """``seconds``: how long it will attack."""
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._attacking = asyncio.Event()
         self._config = config
         self._cluster = config.cluster
         self._rng = rng
@@ -70,33 +61,50 @@ class Hostile:
         self._leader = m.LeaderAnnouncement(shard=0, leader_epoch=0, instance="", window=0)
         self._names = 0
         heavy = {**self._large_requests(), **self._large_messages(), **self._floods()}
-        self._heavy = _Deck(heavy, rng)
-        self._light = _Deck({**self._lies(), **self._small_acts()}, rng)
+        self._heavy = _shuffled(heavy, rng)
+        self._light = _shuffled({**self._lies(), **self._small_acts()}, rng)
         self._heavy_share = max(HEAVY_ACTS_A_SECOND, len(heavy) / seconds) / LIGHT_ACTS_A_SECOND
         self._heavy_due = 0.0
 
-    async def act(self) -> None:
+    async def attack(self) -> None:
+        """Act while ordered to, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self._attacking.wait()
+            await self._act()
+            due = max(due + 1 / LIGHT_ACTS_A_SECOND, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def go(self) -> None:
+        """Begin, or continue."""
+        self._attacking.set()
+
+    async def rest(self) -> None:
+        """Pause after the present act."""
+        self._attacking.clear()
+
+    async def acts(self) -> dict[str, int]:
+        """Return the number of acts by kind."""
+        return self._counts
+
+    async def _act(self) -> None:
         """Do one light thing, and a heavy one if it is due."""
-        await self._play(*self._light.draw())
+        await self._play(*next(self._light))
         self._heavy_due += self._heavy_share
         while self._heavy_due >= 1:
             self._heavy_due -= 1
-            await self._play(*self._heavy.draw())
+            await self._play(*next(self._heavy))
 
     async def _play(self, name: str, act: Act) -> None:
         try:
             if self._client is None or self._client.disconnected.is_set():
                 self._client = await self._connected()
             await act()
-            self.counts[name] += 1
+            self._counts[name] += 1
         except (OSError, TimeoutError):
-            self.counts["disconnected"] += 1
+            self._counts["disconnected"] += 1
             self._client = None
-
-    async def close(self) -> None:
-        """Disconnect."""
-        if self._client is not None:
-            await self._client.close()
 
     # Connections
 
@@ -230,36 +238,13 @@ class Hostile:
         await self._request(m.LeaveConsumer(**who))  # type: ignore[arg-type]
 
 
-async def attack(hostile: Hostile) -> None:
-    """Attack while the standard input says so."""
-    loop = asyncio.get_running_loop()
-    attacking = asyncio.Event()
-
-    async def follow_orders() -> None:
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            if line.strip() == "go":
-                attacking.set()
-            else:
-                attacking.clear()
-
-    orders = asyncio.create_task(follow_orders())
-    print("ready", flush=True)
-    due = loop.time()
-    while not orders.done():
-        if not attacking.is_set():
-            await asyncio.wait({orders, asyncio.create_task(attacking.wait())}, return_when=asyncio.FIRST_COMPLETED)
-            due = loop.time()
-            continue
-        await hostile.act()
-        due = max(due + 1 / LIGHT_ACTS_A_SECOND, loop.time())
-        await asyncio.sleep(due - loop.time())
-    await hostile.close()
-    print(json.dumps(hostile.counts), flush=True)
-
-
 async def _main() -> None:
     config, seconds = sys.argv[1:]
-    await attack(Hostile(load_client_config(config), float(seconds), random.Random(1)))
+    hostile = Hostile(load_client_config(config), float(seconds), random.Random(1))
+    async with asyncio.TaskGroup() as tasks:
+        attacking = tasks.create_task(hostile.attack())
+        await obey({"go": hostile.go, "rest": hostile.rest, "acts": hostile.acts})
+        attacking.cancel()
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ only for benchmarks that wait for drains. One shard, because more shards would m
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,11 +16,9 @@ from bench.harness.raw_client import RawClient
 from controller.settings.write import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
-from headgate.errors import HeadgateError
-from headgate.process.child_command import python_module
-from headgate.process.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
 from trials.cluster import LocalCluster
+from trials.ordered_process import OrderedProcess
 
 TOPIC, SHARD, SEGMENTS = "bench", 0, 4
 HONEST, HOSTILE, HOSTILE_TOPIC = "honest", "hostile", "theirs"
@@ -95,14 +91,6 @@ class BenchCluster(LocalCluster):
             await known.wait()
         return client
 
-    async def start_peer(self, stack: AsyncExitStack) -> None:
-        """Start bench.harness.broker_peer until ``stack`` is closed."""
-        _, line = await start_helper(stack, "bench.harness.broker_peer", *self._broker_address())
-        assert line == "ready", line
-
-    def _broker_address(self) -> tuple[str, str]:
-        return self.broker.host, str(self.broker.port)
-
 
 class SecuredBenchCluster(BenchCluster):
     """A `BenchCluster` with access control and TLS, and with a topic for the hostile user."""
@@ -120,50 +108,12 @@ class SecuredBenchCluster(BenchCluster):
         """Return a connection of the honest user without a client library, such as that of a device."""
         return RawClient.from_config(self.client_config(), client_id)
 
-    async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> HostileProcess:
-        """Start the attacker until ``stack`` is closed; it rests at first, and will attack for ``seconds``."""
+    async def start_hostile(self, stack: AsyncExitStack, seconds: float) -> OrderedProcess:
+        """Start bench.harness.attacker until ``stack`` is closed; it rests, and will attack for ``seconds``."""
         config = self.folder / "hostile.toml"
         config.write_text(client_toml("", self.client_config(user=HOSTILE)))
-        process, line = await start_helper(stack, "bench.harness.attacker", str(config), str(seconds))
-        assert line == "ready", line
-        return HostileProcess(process)
-
-
-@dataclass(frozen=True, slots=True)
-class HostileProcess:
-    """A running bench.harness.attacker."""
-
-    _process: asyncio.subprocess.Process
-
-    async def order(self, word: str) -> None:
-        """Let it "go" or "rest"."""
-        assert self._process.stdin is not None, "started with a pipe"
-        self._process.stdin.write(f"{word}\n".encode())
-        await self._process.stdin.drain()
-
-    async def end(self) -> dict[str, int]:
-        """End it; return the number of its acts by kind."""
-        assert self._process.stdin is not None, "started with pipes"
-        assert self._process.stdout is not None, "started with pipes"
-        self._process.stdin.close()
-        acts: dict[str, int] = json.loads(await self._process.stdout.readline())
-        return acts
-
-
-async def start_helper(stack: AsyncExitStack, module: str, *arguments: str) -> tuple[asyncio.subprocess.Process, str]:
-    """Start ``module``; return it, and the line that it prints when it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        *with_parent_death_signal(*python_module(module, *arguments)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    stack.push_async_callback(_end, process)
-    assert process.stdout is not None, "started with a pipe"
-    async with asyncio.timeout(START_SECONDS):
-        line = await process.stdout.readline()
-    if not line:
-        raise HeadgateError(f"{module} ended before it was ready")
-    return process, line.decode().strip()
+        process, _ = await OrderedProcess.start(stack, "bench.harness.attacker", str(config), str(seconds))
+        return process
 
 
 def leader_epoch(client: Client) -> int:
@@ -178,9 +128,3 @@ def percentile(values: list[float], fraction: float) -> float:
     assert values, "nothing was measured"
     ranked = sorted(values)
     return ranked[max(0, -(-int(fraction * 10_000) * len(ranked) // 10_000) - 1)]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin is not None, "started with a pipe"
-    process.stdin.close()
-    await process.wait()

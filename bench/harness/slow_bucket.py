@@ -4,12 +4,11 @@
 
 A write takes a time from a log-normal distribution with this median and 99th percentile, and its transfer at
 `BYTES_A_SECOND`; any other request takes half of the median. Of 100 writes one fails: it is answered with 503, or is
-stored and answered with 500. The program prints its URL. For each line that it reads it prints what it has served since
-the last one as JSON, and it ends at the end of its input. Nothing is deleted.
+stored and answered with 500. When it is ready it answers its URL, and the order ``served`` with what it has served
+since the last one (trials.ordered_process). Nothing is deleted.
 """
 
 import asyncio
-import json
 import math
 import random
 import sys
@@ -20,6 +19,7 @@ from xml.sax.saxutils import escape
 from aiohttp import web
 
 from headgate.transport.loopback import host_port, loopback
+from trials.ordered_process import obey
 
 BUCKET = "bucket"
 BYTES_A_SECOND = 100e6
@@ -32,15 +32,20 @@ _Z99 = 2.326
 
 class SlowBucket:
     def __init__(self, median_seconds: float, p99_seconds: float, rng: random.Random) -> None:
-        self.served: Counter[str] = Counter()
+        self._served: Counter[str] = Counter()
         """Requests by method, chunks, and their bytes."""
         self._median_seconds, self._sigma = median_seconds, math.log(p99_seconds / median_seconds) / _Z99
         self._rng = rng
         self._objects: dict[str, bytes] = {}
 
+    async def served(self) -> dict[str, int]:
+        """Return what was served since the last call."""
+        served, self._served = self._served, Counter()
+        return served
+
     async def answer(self, request: web.Request) -> web.Response:
         key, listing = request.match_info["key"], "list-type" in request.query
-        self.served["lists" if listing else f"{request.method.lower()}s"] += 1
+        self._served["lists" if listing else f"{request.method.lower()}s"] += 1
         if request.method == "PUT":
             return web.Response(status=await self._put(key, await request.read()), headers=HEADERS)
         await asyncio.sleep(self._median_seconds / 2)
@@ -55,7 +60,7 @@ class SlowBucket:
     async def _put(self, key: str, body: bytes) -> int:
         fault = self._rng.random()
         if "/chunks/" in key:
-            self.served.update(chunks=1, bytes=len(body))
+            self._served.update(chunks=1, bytes=len(body))
         seconds = self._rng.lognormvariate(math.log(self._median_seconds), self._sigma)
         await asyncio.sleep(seconds + len(body) / BYTES_A_SECOND)
         if fault < FAULTS / 2:
@@ -87,10 +92,7 @@ async def main(median_ms: float, p99_ms: float, seed: int) -> None:
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, loopback(), 0).start()
-    print(f"http://{host_port(loopback(), runner.addresses[0][1])}", flush=True)
-    while await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(bucket.served), flush=True)
-        bucket.served.clear()
+    await obey({"served": bucket.served}, f"http://{host_port(loopback(), runner.addresses[0][1])}")
     await runner.cleanup()
 
 

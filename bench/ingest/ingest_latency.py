@@ -19,6 +19,7 @@ from bench.harness.workload import Shard, batches
 from headgate import Producer
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
+from trials.ordered_process import OrderedProcess
 
 VALUE_BYTES = 100
 ALONE_TOPIC = "bench/alone"
@@ -60,7 +61,8 @@ async def measure(effort: Effort) -> Measurement:
     seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
-        await cluster.start_peer(stack)
+        where = cluster.broker.host, str(cluster.broker.port)
+        await OrderedProcess.start(stack, "bench.harness.broker_peer", *where)
         echo = _Echo(await cluster.watcher(stack))
         await echo.start()
         producer = await stack.enter_async_context(Producer(cluster.client_config()))

@@ -12,7 +12,6 @@ beginning hardly count: ``seconds_for_60_mb`` of these records, and what their r
 """
 
 import asyncio
-import json
 import os
 import random
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
-from bench.harness.cluster import TOPIC, BenchCluster, percentile, start_helper
+from bench.harness.cluster import TOPIC, BenchCluster, percentile
 from bench.harness.slow_bucket import BUCKET
 from bench.harness.workload import records
 from bench.ingest.ingest_latency import sample
@@ -28,6 +27,7 @@ from headgate import Consumer, Producer
 from headgate.errors import ObjectExistsError
 from headgate.process.background import cancel_and_wait
 from headgate.storage.object_store import Store, open_store
+from trials.ordered_process import OrderedProcess
 
 BUCKETS: Final = {"express": (8, 25), "standard": (60, 250)}
 """Name → median and 99th percentile of a write in milliseconds.
@@ -55,15 +55,8 @@ def measure(effort: Effort) -> Measurement:
 async def _measure(effort: Effort, name: str) -> dict[str, Part]:
     median_ms, p99_ms = BUCKETS[name]
     async with AsyncExitStack() as stack:
-        process, url = await start_helper(stack, "bench.harness.slow_bucket", str(median_ms), str(p99_ms), "1")
-
-        async def taken() -> dict[str, int]:
-            assert process.stdin is not None, "started with pipes"
-            assert process.stdout is not None, "started with pipes"
-            process.stdin.write(b"\n")
-            found: dict[str, int] = json.loads(await process.stdout.readline())
-            return found
-
+        words = str(median_ms), str(p99_ms), "1"
+        bucket, url = await OrderedProcess.start(stack, "bench.harness.slow_bucket", *words)
         environ = {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
         environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
         os.environ.update(environ)
@@ -80,13 +73,13 @@ async def _measure(effort: Effort, name: str) -> dict[str, Part]:
                 await asyncio.sleep(FOLLOWS_SECONDS)
                 waits, writes = await _waits(producers[0], open_store(cluster.ledger_url), count, interval_seconds)
                 delivered = await delivering
-            await taken()
+            await bucket.order("served")
             rows = 4 * [(row.key, row.value) for row in records(effort.pick(40_000, 10_000), 1024)]
             began = asyncio.get_running_loop().time()
             await asyncio.gather(*(_pump(each, rows) for each in producers))
             seconds = asyncio.get_running_loop().time() - began
         size_bytes = PRODUCERS * sum(len(key) + len(value) for key, value in rows)
-        parts = compared(waits, writes, await taken(), seconds, size_bytes)
+        parts = compared(waits, writes, await bucket.order("served"), seconds, size_bytes)
         return parts | {f"p{n}_delivery_ms": round(percentile(delivered, n / 100) * 1000, 1) for n in (50, 99)}
 
 

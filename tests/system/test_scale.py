@@ -10,6 +10,7 @@ import pytest
 from controller.local.embedded import find_mosquitto
 from headgate.process.child_process import ChildProcess
 from scale.__main__ import DOCUMENT, STAGES
+from scale.sizes import scaled
 from tests.support.servers.programs import TEST_SECONDS
 
 pytestmark = [
@@ -18,12 +19,7 @@ pytestmark = [
     pytest.mark.timeout(TEST_SECONDS),
     pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it"),
 ]
-SHARDS, DAEMONS, TOPICS, SEGMENTS, CONSUMERS, PRODUCERS = 4, 3, 4, 40, 8, 200
-OPTIONS = (
-    *("--shards", str(SHARDS), "--daemons", str(DAEMONS), "--topics", str(TOPICS), "--segments", str(SEGMENTS)),
-    *("--consumers", str(CONSUMERS), "--producers", str(PRODUCERS), "--processes", "1", "--connections", "4"),
-    *("--spark", "--settle-seconds", "0.5", "--rest-seconds", "0.5"),
-)
+OPTIONS = ("--scale", "0.002", "--minutes", "60", "--spark")
 
 
 async def test_a_small_trial_measures_every_stage_and_loses_nothing(tmp_path: Path) -> None:
@@ -41,11 +37,12 @@ async def test_a_small_trial_measures_every_stage_and_loses_nothing(tmp_path: Pa
     assert document == json.loads((tmp_path / "output").read_text())
     assert (document["unfinished"], list(document["stages"])) == ("", list(STAGES))
     stages = document["stages"]
-    assert stages["topics"]["active_segments"] == stages["topics"]["of_these_readable_by_consumers"] >= SEGMENTS
+    sizes = scaled(0.002)
+    assert stages["topics"]["active_segments"] == sizes.segments + sizes.topics
     assert stages["producers"]["openings_that_failed"] == 0
-    assert stages["drains"]["second_round_segments_split_while_they_were_read"] == TOPICS
+    assert stages["drains"]["second_round_segments_split_while_they_were_read"] == sizes.topics
     for stage in ("transfer", "kill", "rolling restart"):
         assert stages[stage]["records_that_failed"] == 0, stage
     assert stages["kill"]["longest_wait_on_these_max_ms"] > 1000, "the wait for a new leader was measured"
     assert stages["restart of all"]["of_these_with_an_exit_code_other_than_0"] == 0
-    assert stages["store"]["terms_started"] > SHARDS
+    assert stages["store"]["terms_started"] > sizes.shards
