@@ -5,8 +5,6 @@ merges, and the starts of leader terms. The output is the same in each run.
 """
 
 import json
-from collections.abc import Mapping
-from functools import cache
 from itertools import count
 from typing import Final
 
@@ -16,12 +14,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.variants import Dataquery
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
-from prometheus_client import CollectorRegistry
 
-from metrics.instruments import Instruments
-from monitoring.details import DETAILS
-from monitoring.now import INGESTION, NOW, SUBSCRIPTIONS
 from monitoring.panels import CLUSTER, Panel
+from monitoring.rows import DETAILS, INGESTION, NOW, SUBSCRIPTIONS
 
 ROWS: Final = (NOW, SUBSCRIPTIONS, INGESTION, *DETAILS)
 SOURCE: Final = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -115,18 +110,6 @@ def _annotations() -> list[Builder[model.AnnotationQuery]]:
     ]
 
 
-@cache
-def _texts() -> Mapping[str, str]:
-    """Return the metrics of a daemon → their texts."""
-    registry = CollectorRegistry()
-    Instruments(registry)
-    return {family.name: family.documentation for family in registry.collect()}
-
-
-def _text_of(metric: str) -> str:
-    return _texts()[f"headgate_{metric.removesuffix('_total')}"]
-
-
 def _queries(panel: Panel) -> list[Builder[Dataquery]]:
     return [
         prometheus.Dataquery().expr(query.expression).legend_format(query.legend).ref_id(name).datasource(SOURCE)
@@ -139,7 +122,7 @@ def _panel(panel: Panel, number: int) -> Builder[model.Panel]:
     return (
         builder.id(number)
         .title(panel.title)
-        .description(panel.text or _text_of(panel.queries[0].metric))
+        .description(panel.text)
         .datasource(SOURCE)
         .unit(panel.unit)
         .targets(_queries(panel))

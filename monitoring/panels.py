@@ -1,20 +1,34 @@
-"""What the dashboard shows: rows of panels with their queries, as values. Pure.
+"""What a panel of the dashboard is, and the panel that follows from a metric.
 
-1. Each metric of a daemon is in a panel here, or in a rule; a test compares them with the registry.
+1. Each metric of a daemon is in a panel, or in a rule; a test compares them with the registry.
 2. ``$job`` is the cluster. Panels of subscriptions also follow ``$topic`` and ``$subscription``.
-3. A gauge of a shard is the highest of all daemons, because those that do not lead it export old
-   values or 0. A counter is the sum.
-4. A panel of one metric has the text of that metric.
+3. A gauge of a shard is the highest of all daemons, because those that do not lead it export old values or 0. If it has
+   another label, its shards are summed, and without a shard, its daemons.
+4. A counter is summed over daemons and shards, and shown as its increase per step. A histogram is its median and its
+   99th percentile.
+5. The unit is the last word of the metric's name, and the text that of the metric.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from grafana_foundation_sdk.models import units
+from prometheus_client import CollectorRegistry
+
+from metrics.instruments import Instruments
 
 CLUSTER: Final = 'job="$job"'
 LEADS: Final = "on (job, instance) headgate_shard_is_leader == 1"
 SUBSCRIPTION: Final = f'{CLUSTER}, topic=~"$topic", subscription=~"$subscription"'
+UNITS: Final = {
+    "_bytes_per_second": units.BytesPerSecondSI,
+    "_seconds": units.Seconds,
+    "_bytes": units.BytesIEC,
+}
+"""End of a metric's name → unit; another one is a count."""
+PROPER_NAMES: Final = {"Http": "HTTP", "Zookeeper": "ZooKeeper"}
 
 
 @dataclass(frozen=True)
@@ -22,8 +36,6 @@ class Query:
     expression: str
     legend: str = ""
     """Name of a series, with the values of labels: `shard {{shard}}`."""
-    metric: str = ""
-    """Its text describes the panel. Empty: several, or one that is not shown as it is."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +45,7 @@ class Panel:
     title: str
     unit: str
     queries: tuple[Query, ...]
-    text: str = ""
-    """Empty: that of the metric."""
+    text: str
     kind: Literal["graph", "stat"] = "graph"
     red_from: float | None = None
     """A ``stat`` is red from this value on; None: it is never red."""
@@ -47,61 +58,76 @@ class Row:
     collapsed: bool = True
 
 
-def _legend(by: str, prefix: str = "") -> str:
-    name = " ".join(f"{label} {{{{{label}}}}}" if label == "shard" else f"{{{{{label}}}}}" for label in by.split(", "))
-    return f"{prefix}{name}" if by else prefix.rstrip(": ")
+@dataclass(frozen=True)
+class Exported:
+    """A metric of a daemon, as its registry describes it."""
+
+    kind: str
+    text: str
+    labels: tuple[str, ...]
 
 
-def rate(metric: str, by: str = "", prefix: str = "") -> Query:
-    """Return the increase of a counter per second."""
-    of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (rate(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix), metric)
+@cache
+def exported() -> Mapping[str, Exported]:
+    """Return the metrics of a daemon by their names without prefix and ``_total``."""
+    registry = CollectorRegistry()
+    labels = Instruments(registry).labels
+    found = registry.collect()
+    return {
+        each.name.removeprefix("headgate_"): Exported(each.type, each.documentation, tuple(labels.get(each.name, ())))
+        for each in found
+    }
 
 
-def increase(metric: str, by: str = "", prefix: str = "") -> Query:
-    """Return the increase of a counter per step."""
-    of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (increase(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", _legend(by, prefix), metric)
+def of(metric: str) -> Panel:
+    """Return the panel of a metric (rules 2 to 5)."""
+    name = metric.removesuffix("_total")
+    found = exported()[name]
+    first, *rest = name.split("_")
+    title = " ".join([PROPER_NAMES.get(first.capitalize(), first.capitalize()), *rest])
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), units.Short)
+    return Panel(title, unit, tuple(_queries(metric, found)), found.text)
 
 
-def highest(metric: str, by: str = "shard", prefix: str = "") -> Query:
-    return Query(f"max by ({by}) (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix), metric)
+def _queries(metric: str, found: Exported) -> Iterator[Query]:
+    others = [label for label in found.labels if label != "shard"]
+    by = f" by ({', '.join(others)})" if others else ""
+    legend = " ".join(f"{{{{{label}}}}}" for label in others)
+    if found.kind == "counter":
+        yield Query(f"sum{by} (increase(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", legend)
+    elif found.kind == "histogram":
+        rates = f"rate(headgate_{metric}_bucket{{{CLUSTER}}}[$__rate_interval])"
+        for quantile, word in ((0.5, "p50"), (0.99, "p99")):
+            summed = f"sum by ({', '.join(['le', *others])}) ({rates})"
+            yield Query(f"histogram_quantile({quantile}, {summed})", f"{word} {legend}".strip())
+    elif found.labels == ("topic", "subscription"):
+        yield Query(f"max{by} (headgate_{metric}{{{SUBSCRIPTION}}})", legend)
+    elif found.labels == ("shard",):
+        yield Query(f"max by (shard) (headgate_{metric}{{{CLUSTER}}})", "shard {{shard}}")
+    elif "shard" in found.labels:
+        yield Query(f"sum{by} (max by ({', '.join(found.labels)}) (headgate_{metric}{{{CLUSTER}}}))", legend)
+    elif others:
+        yield Query(f"sum{by} (headgate_{metric}{{{CLUSTER}}})", legend)
+    else:
+        yield Query(f"headgate_{metric}{{{CLUSTER}}}", "{{instance}}")
 
 
-def summed(metric: str, by: str = "", prefix: str = "") -> Query:
-    of = f" by ({by})" if by else ""
-    return Query(f"sum{of} (headgate_{metric}{{{CLUSTER}}})", _legend(by, prefix), metric)
-
-
-def quantiles(metric: str, *, by: str = "") -> tuple[Query, ...]:
-    """Return median and 99th percentile of a histogram."""
-    labels = f"le, {by}" if by else "le"
-    return tuple(
-        Query(
-            f"histogram_quantile({quantile}, sum by ({labels}) "
-            f"(rate(headgate_{metric}_bucket{{{CLUSTER}}}[$__rate_interval])))",
-            _legend(by, f"{name} "),
-            metric,
-        )
-        for quantile, name in ((0.5, "p50"), (0.99, "p99"))
-    )
-
-
-def behind(metric: str) -> Query:
+def behind(title: str, metric: str, text: str) -> Panel:
     """Return by how many chunks the newest one of this kind is behind the head of the ledger."""
     head = f"max by (shard) (headgate_ledger_head_chunk{{{CLUSTER}}})"
-    return Query(f"{head} - max by (shard) (headgate_{metric}{{{CLUSTER}}})", "shard {{shard}}")
+    query = Query(f"{head} - max by (shard) (headgate_{metric}{{{CLUSTER}}})", "shard {{shard}}")
+    return Panel(title, units.Short, (query,), text)
 
 
-def subscription(metric: str) -> Query:
-    name = f"subscription_{metric}"
-    expression = f"max by (topic, subscription) (headgate_{name}{{{SUBSCRIPTION}}})"
-    return Query(expression, "{{topic}} {{subscription}}", name)
+def graph(title: str, unit: str, expression: str, legend: str, text: str) -> Panel:
+    """Return a panel of an expression of its own."""
+    return Panel(title, unit, (Query(expression, legend),), text)
 
 
-def graph(title: str, unit: str, *queries: Query, text: str = "") -> Panel:
-    return Panel(title, unit, queries, text)
+def stat(title: str, expression: str, red_from: float | None = None, *, text: str) -> Panel:
+    return Panel(title, units.NoUnit, (Query(expression),), text, "stat", red_from)
 
 
-def stat(title: str, query: Query, red_from: float | None = None, *, text: str = "") -> Panel:
-    return Panel(title, units.NoUnit, (query,), text, "stat", red_from)
+def total(title: str, metric: str, red_from: float | None = None) -> Panel:
+    """Return the sum of a gauge over all daemons and shards."""
+    return stat(title, f"sum (headgate_{metric}{{{CLUSTER}}})", red_from, text=exported()[metric].text)
