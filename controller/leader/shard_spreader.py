@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 
 from controller.leader.registration import Registration
-from controller.leader.shard_controller import TRANSFER_TIMEOUT_SECONDS, ShardController
+from controller.leader.shard_controller import BEGIN_TIMEOUT_SECONDS, TRANSFER_TIMEOUT_SECONDS, ShardController
 from controller.leader.shard_growth import grown
 from controller.leader.standby_memory import StandbyMemory
 from controller.leadership.election import Elections, ElectionsUnreachableError
@@ -34,7 +34,7 @@ from controller.leadership.policy.readiness import LACKS
 from controller.leadership.policy.shard_load import shard_loads
 from controller.leadership.policy.spread import LiveDaemon, Move, Plan, ShardQueue, plan, weights
 from controller.leadership.policy.successors import Successors, successors
-from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, startable
+from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, abandonments, startable
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
 from headgate.errors import ConfigError, HeadgateError
@@ -141,6 +141,10 @@ class ShardSpreader:
                 return
             await asyncio.wait(in_flight, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
         log.warning("daemon.evacuation_incomplete", limit_seconds=EVACUATION_SECONDS)
+        transfers = [each.transfer for each in self._controllers if each.transfer is not None]
+        # A successor that was ready may be frozen since. Only this daemon would pass it over.
+        if begun := [each.done for each in transfers if each.stopped_at is not None]:
+            await asyncio.wait(begun, timeout=2 * BEGIN_TIMEOUT_SECONDS)
 
     async def transfer(self, shard: int, daemon: str, token: str) -> str | None:
         """See `controller.leader.operator_commands.Operations`."""
@@ -325,7 +329,8 @@ class ShardSpreader:
 
     def _note(self, shard: int, target: str, problem: str | None, token: str | None = None) -> None:
         if problem is None:
-            self._abandoned = {key: each for key, each in self._abandoned.items() if key[0] != shard}
+            if not self.own.leaving:
+                self._abandoned = {key: each for key, each in self._abandoned.items() if key[0] != shard}
             return
         before = self._abandoned.get((shard, target))
         count = 1 if before is None else before.count + 1
@@ -355,7 +360,7 @@ class ShardSpreader:
 
     def _with_abandoned(self, queue: ShardQueue) -> ShardQueue:
         """Add what only this daemon knows. All daemons must agree on successors, which are decided without it."""
-        counts = {name: each.count for (shard, name), each in self._abandoned.items() if shard == queue.shard}
+        counts = abandonments(self._abandoned, queue.shard, leaving=self.own.leaving)
         return replace(queue, abandoned=counts) if counts else queue
 
     def _seen_queues(self) -> dict[int, SeenQueue]:

@@ -162,10 +162,11 @@ async def test_a_holder_learns_that_its_successor_has_left(join: Join) -> None:
     assert a.events.count(LockEvent(0, Event.SUCCESSOR_LEFT)) == 1
 
 
+@pytest.mark.parametrize("passed_over", [False, True])
 async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successor(
-    harness: ElectionHarness, join: Join
+    harness: ElectionHarness, join: Join, *, passed_over: bool
 ) -> None:
-    """As in a daemon that stops: it ends as soon as it has transferred its shards."""
+    """As in a daemon that stops: it ends once it has transferred its shards, or passed a frozen successor over."""
     a = Candidate()
     a.elections = await harness.build("a", a.on_event)
     async with a.elections:
@@ -179,9 +180,13 @@ async def test_a_lock_that_is_passed_on_just_before_the_end_reaches_its_successo
         await nominate(a, c, "c")
         await confirm(c, a)
         a.pass_on(0)
+        if passed_over:
+            a.elections.contend(0)
+            await until(lambda: seen(a, "c", "ab"))
+            a.elections.pass_over(0, "c")
 
-    await until(lambda: c.first == {0})
-    assert b.first == set()
+    first, behind = (b, c) if passed_over else (c, b)
+    await until(lambda: first.first == {0} and behind.first == set())
 
 
 async def test_only_the_last_nomination_counts(join: Join) -> None:

@@ -8,13 +8,15 @@ Rules:
 3. To give all shards away, up to `MAX_IN_FLIGHT` transfers are in flight, without a budget.
 4. After a transfer was abandoned, the same shard is not given to the same successor for `RETRY_SECONDS`, and twice as
    long after each further time, up to `MAX_RETRY_SECONDS`. `controller.leadership.policy.spread` prefers another
-   successor, which is tried at once. A daemon that stops has no time for pauses. What was abandoned least often is
-   started first.
+   successor, which is tried at once. A daemon that stops has no time for pauses, nor for trying each shard: a successor
+   that has not taken one of its shards in time is behind the others for all. What was abandoned least often is started
+   first.
 5. Rules 1 and 2 spare clients. They do not hold for a shard without a topic, and not for a daemon that has just
    started: clients have waited for its terms anyway, and daemons that start together spread their shards at once. Such
    a transfer needs a term of `TERM_SECONDS`, and up to `MAX_UNPACED` are in flight.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -67,6 +69,15 @@ class History:
     def abandonments(self, move: Move) -> int:
         found = self.abandoned.get((move.shard, move.target))
         return 0 if found is None else found.count
+
+
+def abandonments(abandoned: Mapping[tuple[int, str], Abandoned], shard: int, *, leaving: bool) -> Mapping[str, int]:
+    """Return daemon → how many transfers of ``shard``, or of all shards of a daemon that stops, were abandoned."""
+    counts: Counter[str] = Counter()
+    for (failed, name), each in abandoned.items():
+        if leaving or failed == shard:
+            counts[name] += each.count
+    return counts
 
 
 def startable(

@@ -49,7 +49,7 @@ RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
 GRANT_TIMEOUT_SECONDS: Final = 1.0
-"""Longest wait at the end until ZooKeeper has stored to whom locks were passed on."""
+"""Longest wait at the end until ZooKeeper has stored to whom locks were passed on, and who was passed over."""
 CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a warning is logged."""
 
@@ -94,6 +94,7 @@ class ZooKeeperElections:
         self._exits = QueueExits(self._connection, self._contact, self._succession)
         self._tasks: set[_Task] = set()
         """The running tasks. A task is removed when it ends."""
+        self._passing_over: set[_Task] = set()
         self._log = log.bind(zookeeper=hosts)
 
     # Elections
@@ -145,7 +146,9 @@ class ZooKeeperElections:
 
     def pass_over(self, shard: int, instance: str) -> None:
         if (contender := self._contenders.get(shard)) is not None:
-            self._start(self._pass_over(contender, instance), f"pass-over-{shard}")
+            passing = self._start(self._pass_over(contender, instance), f"pass-over-{shard}")
+            self._passing_over.add(passing)
+            passing.add_done_callback(self._passing_over.discard)
 
     def _leave(self, shard: int, grant: Grant | None) -> None:
         contender = self._contenders.pop(shard, None)
@@ -182,6 +185,7 @@ class ZooKeeperElections:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_TIMEOUT_SECONDS):
                     await self._exits.granted.wait()
+                    await asyncio.gather(*self._passing_over, return_exceptions=True)
         self._contact.closing = True
         for shard in list(self._contenders):
             self.withdraw(shard)

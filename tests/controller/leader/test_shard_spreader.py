@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from controller.connections.store import probe_writes
-from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS
+from controller.leader.shard_spreader import CONTEND_SECONDS, EVACUATION_SECONDS, EVACUATION_TRANSFER_SECONDS
 from controller.leadership.policy.readiness import STORE_LOST_SECONDS
 from controller.leadership.policy.transfer_pace import MAX_IN_FLIGHT
 from controller.leadership.policy.transitions import Leadership, Role
@@ -40,16 +40,17 @@ class Daemons:
         self._stack = stack
         self.settings = SpreadSettings(settle_seconds=SETTLE_SECONDS)
         self.unreachable_seconds = 5.0
+        self.shards = SHARDS
 
     async def start(self, name: str) -> Contender:
-        daemon = Contender(self.cluster, name, contends_for=SHARDS, shards=SHARDS, spread=self.settings)
+        daemon = Contender(self.cluster, name, contends_for=self.shards, shards=self.shards, spread=self.settings)
         daemon.unreachable_seconds = self.unreachable_seconds
         return await self._stack.enter_async_context(daemon.running())
 
     async def first(self) -> Contender:
         """Start a daemon that leads all shards."""
         first = await self.start("a")
-        await until(lambda: len(first.led) == SHARDS)
+        await until(lambda: len(first.led) == self.shards)
         return first
 
     async def two(self) -> tuple[Contender, Contender]:
@@ -171,6 +172,22 @@ async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seco
     assert EVACUATION_SECONDS <= asyncio.get_running_loop().time() - before < 20
 
 
+async def test_a_silent_successor_takes_no_time_from_the_other_shards_of_a_stopping_daemon(daemons: Daemons) -> None:
+    """It is frozen, and its session lives on: ZooKeeper would leave the locks with it that are not passed on in time."""
+    daemons.shards, daemons.settings = 40, SpreadSettings(enabled=False)
+    a, _, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
+    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(daemons.shards)))
+    await until(lambda: a.spreader.view.records.keys() == {"a", "b", "c"})
+    daemons.cluster.zookeeper.session_timeout_seconds = 1000
+    daemons.cluster.zookeeper.partition("b")
+    before = asyncio.get_running_loop().time()
+
+    await a.stop()
+
+    await until(lambda: len(c.led) == daemons.shards, 0.5)
+    assert asyncio.get_running_loop().time() - before < EVACUATION_TRANSFER_SECONDS + 1
+
+
 async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemons: Daemons) -> None:
     """As docs/operations/upgrade.md promises: it is tried again while there is time."""
     a = await daemons.first()
@@ -206,7 +223,10 @@ async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_be
     assert {each.follower.end.leader_instance for each in a.controllers} == {"b"}
 
 
-async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(daemons: Daemons) -> None:
+@pytest.mark.parametrize("ready_seconds", [0, EVACUATION_SECONDS - 1])
+async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(
+    daemons: Daemons, ready_seconds: float
+) -> None:
     """Its session lives on, so ZooKeeper would leave the locks with it."""
     a, b, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
     await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
@@ -215,7 +235,14 @@ async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(dae
         await asyncio.Event().wait()
 
     b.store.create = never_ends  # type: ignore[method-assign]
-    await a.stop()
+    b.store.freeze()
+    c.store.freeze()
+    stopping = asyncio.create_task(a.stop())
+    await asyncio.sleep(ready_seconds)
+    b.store.thaw()
+    await until(lambda: len(a.led) < SHARDS, EVACUATION_TRANSFER_SECONDS)
+    c.store.thaw()
+    await stopping
 
     await until(lambda: len(c.led) == SHARDS, 0.5)
 
