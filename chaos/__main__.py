@@ -11,9 +11,8 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from rich.console import Console
 
 from chaos.fault_shim import find_compiler
 from chaos.faults.catalogue import CATALOGUE, kinds, select, why_impossible
-from chaos.judge import RunEvidence, judge
+from chaos.judge import judge
 from chaos.report import Report, document, make_report, markdown, verdict
-from chaos.run import RunPlan, Say, play
+from chaos.run import Options, RunPlan, play
 from chaos.schedule import left_out, plan, plan_in_order, together
-from chaos.timeline import Timeline
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
 from headgate.errors import ConfigError, HeadgateError
@@ -40,25 +38,6 @@ Examples:
   python -m chaos --minutes 30 --at-once 2 --tls
   python -m chaos --faults leader-killed,broker-cut+spark-killed --json
 """
-
-Play = Callable[[Path, RunPlan, Say], Coroutine[Any, Any, tuple[RunEvidence, Timeline, list[str]]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the user asked for."""
-
-    minutes: float
-    seed: int
-    names: Sequence[str]
-    """Faults to play in this order, those joined by "+" at once; none: a schedule of all."""
-    at_once: int
-    fault_seconds: float | None
-    rest_seconds: float
-    rate: int
-    with_spark: bool
-    tls: bool = False
-    clients: str = sys.executable
 
 
 def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, str]]:
@@ -82,22 +61,11 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
             possible, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle, at_once=options.at_once
         )
         reasons |= dict.fromkeys(left_out(possible, planned), "the run is too short")
-    made = RunPlan(
-        faults=planned,
-        seconds=seconds,
-        complete=bool(options.names),
-        rest_seconds=options.rest_seconds,
-        rate=options.rate,
-        with_spark=options.with_spark,
-        tls=options.tls,
-        seed=options.seed,
-        clients=options.clients,
-    )
-    return made, reasons
+    return RunPlan(options, planned, seconds), reasons
 
 
-def run_chaos(folder: Path, options: Options, console: Console, play: Play = play) -> Report:
-    """Play, judge, and write the report into ``folder``. Raises HeadgateError."""
+def run_chaos(folder: Path, options: Options, command: str, console: Console) -> Report:
+    """Play, judge, and write the report into ``folder``. ``command`` repeats the run. Raises HeadgateError."""
     made, reasons = make_plan(options, has_shim=find_compiler() is not None)
     console.print(f"seed {options.seed}, {len(made.faults)} faults, folder {folder}", highlight=False, soft_wrap=True)
     data = folder / "run"
@@ -108,7 +76,7 @@ def run_chaos(folder: Path, options: Options, console: Console, play: Play = pla
     run, timeline, restarts = asyncio.run(play(data, made, say))
     console.print("judging", highlight=False)
     report = make_report(
-        run, timeline, judge(run), seed=options.seed, command=_repeat(options), not_tried=reasons, restarts=restarts
+        run, timeline, judge(run), seed=options.seed, command=command, not_tried=reasons, restarts=restarts
     )
     (folder / PAGE).write_text(f"# Chaos report\n\n{markdown(report)}")
     (folder / DOCUMENT).write_text(json.dumps(document(report), indent=2) + "\n")
@@ -123,64 +91,48 @@ def _show_faults(_: click.Context, __: click.Parameter, wanted: bool) -> None:
         raise click.exceptions.Exit(0)
 
 
-def command(play: Play = play) -> click.Command:
-    """Return the command; ``play`` runs a plan."""
+@click.command(epilog=EPILOG)
+@click.option(
+    "--minutes", type=click.FloatRange(0.5, 1440), default=12.0, show_default=True, help="How long to produce."
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the schedule.  [default: a new one, which is printed]")
+@click.option("--faults", default="", help="Play these faults in this order, and ignore --minutes; A+B: both at once.")
+@click.option("--at-once", type=click.IntRange(1, 4), default=1, show_default=True, help="Faults that begin together.")
+@click.option("--fault-seconds", type=click.FloatRange(1, 300), help="Duration of each fault.  [default: its own]")
+@click.option("--rest-seconds", type=click.FloatRange(1, 300), default=8.0, show_default=True, help="After each fault.")
+@click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
+@click.option("--clients", default=sys.executable, metavar="PYTHON", help="Runs the clients.  [default: this one]")
+@click.option("--tls", is_flag=True, help="Encrypt all connections; the broker's certificate expires.")
+@click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder for everything.  [default: a temporary one]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_show_faults, help="List the faults.")
+def main(seed: int | None, faults: str, spark: bool, folder: Path | None, as_json: bool, **options: Any) -> None:
+    """Break a cluster of real processes again and again, and check what its clients saw.
 
-    @click.command(epilog=EPILOG)
-    @click.option(
-        "--minutes", type=click.FloatRange(0.5, 1440), default=12.0, show_default=True, help="How long to produce."
+    The report is in FOLDER: report.md and report.json. In a temporary folder, ledger and logs are deleted if
+    every invariant held.
+    """
+    asked = Options(
+        seed=secrets.randbelow(100_000) if seed is None else seed,
+        names=[name for name in faults.split(",") if name],
+        with_spark=spark,
+        **options,
     )
-    @click.option(
-        "--seed", type=click.IntRange(0), help="Seed of the schedule.  [default: a new one, which is printed]"
-    )
-    @click.option(
-        "--faults", default="", help="Play these faults in this order, and ignore --minutes; A+B: both at once."
-    )
-    @click.option(
-        "--at-once", type=click.IntRange(1, 4), default=1, show_default=True, help="Faults that begin together."
-    )
-    @click.option("--fault-seconds", type=click.FloatRange(1, 300), help="Duration of each fault.  [default: its own]")
-    @click.option(
-        "--rest-seconds", type=click.FloatRange(1, 300), default=8.0, show_default=True, help="After each fault."
-    )
-    @click.option("--rate", type=click.IntRange(10, 10_000), default=200, show_default=True, help="Records per second.")
-    @click.option("--clients", default=sys.executable, metavar="PYTHON", help="Runs the clients.  [default: this one]")
-    @click.option("--tls", is_flag=True, help="Encrypt all connections; the broker's certificate expires.")
-    @click.option("--spark/--no-spark", default=True, help="Without Spark, nothing is split or merged.")
-    @click.option(
-        "--folder", type=click.Path(path_type=Path), help="Folder for everything.  [default: a temporary one]"
-    )
-    @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-    @click.option(
-        "--list", is_flag=True, is_eager=True, expose_value=False, callback=_show_faults, help="List the faults."
-    )
-    def main(seed: int | None, faults: str, spark: bool, folder: Path | None, as_json: bool, **options: Any) -> None:
-        """Break a cluster of real processes again and again, and check what its clients saw.
-
-        The report is in FOLDER: report.md and report.json. In a temporary folder, ledger and logs are deleted if
-        every invariant held.
-        """
-        asked = Options(
-            seed=secrets.randbelow(100_000) if seed is None else seed,
-            names=[name for name in faults.split(",") if name],
-            with_spark=spark,
-            **options,
-        )
-        # Lost connections are the purpose; the logs of the daemons are in the folder.
-        configure_logging(LogSettings(level="error"), sys.stderr)
-        made = folder or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
-        with _errors_in_one_line(made):
-            report = run_chaos(made, asked, Console(stderr=True), play)
-        if as_json:
-            sys.stdout.write(json.dumps(document(report)) + "\n")
-        else:
-            sys.stdout.write(markdown(report))
-        if report.passed and folder is None:
-            shutil.rmtree(made / "run", ignore_errors=True)
-        sys.stderr.write(f"chaos: {verdict(report.violations)}; the report is {made / PAGE}\n")
-        sys.exit(0 if report.passed else 1)
-
-    return main
+    repeat = ["python", "-m", "chaos", *sys.argv[1:], *(() if seed is not None else ("--seed", str(asked.seed)))]
+    # Lost connections are the purpose; the logs of the daemons are in the folder.
+    configure_logging(LogSettings(level="error"), sys.stderr)
+    made = folder or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
+    with _errors_in_one_line(made):
+        report = run_chaos(made, asked, shlex.join(repeat), Console(stderr=True))
+    if as_json:
+        sys.stdout.write(json.dumps(document(report)) + "\n")
+    else:
+        sys.stdout.write(markdown(report))
+    if report.passed and folder is None:
+        shutil.rmtree(made / "run", ignore_errors=True)
+    sys.stderr.write(f"chaos: {verdict(report.violations)}; the report is {made / PAGE}\n")
+    sys.exit(0 if report.passed else 1)
 
 
 @contextmanager
@@ -198,22 +150,5 @@ def _errors_in_one_line(folder: Path) -> Iterator[None]:
         sys.exit(130)
 
 
-def _repeat(options: Options) -> str:
-    """Return the command that repeats a run."""
-    words = ["python", "-m", "chaos", "--seed", str(options.seed), "--rate", str(options.rate)]
-    if options.names:
-        words += ["--faults", ",".join(options.names)]
-    else:
-        words += ["--minutes", f"{options.minutes:g}", "--at-once", str(options.at_once)]
-    if options.fault_seconds is not None:
-        words += ["--fault-seconds", f"{options.fault_seconds:g}"]
-    if options.tls:
-        words += ["--tls"]
-    if options.clients != sys.executable:
-        words += ["--clients", options.clients]
-    words += ["--rest-seconds", f"{options.rest_seconds:g}"]
-    return shlex.join(words + ([] if options.with_spark else ["--no-spark"]))
-
-
 if __name__ == "__main__":
-    command()(prog_name="python -m chaos")
+    main(prog_name="python -m chaos")

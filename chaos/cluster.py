@@ -8,7 +8,6 @@ ends on its own is noticed; daemons are then started again, as systemd does it.
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,7 +22,8 @@ from controller.settings.write import client_toml
 from headgate import SubscriptionType
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
-from trials.cluster import LocalCluster, LocalDaemon, last_line
+from trials.cluster import LocalDaemon, last_line
+from trials.recorded_cluster import Reader, RecordedCluster
 from trials.zookeeper_ensemble import EnsembleServer
 
 DAEMONS: Final = ("daemon-1", "daemon-2", "daemon-3")
@@ -38,16 +38,6 @@ RESTART_SECONDS: Final = 1.0
 """From the end of a daemon to its next start, as in systemd's unit."""
 MAX_RESTARTS: Final = 20
 """A daemon that ends more often than this in one run is not started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """One consumer of a subscription."""
-
-    name: str
-    topic: str
-    subscription: str
-    kind: SubscriptionType
 
 
 def topic_on(shard: int, word: str) -> str:
@@ -71,7 +61,7 @@ READERS: Final = (
 )
 
 
-class ChaosCluster(LocalCluster):
+class ChaosCluster(RecordedCluster):
     """Everything that runs. Entering starts the proxies only."""
 
     def __init__(self, folder: Path, *, tls: bool = False) -> None:
@@ -96,8 +86,6 @@ class ChaosCluster(LocalCluster):
         """Daemon → its connection to each ZooKeeper server."""
         self.broker_links: dict[str, Proxy] = {}
         """Daemon or client → its connection to the broker."""
-        self.runs: dict[str, int] = {}
-        """Consumer → how often it was started."""
         self.restarts: list[str] = []
         self.may_end: set[str] = set()
         """Programs that a fault makes end, as documented. The fault starts them again."""
@@ -189,23 +177,6 @@ class ChaosCluster(LocalCluster):
 
     # Clients
 
-    async def start_producer(self, topic: str, rate: int) -> None:
-        """Start the producer of ``topic``."""
-        name = f"producer-{topic}"
-        out = ("--out", str(self.output_path(name)))
-        options = ("--config", str(await self._client_file(name)), "--topic", topic, "--rate", str(rate), *out)
-        await self.start_program(name, "-m", "trials.producer", *options)
-
-    async def start_consumer(self, reader: Reader) -> None:
-        """Start a consumer, or start it again; each run has a file of its own."""
-        self.runs[reader.name] = self.runs.get(reader.name, 0) + 1
-        out = self.output_path(f"{reader.name}#{self.runs[reader.name]}")
-        words = ("--topic", reader.topic, "--subscription", reader.subscription, "--type", reader.kind.value)
-        config = ("--config", str(await self._client_file(reader.name)))
-        await self.start_program(
-            reader.name, "-m", "demo.consumer", *config, *words, "--name", reader.name, "--out", str(out)
-        )
-
     async def start_ended_consumers(self) -> list[Reader]:
         """Start the consumers again that do not run; return them."""
         ended = [reader for reader in READERS if reader.name not in self.programs]
@@ -213,18 +184,10 @@ class ChaosCluster(LocalCluster):
             await self.start_consumer(reader)
         return ended
 
-    def output_path(self, name: str) -> Path:
-        """Return the file in which a producer, or one run of a consumer, records what it saw."""
-        return self.folder / f"{name}.records"
-
-    def outputs(self, reader: Reader) -> list[tuple[str, Path]]:
-        """Return (consumer and number of its run, file) of each run of a consumer."""
-        names = [f"{reader.name}#{run}" for run in range(1, self.runs.get(reader.name, 0) + 1)]
-        return [(name, self.output_path(name)) for name in names]
-
-    async def _client_file(self, name: str) -> Path:
+    async def client_options(self, name: str) -> tuple[str, ...]:
+        """Return the options of a client, which reaches the broker through its proxy."""
         if name not in self.broker_links:
             self.broker_links[name] = await self._link(self.broker.port)
         path = self.folder / f"{name}.client.toml"
         path.write_text(client_toml("", self.client_config(broker_port=self.broker_links[name].port)))
-        return path
+        return "--config", str(path)

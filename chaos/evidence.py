@@ -1,19 +1,15 @@
-"""Read what a run left: the files of producers and consumers, and the ledger. No daemon is asked."""
+"""When everything happened in a run, from the files of producers and consumers. No daemon is asked."""
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.cluster import ORDERS, READERS, SHARDS, TOPICS, ChaosCluster
-from chaos.judge import RunEvidence, SubscriptionEvidence, TopicEvidence
-from chaos.timeline import FaultWindow, Operation, Timeline
-from demo.checks import Violation
-from demo.evidence import read_deliveries, read_ledger, read_sent
+from chaos.cluster import ORDERS
+from chaos.judge import RunEvidence
+from chaos.timeline import Operation, Timeline
 from headgate import SubscriptionType
-from headgate.ledger.ledger import Ledger
-from headgate.model.hashing import shard_of
-from headgate.storage.object_store import open_store
+from trials.evidence import SubscriptionEvidence, TopicEvidence
 
 TAIL_BYTES: Final = 4096
 """More than one line of a producer's file."""
@@ -29,42 +25,6 @@ def newest_done_ns(path: Path) -> int:
         lines = file.read().split(b"\n")[:-1]
     fields = lines[-1].split(b"\t") if lines else []
     return int(fields[1]) if len(fields) > 1 and fields[2] == b"committed" else 0
-
-
-async def read_topic(cluster: ChaosCluster, topic: str) -> TopicEvidence:
-    """Return everything about one topic. Raises LedgerError if its ledger cannot be read."""
-    shard = shard_of(topic, SHARDS)
-    chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
-    subscriptions = {reader.subscription: reader.kind for reader in READERS if reader.topic == topic}
-    return TopicEvidence(
-        topic=topic,
-        shard=shard,
-        sent=read_sent(cluster.output_path(f"producer-{topic}")),
-        stored=stored,
-        chunks=chunks,
-        subscriptions=[
-            SubscriptionEvidence(
-                name=name,
-                kind=kind,
-                deliveries=[
-                    delivery
-                    for reader in READERS
-                    if (reader.topic, reader.subscription) == (topic, name)
-                    for run, path in cluster.outputs(reader)
-                    for delivery in read_deliveries(path, run)
-                ],
-            )
-            for name, kind in subscriptions.items()
-        ],
-    )
-
-
-async def read_run(
-    cluster: ChaosCluster, faults: Sequence[FaultWindow], ended: Sequence[str], notes: Sequence[Violation]
-) -> RunEvidence:
-    """Return the evidence of a run. Raises LedgerError if a ledger cannot be read."""
-    topics = [await read_topic(cluster, topic) for topic in TOPICS]
-    return RunEvidence(topics=topics, faults=faults, ended_programs=ended, notes=notes)
 
 
 def timeline_of(
@@ -84,10 +44,7 @@ def timeline_of(
         began_ns=began_ns,
         ended_ns=ended_ns,
         acknowledged={
-            topic.topic: sorted(
-                ((record.sent_ns, record.done_ns) for record in topic.sent if record.outcome == "committed"),
-                key=lambda times: times[1],
-            )
+            topic.topic: sorted(record.done_ns for record in topic.sent if record.outcome == "committed")
             for topic in run.topics
         },
         delivered=sorted(

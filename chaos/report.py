@@ -8,11 +8,8 @@ import msgspec
 
 from chaos.judge import RunEvidence
 from chaos.timeline import SECOND_NS, FaultEffect, Timeline
-from demo import checks
-from demo.checks import Violation
+from trials.judge import Violation, blocked_segments, examples, repeated
 
-EXAMPLES: Final = 5
-"""Violations of one kind that the page shows."""
 RULES: Final = (
     ("lost", "acknowledged, and not in the ledger"),
     ("stored despite failure", "reported as not stored, and in the ledger"),
@@ -33,25 +30,10 @@ RULES: Final = (
     ("not finished", "steps of the run that failed or took too long"),
 )
 """Each rule of the judge, and what a violation of it is."""
-
-
-class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault in the report."""
-
-    number: int
-    name: str
-    summary: str
-    note: str
-    began_seconds: float
-    ended_seconds: float
-    acknowledged: int
-    delivered: int
-    commands: int
-    failed_commands: int
-    outage_seconds: dict[str, float]
-    longest_outage_seconds: float
-    longest_latency_ms: float
-    children_wait_seconds: float
+FAULT_COLUMNS: Final = (
+    *("", "fault", "at, s", "acknowledged", "delivered", "commands"),
+    *("longest outage, s", "children waited, s", "what"),
+)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     seconds: float
     passed: bool
-    faults: list[FaultRow]
+    faults: list[FaultEffect]
     not_tried: dict[str, str]
     """Kind of fault → why this run did not have it."""
     records: dict[str, dict[str, int]]
@@ -78,37 +60,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     violations: list[Violation]
 
 
-def fault_rows(run: RunEvidence, timeline: Timeline) -> list[FaultRow]:
-    """Return a row for each fault; its effects are counted until the next fault begins."""
-    ends = [fault.began_ns for fault in run.faults[1:]] + [timeline.ended_ns]
-    return [
-        _row(number, fault_effect, timeline, run)
-        for number, fault_effect in enumerate(
-            (timeline.effect(fault, until) for fault, until in zip(run.faults, ends, strict=False)), 1
-        )
-    ]
-
-
-def _row(number: int, effect: FaultEffect, timeline: Timeline, run: RunEvidence) -> FaultRow:
-    fault = run.faults[number - 1]
-    return FaultRow(
-        number=number,
-        name=fault.name,
-        summary=fault.summary,
-        note=fault.note,
-        began_seconds=round((fault.began_ns - timeline.began_ns) / SECOND_NS, 1),
-        ended_seconds=round((fault.ended_ns - timeline.began_ns) / SECOND_NS, 1),
-        acknowledged=effect.acknowledged,
-        delivered=effect.delivered,
-        commands=effect.commands,
-        failed_commands=effect.failed_commands,
-        outage_seconds={topic: round(seconds, 2) for topic, seconds in effect.outage_seconds.items()},
-        longest_outage_seconds=round(max(effect.outage_seconds.values(), default=0.0), 2),
-        longest_latency_ms=round(effect.longest_latency_ms, 1),
-        children_wait_seconds=round(effect.children_wait_seconds, 1),
-    )
-
-
 def make_report(
     run: RunEvidence,
     timeline: Timeline,
@@ -120,6 +71,7 @@ def make_report(
     restarts: Sequence[str],
 ) -> Report:
     """Return the report of a run that was judged."""
+    ends = [*(fault.began_ns for fault in run.faults[1:]), timeline.ended_ns]
     records, subscriptions = {}, {}
     commands: dict[str, Counter[bool]] = defaultdict(Counter)
     for operation in timeline.operations:
@@ -128,10 +80,10 @@ def make_report(
         outcomes = Counter(record.outcome for record in topic.sent)
         records[topic.topic] = {"sent": len(topic.sent), **sorted_counts(outcomes), "stored": len(topic.stored)}
         for subscription in topic.subscriptions:
-            blocked = checks.blocked_segments(topic.chunks, topic.shard, topic.topic, subscription.name)
+            blocked = blocked_segments(topic.chunks, topic.shard, topic.topic, subscription.name)
             subscriptions[f"{topic.topic}/{subscription.name}"] = {
                 "delivered": len(subscription.deliveries),
-                "redelivered": checks.repeated(subscription.deliveries),
+                "redelivered": repeated(subscription.deliveries),
                 "children": len(blocked),
             }
     return Report(
@@ -139,7 +91,7 @@ def make_report(
         command=command,
         seconds=round((timeline.ended_ns - timeline.began_ns) / SECOND_NS, 1),
         passed=not violations,
-        faults=fault_rows(run, timeline),
+        faults=[timeline.effect(fault, until) for fault, until in zip(run.faults, ends, strict=False)],
         not_tried=dict(not_tried),
         records=records,
         subscriptions=subscriptions,
@@ -174,68 +126,71 @@ def verdict(violations: Sequence[Violation]) -> str:
 
 def markdown(report: Report) -> str:
     """Return the page."""
+    found = Counter(violation.invariant for violation in report.violations)
     lines = [
         f"Result: **{verdict(report.violations)}**, after {report.seconds:g} s and {len(report.faults)} faults.",
         "",
         f"Repeat it with `{report.command}`.",
-        "",
-        "| | fault | at, s | acknowledged | delivered | commands | longest outage, s | children waited, s | what |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *(_fault_line(row) for row in report.faults),
+        *_table(FAULT_COLUMNS, [_fault_row(number, fault) for number, fault in enumerate(report.faults, 1)]),
         "",
         "Acknowledged, delivered and commands: what succeeded while the fault lasted. The outage is the longest",
         "time without an acknowledged record on the topic that had the longest one, until the next fault began.",
         "Children waited: the longest time in which a STREAM consumer got no record of a child, after one was stored.",
-        *_commands(report.commands),
-        "",
-        "| topic | sent | acknowledged | failed | unknown | stored | terms |",
-        "|---|---|---|---|---|---|---|",
-        *(
-            f"| `{topic}` | {counts['sent']:,} | {counts.get('committed', 0):,} | {counts.get('failed', 0):,} "
-            f"| {counts.get('unknown', 0):,} | {counts['stored']:,} | {report.terms[topic]} |"
-            for topic, counts in report.records.items()
+        *_table(
+            ("command", "succeeded", "failed"),
+            [(name, counts["succeeded"], counts["failed"]) for name, counts in report.commands.items()],
         ),
-        "",
-        "| subscription | delivered | again after a fault or handover | children that waited |",
-        "|---|---|---|---|",
-        *(
-            f"| `{name}` | {counts['delivered']:,} | {counts['redelivered']:,} | {counts['children']} |"
-            for name, counts in report.subscriptions.items()
+        *_table(
+            ("topic", "sent", "acknowledged", "failed", "unknown", "stored", "terms"),
+            [
+                (
+                    f"`{topic}`",
+                    *(f"{counts.get(each, 0):,}" for each in ("sent", "committed", "failed", "unknown", "stored")),
+                    report.terms[topic],
+                )
+                for topic, counts in report.records.items()
+            ],
         ),
-        "",
-        "| invariant | violations |",
-        "|---|---|",
-        *(f"| {meaning} | {_count(report.violations, name)} |" for name, meaning in RULES),
+        *_table(
+            ("subscription", "delivered", "again after a fault or handover", "children that waited"),
+            [
+                (f"`{name}`", f"{counts['delivered']:,}", f"{counts['redelivered']:,}", counts["children"])
+                for name, counts in report.subscriptions.items()
+            ],
+        ),
+        *_table(("invariant", "violations"), [(meaning, found[name]) for name, meaning in RULES]),
+        *_list("", [f"{violation.invariant}: {violation.detail}" for violation in examples(report.violations)]),
+        *_list("Commands that failed:", report.failures),
+        *_list("Daemons that ended on their own, and were started again:", report.restarts),
+        *_list("Not in this run:", [f"{name}: {why}" for name, why in report.not_tried.items()]),
     ]
-    if report.violations:
-        lines += ["", *(f"* {violation.invariant}: {violation.detail}" for violation in examples(report.violations))]
-    if report.failures:
-        lines += ["", "Commands that failed:", "", *(f"* {failure}" for failure in report.failures)]
-    if report.restarts:
-        lines += ["", "Daemons that ended on their own, and were started again:", ""]
-        lines += [f"* {restart}" for restart in report.restarts]
-    if report.not_tried:
-        lines += ["", "Not in this run:", "", *(f"* {name}: {why}" for name, why in report.not_tried.items())]
     return "\n".join([*lines, ""])
 
 
-def _commands(commands: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the table of the operator's commands."""
-    if not commands:
-        return []
-    rows = (f"| {name} | {counts['succeeded']} | {counts['failed']} |" for name, counts in commands.items())
-    return ["", "| command | succeeded | failed |", "|---|---|---|", *rows]
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return a table without an empty body."""
+    lines = [columns, ["---"] * len(columns), *rows] if rows else []
+    return ["", *(f"| {' | '.join(map(str, line))} |" for line in lines)] if lines else []
 
 
-def examples(violations: Sequence[Violation]) -> list[Violation]:
-    """Return the first violations of each kind."""
-    shown: Counter[str] = Counter()
-    found = []
-    for violation in violations:
-        shown[violation.invariant] += 1
-        if shown[violation.invariant] <= EXAMPLES:
-            found.append(violation)
-    return found
+def _list(title: str, items: Sequence[str]) -> list[str]:
+    head = ["", title] if title else []
+    return [*head, "", *(f"* {item}" for item in items)] if items else []
+
+
+def _fault_row(number: int, row: FaultEffect) -> Sequence[object]:
+    commands = f"{row.commands}" + (f" ({row.failed_commands} failed)" if row.failed_commands else "")
+    return (
+        number,
+        row.name,
+        f"{row.began_seconds:.0f}-{row.ended_seconds:.0f}",
+        f"{row.acknowledged:,}",
+        f"{row.delivered:,}",
+        commands,
+        f"{row.longest_outage_seconds:.1f}",
+        f"{row.children_wait_seconds:.1f}",
+        f"{row.summary} {row.note}".strip(),
+    )
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -243,17 +198,3 @@ def document(report: Report) -> dict[str, Any]:
     counts = Counter(violation.invariant for violation in report.violations)
     found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(report, violations=examples(report.violations)))
     return found | {"violation_counts": sorted_counts(counts)}
-
-
-def _fault_line(row: FaultRow) -> str:
-    commands = f"{row.commands}" + (f" ({row.failed_commands} failed)" if row.failed_commands else "")
-    what = f"{row.summary} {row.note}".strip()
-    return (
-        f"| {row.number} | {row.name} | {row.began_seconds:.0f}-{row.ended_seconds:.0f} | {row.acknowledged:,} "
-        f"| {row.delivered:,} | {commands} | {row.longest_outage_seconds:.1f} "
-        f"| {row.children_wait_seconds:.1f} | {what} |"
-    )
-
-
-def _count(violations: Sequence[Violation], invariant: str) -> int:
-    return sum(violation.invariant == invariant for violation in violations)

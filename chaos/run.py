@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Final
 
 from chaos.cluster import ORDERS, PAYMENTS, READERS, READINGS, TOPICS, ChaosCluster
-from chaos.evidence import newest_done_ns, read_run, timeline_of
+from chaos.evidence import newest_done_ns, timeline_of
 from chaos.faults.catalogue import CATALOGUE
 from chaos.faults.fault import Fault, Stage
 from chaos.judge import RunEvidence
 from chaos.operator import Operator
 from chaos.schedule import PlannedFault
 from chaos.timeline import SECOND_NS, FaultWindow, Timeline
-from demo.checks import Violation
-from demo.patience import STALLED_SECONDS, Patience
 from headgate import Admin
 from headgate.errors import HeadgateError
 from headgate.process.background import cancel_and_wait
+from trials.judge import Violation
+from trials.patience import STALLED_SECONDS, Patience
 
 COMMAND_SECONDS: Final = 60.0
 """Deadline of the operator's commands."""
@@ -41,21 +41,32 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What to play."""
+class Options:
+    """What the user asked for."""
 
-    faults: Sequence[PlannedFault]
-    seconds: float
-    """How long to produce, if the faults do not take longer."""
-    complete: bool
-    """Whether to play all faults even if that takes longer than planned."""
+    minutes: float
+    seed: int
+    names: Sequence[str]
+    """Faults to play in this order, those joined by "+" at once; none: a schedule of all."""
+    at_once: int
+    fault_seconds: float | None
     rest_seconds: float
     rate: int
     """Records per second to the first topic."""
     with_spark: bool
-    tls: bool
-    seed: int
+    tls: bool = False
     clients: str = sys.executable
+    """The Python that runs producers and consumers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What to play."""
+
+    options: Options
+    faults: Sequence[PlannedFault]
+    seconds: float
+    """How long to produce. Faults that were named are all played, even if that takes longer."""
 
 
 @dataclass(slots=True)
@@ -78,21 +89,21 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
 
     Raises HeadgateError if the cluster cannot be started, or a ledger cannot be read.
     """
-    played = Played()
-    spark = ", and Spark" if plan.with_spark else ""
+    played, options = Played(), plan.options
+    spark = ", and Spark" if options.with_spark else ""
     say(f"starting three ZooKeeper servers, mosquitto and three daemons{spark}")
-    async with ChaosCluster(folder, tls=plan.tls) as cluster:
-        cluster.program_python = plan.clients
+    async with ChaosCluster(folder, tls=options.tls) as cluster:
+        cluster.program_python = options.clients
         await cluster.start_servers()
         await cluster.start_daemons()
-        if plan.with_spark:
+        if options.with_spark:
             await cluster.start_spark()
         async with Admin(cluster.client_config(), timeout_seconds=COMMAND_SECONDS) as admin:
             for topic in TOPICS:
                 await admin.create_topic(topic, segments=SEGMENTS)
-            stage = Stage(cluster, Operator(admin, changes_layout=plan.with_spark), random.Random(plan.seed))
+            stage = Stage(cluster, Operator(admin, changes_layout=options.with_spark), random.Random(options.seed))
             for topic, share in RATE_SHARES.items():
-                await cluster.start_producer(topic, max(1, round(plan.rate * share)))
+                await cluster.start_producer(topic, max(1, round(options.rate * share)))
             for reader in READERS:
                 await cluster.start_consumer(reader)
             async with _background(stage, played):
@@ -102,7 +113,8 @@ async def play(folder: Path, plan: RunPlan, say: Say) -> tuple[RunEvidence, Time
             if (code := await cluster.stop(name)) != 0:
                 played.ended_programs.append(f"{name} ended with code {code} when it was stopped")
         say("reading the ledger and the files of producers and consumers")
-        run = await read_run(cluster, played.faults, played.ended_programs, played.notes)
+        topics = [await cluster.evidence(topic) for topic in TOPICS]
+        run = RunEvidence(topics, played.faults, played.ended_programs, played.notes)
         timeline = timeline_of(
             run, played.began_ns, played.ended_ns, stage.operator.operations, stage.operator.children
         )
@@ -135,14 +147,14 @@ async def _play_faults(stage: Stage, plan: RunPlan, played: Played, say: Say) ->
     began, played.began_ns = loop.time(), time.monotonic_ns()
     for number, planned in enumerate(plan.faults, 1):
         await asyncio.sleep(max(0.0, planned.begins_seconds - (loop.time() - began)))
-        if not plan.complete and loop.time() - began + planned.seconds > plan.seconds:
+        if not plan.options.names and loop.time() - began + planned.seconds > plan.seconds:
             say(f"{len(plan.faults) - number + 1} faults are left out: the earlier ones took longer than planned")
             break
         say(f"{loop.time() - began:6.1f} s  {number:2}  {planned.name}")
         await _play_fault(stage, planned, played)
         say(f"{loop.time() - began:6.1f} s      over. {played.faults[-1].note}")
         await _until_accepting(stage.cluster, played.faults[-1].ended_ns, planned.name, played)
-        await asyncio.sleep(plan.rest_seconds)
+        await asyncio.sleep(plan.options.rest_seconds)
     await asyncio.sleep(max(0.0, plan.seconds - (loop.time() - began)))
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
+
 SECOND_NS = 1_000_000_000
 
 
@@ -25,20 +27,22 @@ class FaultWindow:
     """Topics that it does not concern, and that must accept records meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultEffect:
-    """What clients noticed of one fault, from its beginning until the next one began."""
+class FaultEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault in a report, and what clients noticed of it from its beginning until the next one began."""
 
+    name: str
+    summary: str
+    note: str
+    began_seconds: float
+    ended_seconds: float
     acknowledged: int
     """Records acknowledged until it ended, of all topics."""
     delivered: int
     commands: int
     """Commands that succeeded until it ended, such as splits."""
     failed_commands: int
-    outage_seconds: Mapping[str, float]
-    """Topic → the longest time without an acknowledged record."""
-    longest_latency_ms: float
-    """From `send` to the acknowledgement, of the records that were acknowledged meanwhile."""
+    longest_outage_seconds: float
+    """Without an acknowledged record, on the topic that had the longest one."""
     children_wait_seconds: float
     """Longest wait of a segment, created meanwhile by a split or merge, until a consumer got its first record."""
 
@@ -59,8 +63,8 @@ class Timeline:
 
     began_ns: int
     ended_ns: int
-    acknowledged: Mapping[str, Sequence[tuple[int, int]]]
-    """Topic → (when it was sent, when it was acknowledged) of each record, by the second."""
+    acknowledged: Mapping[str, Sequence[int]]
+    """Topic → when each record was acknowledged, rising."""
     delivered: Sequence[int]
     """When each delivery to a consumer was made, rising."""
     operations: Sequence[Operation] = field(default=())
@@ -69,27 +73,23 @@ class Timeline:
 
     def effect(self, fault: FaultWindow, until_ns: int) -> FaultEffect:
         """Return what clients noticed of ``fault``; the next one begins at ``until_ns``."""
-        done = {topic: [at for _, at in records] for topic, records in self.acknowledged.items()}
-        latencies = [
-            (at - sent) / 1e6
-            for records in self.acknowledged.values()
-            for sent, at in records
-            if fault.began_ns <= at <= until_ns
-        ]
         commands = [each for each in self.operations if fault.began_ns <= each.ended_ns <= fault.ended_ns]
+        outages = [longest_gap_seconds(times, fault.began_ns, until_ns) for times in self.acknowledged.values()]
+        waits = [got - made for made, got in self.children if fault.began_ns <= made <= until_ns]
         return FaultEffect(
-            acknowledged=sum(count_between(times, fault.began_ns, fault.ended_ns) for times in done.values()),
+            name=fault.name,
+            summary=fault.summary,
+            note=fault.note,
+            began_seconds=round((fault.began_ns - self.began_ns) / SECOND_NS, 1),
+            ended_seconds=round((fault.ended_ns - self.began_ns) / SECOND_NS, 1),
+            acknowledged=sum(
+                count_between(times, fault.began_ns, fault.ended_ns) for times in self.acknowledged.values()
+            ),
             delivered=count_between(self.delivered, fault.began_ns, fault.ended_ns),
             commands=sum(not each.error for each in commands),
             failed_commands=sum(bool(each.error) for each in commands),
-            outage_seconds={
-                topic: longest_gap_seconds(times, fault.began_ns, until_ns) for topic, times in done.items()
-            },
-            longest_latency_ms=max(latencies, default=0.0),
-            children_wait_seconds=max(
-                (max(0, got - made) / SECOND_NS for made, got in self.children if fault.began_ns <= made <= until_ns),
-                default=0.0,
-            ),
+            longest_outage_seconds=round(max(outages, default=0.0), 2),
+            children_wait_seconds=round(max([0, *waits]) / SECOND_NS, 1),
         )
 
 

@@ -1,1 +1,1 @@
-"""The main use case on real servers: telemetry of this machine, through splits, merges and crashes."""
+"""The main use case on real servers: keyed records, through splits, merges and crashes."""

@@ -17,14 +17,11 @@ from rich.console import Console
 
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
-from demo.cluster import SHARDS, DemoCluster
-from demo.evidence import read_deliveries, read_ledger, read_sent
+from demo.cluster import TOPIC, DemoCluster
 from demo.report import evaluate_run, show
-from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
+from demo.scenario import Run, run_scenario
 from headgate.errors import ConfigError, HeadgateError
-from headgate.ledger.ledger import Ledger
 from headgate.settings.arguments import require_seconds
-from headgate.storage.object_store import open_store
 
 EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3
 
@@ -44,19 +41,7 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
         report_step("Spark is ready")
         await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=report_step)
         report_step("reading the ledger and the consumers' records")
-        shard = topic_shard(SHARDS)
-        sent = read_sent(cluster.output_path("producer"))
-        chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
-        deliveries = {
-            name: [
-                delivery
-                for consumer, subscription in run.consumers.items()
-                if subscription == name
-                for delivery in read_deliveries(cluster.output_path(consumer), consumer)
-            ]
-            for name in SUBSCRIPTIONS
-        }
-    findings = evaluate_run(run, shard=shard, sent=sent, chunks=chunks, stored=stored, deliveries=deliveries)
+        findings = evaluate_run(run, await cluster.evidence(TOPIC))
     show(findings, console)
     if as_json:
         found = {"violations": msgspec.to_builtins(findings.violations), "unfinished": findings.unfinished}

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Self
 
 from controller.settings.sections import SubscriptionSettings
-from trials.cluster import LocalCluster
+from trials.recorded_cluster import RecordedCluster
 
 SHARDS = 2
 TOPIC = "telemetry"
 GRACE_SECONDS = 6.0
 
 
-class DemoCluster(LocalCluster):
+class DemoCluster(RecordedCluster):
     """Everything that runs during the demo. Entering starts the servers and Spark."""
 
     def __init__(self, folder: Path, report_step: Callable[[str], None]) -> None:
@@ -35,20 +35,3 @@ class DemoCluster(LocalCluster):
             await self.__aexit__()
             raise
         return self
-
-    async def start_producer(self, rate: int) -> None:
-        """Start the producer with ``rate`` records per second."""
-        await self._start_client("producer", "demo.telemetry", "--rate", str(rate))
-
-    async def start_consumer(self, name: str, subscription: str, kind: str) -> None:
-        """Start a consumer of ``subscription``, whose type is ``kind``."""
-        options = ("--name", name, "--subscription", subscription, "--type", kind)
-        await self._start_client(name, "demo.consumer", *options)
-
-    def output_path(self, name: str) -> Path:
-        """Return the file in which a producer or consumer records what it saw."""
-        return self.folder / f"{name}.records"
-
-    async def _start_client(self, name: str, module: str, *options: str) -> None:
-        common = ("--config", str(self.client_config_path), "--topic", TOPIC, "--out", str(self.output_path(name)))
-        await self.start_program(name, "-m", module, *common, *options)

@@ -1,4 +1,4 @@
-"""Report of a run: summary and violated guarantees, built only from demo.evidence."""
+"""Report of a run: summary and violated guarantees, built only from the topic's evidence."""
 
 import statistics
 from collections import Counter
@@ -9,15 +9,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from demo import checks
-from demo.checks import BlockedSegment, Delivery, SentRecord, StoredRecord, Violation
-from demo.cluster import TOPIC
-from demo.scenario import STREAM, SUBSCRIPTIONS, Run
+from demo.scenario import BILLING, Run
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
+from trials.evidence import TopicEvidence
+from trials.judge import BlockedSegment, Violation, blocked_segments, examples, judge_topic, repeated
 
-EXAMPLES = 5
-"""Maximum number of violations shown per kind."""
+INVARIANTS = (
+    *("lost", "stored twice", "stored out of order", "not delivered", "altered", "out of order"),
+    "child before parent",
+)
+"""Those that the table counts, also if none was broken."""
 
 
 @dataclass(frozen=True)
@@ -31,49 +33,34 @@ class Findings:
     """Subscription → what it had not received when nothing changed any more, and why. This is no violation."""
 
 
-def evaluate_run(
-    run: Run,
-    *,
-    shard: int,
-    sent: Sequence[SentRecord],
-    chunks: list[Chunk],
-    stored: list[StoredRecord],
-    deliveries: dict[str, list[Delivery]],
-) -> Findings:
-    """Check the evidence; ``deliveries`` is per subscription."""
-    outcomes = Counter(record.outcome for record in sent)
-    violations = [
-        *checks.judged_ledger(sent, stored),
-        *checks.children_before_parents(chunks, shard, TOPIC, STREAM),
-    ]
-    received: dict[str, dict[str, int]] = {}
-    for name, kind in SUBSCRIPTIONS.items():
-        found = deliveries[name]
-        if name not in run.waiting:
-            violations += checks.undelivered(stored, found)
-        violations += checks.altered(stored, found)
-        received[name] = {"delivered": len(found), "again": checks.repeated(found)}
-        received[name]["type"] = kind  # type: ignore[assignment]
-    violations += checks.judged(sent, deliveries, {STREAM}, complete=not run.waiting)
-    blocked = checks.blocked_segments(chunks, shard, TOPIC, STREAM)
+def evaluate_run(run: Run, topic: TopicEvidence) -> Findings:
+    """Check the evidence."""
+    outcomes = Counter(record.outcome for record in topic.sent)
+    blocked = blocked_segments(topic.chunks, topic.shard, topic.topic, BILLING[0].subscription)
     summary: dict[str, Any] = {
-        "produced": " ".join([f"sent={len(sent)}", *(f"{name}={count}" for name, count in sorted(outcomes.items()))]),
+        "produced": " ".join(
+            [f"sent={len(topic.sent)}", *(f"{name}={count}" for name, count in sorted(outcomes.items()))]
+        ),
         "committed": outcomes["committed"],
-        "stored": len(stored),
-        "keys": len({record.key for record in stored}),
-        "chunks": len(chunks),
-        "subscriptions": received,
-        "failover_seconds": failover_seconds(chunks, run.killed_leader_at_ms),
+        "stored": len(topic.stored),
+        "keys": len({record.key for record in topic.stored}),
+        "chunks": len(topic.chunks),
+        "subscriptions": {
+            each.name: {"delivered": len(each.deliveries), "again": repeated(each.deliveries), "type": each.kind}
+            for each in topic.subscriptions
+        },
+        "failover_seconds": failover_seconds(topic.chunks, run.killed_leader_at_ms),
         "children": len(blocked),
         "blocked_seconds": [child.blocked_seconds for child in blocked],
         "release_seconds": [child.release_seconds for child in blocked if child.release_seconds is not None],
     }
-    if not blocked and STREAM not in run.waiting:
+    violations = judge_topic(topic, unfinished=run.waiting)
+    if not blocked and BILLING[0].subscription not in run.waiting:
         violations.append(Violation("no child blocked", "no child waited for its parents: the run proves nothing"))
     return Findings(summary, violations, blocked, {name: str(waiting) for name, waiting in run.waiting.items()})
 
 
-def failover_seconds(chunks: list[Chunk], killed_at_ms: int | None) -> float | None:
+def failover_seconds(chunks: Sequence[Chunk], killed_at_ms: int | None) -> float | None:
     """Return the time from the kill to the first records of the next leader term, by the ledger's timestamps."""
     if killed_at_ms is None:
         return None
@@ -100,9 +87,9 @@ def show(found: Findings, console: Console) -> None:
     for name, counts in summary["subscriptions"].items():
         again = f", {counts['again']:,} of them redelivered after a crash or handover" if counts["again"] else ""
         table.add_row(f"delivered to {name} ({counts['type']})", f"{counts['delivered']:,}{again}")
-    for invariant in ("lost", "stored twice", "stored out of order", "not delivered", "altered", "out of order"):
-        table.add_row(invariant, str(sum(violation.invariant == invariant for violation in found.violations)))
-    table.add_row("child before parent", str(sum(v.invariant == "child before parent" for v in found.violations)))
+    counts = Counter(violation.invariant for violation in found.violations)
+    for invariant in INVARIANTS:
+        table.add_row(invariant, str(counts[invariant]))
     table.add_row("blocked children", f"{summary['children']}: {_span(summary['blocked_seconds'])}")
     table.add_row("last acknowledgement to release", _span(summary["release_seconds"]))
     failover = summary["failover_seconds"]
@@ -120,11 +107,8 @@ def show(found: Findings, console: Console) -> None:
         console.print(held, style="bold yellow" if found.unfinished else "bold green")
         return
     console.print(f"{len(found.violations)} violations", style="bold red")
-    shown: dict[str, int] = {}
-    for violation in found.violations:
-        shown[violation.invariant] = shown.get(violation.invariant, 0) + 1
-        if shown[violation.invariant] <= EXAMPLES:
-            console.print(f"  {violation.invariant}: {violation.detail}", highlight=False)
+    for violation in examples(found.violations):
+        console.print(f"  {violation.invariant}: {violation.detail}", highlight=False)
 
 
 def _span(seconds: list[float]) -> str:

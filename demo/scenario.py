@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from demo.cluster import TOPIC, DemoCluster
-from demo.patience import Patience
 from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
 from headgate.errors import HeadgateError
-from headgate.model.hashing import shard_of
+from trials.patience import Patience
+from trials.recorded_cluster import Reader
 
-STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
-SUBSCRIPTIONS = {
-    STREAM: SubscriptionType.STREAM,
-    QUEUE: SubscriptionType.QUEUE,
-    CHECKPOINT: SubscriptionType.CHECKPOINT,
-}
+BILLING = [Reader(f"billing-{number}", TOPIC, "billing", SubscriptionType.STREAM) for number in range(1, 5)]
+"""The last one joins later."""
+ALARMS = Reader("alarms-1", TOPIC, "alarms", SubscriptionType.QUEUE)
+ARCHIVE = Reader("archive-1", TOPIC, "archive", SubscriptionType.CHECKPOINT)
 COMMAND_SECONDS = 120.0
 """Longest wait for one command: on a busy machine a change of leaders takes a part of it."""
 WAIT_REPORT_SECONDS = 30.0
@@ -45,13 +43,10 @@ class Waiting:
 class Run:
     """State and record of a run."""
 
-    consumers: dict[str, str] = field(default_factory=dict)
-    """Every consumer that was started → its subscription."""
     killed_leader_at_ms: int | None = None
     steps: list[str] = field(default_factory=list)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     """Subscription → what it had not received when nothing changed any more. Empty if everything was delivered."""
-    layout: TopicInfo | None = None
 
 
 ReportStep = Callable[[str], None]
@@ -63,30 +58,25 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
     await cluster.start_daemon("daemon-2")
     async with Admin(cluster.client_config(), timeout_seconds=COMMAND_SECONDS) as admin:
         report_step("waiting for leaders")
-        run.layout = await admin.create_topic(TOPIC, segments=2)
+        await admin.create_topic(TOPIC, segments=2)
         report_step(f"topic {TOPIC!r} created with 2 segments")
-        for name, subscription in (
-            ("billing-1", STREAM),
-            ("billing-2", STREAM),
-            ("billing-3", STREAM),
-            ("alarms-1", QUEUE),
-            ("archive-1", CHECKPOINT),
-        ):
-            await _start_consumer(cluster, run, name, subscription)
-        await cluster.start_producer(rate)
+        for reader in (*BILLING[:-1], ALARMS, ARCHIVE):
+            await cluster.start_consumer(reader)
+        await cluster.start_producer(TOPIC, rate)
         report_step(f"three STREAM consumers, one QUEUE, one CHECKPOINT; producing {rate} records/s")
         await _steps(cluster, run, admin, seconds, report_step)
         report_step("stopping the producer")
-        if await cluster.stop("producer") != 0:
-            raise HeadgateError(f"the producer failed; its log is {cluster.log_path('producer')}")
+        await _stop(cluster, f"producer-{TOPIC}")
         report_step("waiting until everything has been delivered")
         await _wait_until_delivered(cluster, run, admin, report_step)
-    for name in [name for name in cluster.programs if name in run.consumers]:
-        if await cluster.stop(name) != 0:
-            raise HeadgateError(f"consumer {name} failed; its log is {cluster.log_path(name)}")
-    for name in [name for name in cluster.programs if name.startswith("daemon")]:
-        if await cluster.stop(name) != 0:
-            raise HeadgateError(f"{name} failed to stop; its log is {cluster.log_path(name)}")
+    # Daemons last: a consumer leaves its leader.
+    for name in sorted(cluster.programs, key=lambda name: name in cluster.daemons):
+        await _stop(cluster, name)
+
+
+async def _stop(cluster: DemoCluster, name: str) -> None:
+    if await cluster.stop(name) != 0:
+        raise HeadgateError(f"{name} failed; its log is {cluster.log_path(name)}")
 
 
 async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, report_step: ReportStep) -> None:
@@ -95,15 +85,14 @@ async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, r
 
     async def split() -> str:
         segment = _largest(await admin.describe_topic(TOPIC))
-        run.layout = await admin.split(TOPIC, segment)
-        return f"segment {segment} split into {_children(run.layout, segment)}"
+        return f"segment {segment} split into {_children(await admin.split(TOPIC, segment), segment)}"
 
     async def join() -> str:
-        await _start_consumer(cluster, run, "billing-4", STREAM)
+        await cluster.start_consumer(BILLING[-1])
         return "consumer billing-4 joins"
 
     async def vanish() -> str:
-        await cluster.kill("billing-2")
+        await cluster.kill(BILLING[1].name)
         return "consumer billing-2 is killed"
 
     async def crash() -> str:
@@ -114,8 +103,7 @@ async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, r
 
     async def merge() -> str:
         low, high = _neighbours(await admin.describe_topic(TOPIC))
-        run.layout = await admin.merge(TOPIC, low, high)
-        return f"segments {low} and {high} merged into {_children(run.layout, low)}"
+        return f"segments {low} and {high} merged into {_children(await admin.merge(TOPIC, low, high), low)}"
 
     plan: list[tuple[float, Callable[[], Awaitable[str]]]] = [
         (0.10, split),
@@ -133,33 +121,30 @@ async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, r
     await _sleep_until(cluster, began + seconds)
 
 
-async def _start_consumer(cluster: DemoCluster, run: Run, name: str, subscription: str) -> None:
-    run.consumers[name] = subscription
-    await cluster.start_consumer(name, subscription, SUBSCRIPTIONS[subscription])
-
-
 async def _sleep_until(cluster: DemoCluster, at: float) -> None:
     """Wait, and raise HeadgateError as soon as a process ends unexpectedly."""
     loop = asyncio.get_running_loop()
     while (left := at - loop.time()) > 0:
-        if ended := cluster.exited_programs():
-            raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
+        _require_running(cluster)
         await asyncio.sleep(min(left, 0.5))
 
 
+def _require_running(cluster: DemoCluster) -> None:
+    if ended := cluster.exited_programs():
+        raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
+
+
 async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin, report_step: ReportStep) -> None:
-    """Wait until every record is acknowledged or received, or nothing changes any more; `demo.patience`."""
+    """Wait until every record is acknowledged or received, or nothing changes any more; `trials.patience`."""
     loop = asyncio.get_running_loop()
     patience, report_at = Patience(loop.time()), loop.time() + WAIT_REPORT_SECONDS
     while True:
-        if ended := cluster.exited_programs():
-            raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
-        run.layout = await admin.describe_topic(TOPIC)
-        stored = sum(segment.next_offset for segment in run.layout.segments)
-        archived = sum(1 for _ in cluster.output_path("archive-1").open("rb"))
-        run.waiting = {CHECKPOINT: Waiting(stored - archived)} if archived < stored else {}
+        _require_running(cluster)
+        stored = sum(segment.next_offset for segment in (await admin.describe_topic(TOPIC)).segments)
+        archived = sum(1 for _ in cluster.outputs(ARCHIVE)[0].open("rb"))
+        run.waiting = {ARCHIVE.subscription: Waiting(stored - archived)} if archived < stored else {}
         observed: list[object] = [stored, archived]
-        for name in (STREAM, QUEUE):
+        for name in (BILLING[0].subscription, ALARMS.subscription):
             segments = (await admin.explain(TOPIC, name)).segments
             observed += [(part.segment, part.status, part.consumers, part.backlog_records) for part in segments]
             behind = [part for part in segments if part.backlog_records]
@@ -190,8 +175,3 @@ def _neighbours(topic: TopicInfo) -> tuple[SegmentId, SegmentId]:
 def _children(topic: TopicInfo, segment: int) -> str:
     found = next(known.children for known in topic.segments if known.segment == segment)
     return " and ".join(str(child) for child in found)
-
-
-def topic_shard(shards: int) -> int:
-    """Return the shard whose ledger holds the demo's topic."""
-    return shard_of(TOPIC, shards)

@@ -1,16 +1,14 @@
 """A producer of a run: sends records at a steady rate, and records the outcome of each in a file.
 
 Run as ``python -m trials.producer --config FILE --topic NAME --rate N --out FILE``. It runs until SIGTERM, then
-flushes. `demo.telemetry` does the same with samples of this machine. It keeps its rate while nothing is acknowledged,
-so a latency includes what an outage delays. One line for each record:
-``sent_ns<TAB>done_ns<TAB>outcome<TAB>key<TAB>counter``. The counter of a key rises by one with each record.
+flushes. It keeps its rate while nothing is acknowledged, so a latency includes what an outage delays. One line for each
+record: ``sent_ns<TAB>done_ns<TAB>outcome<TAB>key<TAB>counter``. Keys take turns, and the counter of a key rises by one
+with each record.
 """
 
 import asyncio
-import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -50,14 +48,8 @@ async def outcome_of(delivery: Delivery) -> str:
     return "committed"
 
 
-def numbered() -> Iterator[tuple[str, int, bytes]]:
-    """Return (key, counter, value) of records without end; the keys take turns."""
-    for sent in itertools.count():
-        yield f"key-{sent % KEYS}", sent // KEYS, msgspec.json.encode({"counter": sent // KEYS})
-
-
-async def produce(records: Iterator[tuple[str, int, bytes]], config: Path, topic: str, rate: int, out: Path) -> None:
-    """Send ``rate`` of ``records`` per second until SIGTERM."""
+async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
+    """Send ``rate`` records per second until SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,7 +64,8 @@ async def produce(records: Iterator[tuple[str, int, bytes]], config: Path, topic
                 began, sent = loop.time(), 0
                 while not stop.is_set():
                     while sent < rate * (loop.time() - began):
-                        key, counter, value = next(records)
+                        key, counter = f"key-{sent % KEYS}", sent // KEYS
+                        value = msgspec.json.encode({"counter": counter})
                         sent_ns = time.monotonic_ns()
                         await waiting.put((key, counter, sent_ns, await producer.send(topic, key.encode(), value)))
                         sent += 1
@@ -81,20 +74,15 @@ async def produce(records: Iterator[tuple[str, int, bytes]], config: Path, topic
                 await waiting.put(None)
 
 
-def command(records: Callable[[], Iterator[tuple[str, int, bytes]]]) -> click.Command:
-    """Return the command of a producer of ``records``."""
-
-    @click.command()
-    @click.option("--config", type=click.Path(path_type=Path), required=True)
-    @click.option("--topic", required=True)
-    @click.option("--rate", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Records per second.")
-    @click.option("--out", type=click.Path(path_type=Path), required=True, help="File for the outcomes.")
-    def main(config: Path, topic: str, rate: int, out: Path) -> None:
-        """Send records to TOPIC, and record the outcome of each."""
-        asyncio.run(produce(records(), config, topic, rate, out))
-
-    return main
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), required=True)
+@click.option("--topic", required=True)
+@click.option("--rate", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Records per second.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File for the outcomes.")
+def main(config: Path, topic: str, rate: int, out: Path) -> None:
+    """Send records to TOPIC, and record the outcome of each."""
+    asyncio.run(produce(config, topic, rate, out))
 
 
 if __name__ == "__main__":
-    command(numbered)()
+    main()

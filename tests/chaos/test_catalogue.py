@@ -8,10 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 from click.testing import CliRunner
 
-from chaos.__main__ import Options, command, make_plan
+from chaos.__main__ import main, make_plan
 from chaos.faults.catalogue import CATALOGUE
 from chaos.faults.fault import Stage
-from chaos.run import Played, _play_fault
+from chaos.run import Options, Played, _play_fault
 from chaos.schedule import PlannedFault
 
 OPTIONS = Options(
@@ -68,7 +68,7 @@ def test_bad_input_ends_with_code_2_before_anything_starts(arguments: list[str],
     (tmp_path / "run").mkdir()
     words = [word.replace("{used}", str(tmp_path)) for word in arguments]
 
-    found = CliRunner().invoke(command(), words if "--folder" in words else [*words, "--folder", str(tmp_path / "new")])
+    found = CliRunner().invoke(main, words if "--folder" in words else [*words, "--folder", str(tmp_path / "new")])
 
     assert 2 == found.exit_code
     assert message in found.stderr

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.judge import RunEvidence, SubscriptionEvidence, TopicEvidence, grants, judge
+from chaos.judge import RunEvidence, judge
 from chaos.timeline import FaultWindow
-from demo.checks import Delivery, SentRecord, StoredRecord, Violation
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
 from tests.support.samples.chunks import ledger
+from trials.evidence import Delivery, SentRecord, StoredRecord, SubscriptionEvidence, TopicEvidence
+from trials.judge import Violation, grants
 
 SUBSCRIPTION = {"topic_id": 1, "subscription_id": 2}
 

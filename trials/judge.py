@@ -1,12 +1,22 @@
-"""Check headgate's guarantees from the outside. Pure.
+"""Judges from the outside whether a topic kept headgate's guarantees. Pure.
 
 The input is the outcomes at the producer, the ledger and the deliveries to consumers; the output is a list
 of violations. Nothing that a daemon reports is used. The counter of each key rises by one, so loss, duplication and
-reordering are visible without knowledge of segments.
+reordering are visible without knowledge of segments. The rules:
+
+1. A record whose delivery succeeded is in the ledger; one that failed for certain is not. None is refused for good.
+2. A record is in the ledger once, and the records of a key are in the order in which they were sent.
+3. Each consumer's delivery is what the ledger has at that place, and each subscription gets every record.
+4. headgate.client_history.judge finds nothing in what the programs saw: STREAM keeps the order of keys, and more.
+5. STREAM: a segment is granted after every ancestor is acknowledged to its end.
+6. A record is delivered again only for a reason: within one run of a consumer at most once for each grant of its
+   segment, and never below the position that was acknowledged when the segment was granted.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headgate.client_history.judge import Event, judge
 from headgate.ledger.chunk import Chunk
@@ -14,43 +24,11 @@ from headgate.model import entries as e
 from headgate.model.layout import Layout
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
+from trials.evidence import Delivery, SentRecord, StoredRecord, SubscriptionEvidence, TopicEvidence
 
+EXAMPLES: Final = 5
+"""Violations of one kind that a report shows."""
 _OUTCOMES = {"committed": "stored", "failed": "not stored", "rejected": "not stored"}
-
-
-@dataclass(frozen=True, slots=True)
-class SentRecord:
-    """One record of a producer, with its outcome."""
-
-    key: str
-    counter: int
-    sent_ns: int
-    done_ns: int
-    outcome: str
-    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
-    """One record of the ledger."""
-
-    segment: int
-    offset: int
-    key: str
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One record that reached a consumer. All processes of the machine share the clock."""
-
-    at_ns: int
-    consumer: str
-    segment: int
-    offset: int
-    key: str
-    counter: int
-    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +37,49 @@ class Violation:
 
     invariant: str
     detail: str
+
+
+def judge_topic(topic: TopicEvidence, unfinished: Collection[str] = ()) -> list[Violation]:
+    """Return what is wrong with one topic. Subscriptions that are ``unfinished`` need not have every record yet."""
+    found = [
+        *judged_ledger(topic.sent, topic.stored),
+        *rejected(topic.sent),
+        *judged(
+            topic.sent,
+            {each.name: each.deliveries for each in topic.subscriptions},
+            {each.name for each in topic.subscriptions if each.kind == e.SubscriptionType.STREAM},
+            complete=not unfinished,
+        ),
+    ]
+    for each in topic.subscriptions:
+        of_each = list(judge_subscription(topic, each, complete=each.name not in unfinished))
+        found += [Violation(violation.invariant, f"{each.name}: {violation.detail}") for violation in of_each]
+    return found
+
+
+def judge_subscription(
+    topic: TopicEvidence, subscription: SubscriptionEvidence, *, complete: bool
+) -> Iterator[Violation]:
+    """Yield what is wrong with the deliveries to one subscription."""
+    deliveries, about = subscription.deliveries, (topic.chunks, topic.shard, topic.topic, subscription.name)
+    if complete:
+        yield from undelivered(topic.stored, deliveries)
+    yield from altered(topic.stored, deliveries)
+    if subscription.kind != e.SubscriptionType.CHECKPOINT:  # The leader grants it nothing.
+        yield from repeated_without_reason(deliveries, grants(*about))
+    if subscription.kind == e.SubscriptionType.STREAM:
+        yield from children_before_parents(*about)
+
+
+def examples(violations: Iterable[Violation]) -> list[Violation]:
+    """Return the first violations of each kind."""
+    shown: Counter[str] = Counter()
+    found = []
+    for violation in violations:
+        shown[violation.invariant] += 1
+        if shown[violation.invariant] <= EXAMPLES:
+            found.append(violation)
+    return found
 
 
 def judged_ledger(sent: Iterable[SentRecord], stored: Iterable[StoredRecord]) -> list[Violation]:
@@ -135,6 +156,15 @@ def judged(
     ]
 
 
+def rejected(sent: Iterable[SentRecord]) -> list[Violation]:
+    """Return records that a leader refused for good, although they are valid."""
+    return [
+        Violation("rejected", f"{record.key} #{record.counter} is valid, and was refused for good")
+        for record in sent
+        if record.outcome == "rejected"
+    ]
+
+
 def repeated(deliveries: Sequence[Delivery]) -> int:
     """Return the number of redeliveries: expected after a crash, never a violation."""
     return len(deliveries) - len({(delivery.segment, delivery.offset) for delivery in deliveries})
@@ -194,6 +224,46 @@ def children_before_parents(chunks: Iterable[Chunk], shard: int, topic: str, sub
             if end is None or owner.position(ancestor) < end:
                 detail = f"segment {grant.segment} was granted before its ancestor {ancestor} was drained"
                 found.append(Violation("child before parent", detail))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What the ledger says about the grants of one segment to one consumer."""
+
+    count: int
+    first_position: int
+    """The position that was acknowledged at the first grant. Without a seek, positions only rise."""
+
+
+def grants(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> dict[tuple[str, int], Grants]:
+    """Return (consumer, segment) → its grants, from the ledger."""
+    found: dict[tuple[str, int], Grants] = {}
+    for grant, owner, _ in granted_segments(chunks, shard, topic, subscription):
+        known = found.get((grant.consumer, grant.segment), Grants(0, owner.position(grant.segment)))
+        found[grant.consumer, grant.segment] = Grants(known.count + 1, known.first_position)
+    return found
+
+
+def repeated_without_reason(
+    deliveries: Iterable[Delivery], granted: Mapping[tuple[str, int], Grants]
+) -> list[Violation]:
+    """Return deliveries without a grant, below the position of their grant, or more frequent than grants explain."""
+    times: Counter[tuple[str, int, int]] = Counter()
+    found = []
+    for delivery in deliveries:
+        consumer = delivery.consumer.partition("#")[0]
+        place = f"{delivery.consumer} received {delivery.segment}:{delivery.offset}"
+        known = granted.get((consumer, delivery.segment))
+        if known is None:
+            found.append(Violation("delivered without a grant", f"{place}, and was never granted the segment"))
+            continue
+        if delivery.offset < known.first_position:
+            reason = f"below {known.first_position}, which was acknowledged before the grant"
+            found.append(Violation("repeated without reason", f"{place}, {reason}"))
+        times[delivery.consumer, delivery.segment, delivery.offset] += 1
+        if times[delivery.consumer, delivery.segment, delivery.offset] > known.count:
+            found.append(Violation("repeated without reason", f"{place} again, with {known.count} grants"))
     return found
 
 

@@ -1,6 +1,6 @@
-"""A consumer of the demo: records every delivery in a file, then acknowledges it.
+"""A consumer of a run: records every delivery in a file, then acknowledges it.
 
-Run as ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
+Run as ``python -m trials.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
 Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter<TAB>generation``. The line is passed to the
 kernel before the acknowledgement, so every acknowledged record is in the file even if this process is killed.
 """

@@ -1,10 +1,10 @@
-"""The checks of the demo: none reports a clean run. That each finds its violation is shown by the judge of chaos runs."""
+"""When children waited, by the ledger. The rules of a topic are tested with those of a run: tests/chaos/test_judge.py."""
 
 import pytest
 
-from demo import checks
 from headgate.model import entries as e
 from tests.support.samples.chunks import ledger
+from trials import judge
 
 GRANT = {"topic_id": 1, "subscription_id": 2, "consumer": "c"}
 
@@ -32,9 +32,9 @@ def test_a_child_granted_before_its_parent_is_drained_is_found(early: bool, viol
     steps: list[list[e.AnyEntry]] = [[granted], [ACKNOWLEDGED]] if early else [[ACKNOWLEDGED], [granted]]
     chunks = ledger(*STORED, *steps)
 
-    assert violations == len(checks.children_before_parents(chunks, 0, "t", "s"))
+    assert violations == len(judge.children_before_parents(chunks, 0, "t", "s"))
     if not early:
-        assert [checks.BlockedSegment(1, (0,), 2.0, 1.0)] == checks.blocked_segments(chunks, 0, "t", "s")
+        assert [judge.BlockedSegment(1, (0,), 2.0, 1.0)] == judge.blocked_segments(chunks, 0, "t", "s")
 
 
 def test_the_release_of_a_child_of_an_idle_segment_counts_from_its_split() -> None:
@@ -48,4 +48,4 @@ def test_the_release_of_a_child_of_an_idle_segment_counts_from_its_split() -> No
         [e.SegmentGranted(segment=3, generation=3, **GRANT)],
     )
 
-    assert checks.BlockedSegment(3, (1,), 1.0, 1.0) == checks.blocked_segments(chunks, 0, "t", "s")[-1]
+    assert judge.BlockedSegment(3, (1,), 1.0, 1.0) == judge.blocked_segments(chunks, 0, "t", "s")[-1]

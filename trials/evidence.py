@@ -1,0 +1,104 @@
+"""What a run leaves about its topics: the files of producers and consumers, and the ledger.
+
+No daemon is asked, so what is judged does not depend on what daemons report.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.ledger.chunk import Chunk
+from headgate.ledger.ledger import Ledger
+from headgate.model.entries import SubscriptionType
+from trials.consumer import counter_of
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """One record of a producer, with its outcome."""
+
+    key: str
+    counter: int
+    sent_ns: int
+    done_ns: int
+    outcome: str
+    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One record of the ledger."""
+
+    segment: int
+    offset: int
+    key: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One record that reached a consumer. All processes of the machine share the clock."""
+
+    at_ns: int
+    consumer: str
+    """The name of the consumer and the number of its run: ``billing-1#2``."""
+    segment: int
+    offset: int
+    key: str
+    counter: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEvidence:
+    """What the consumers of one subscription received."""
+
+    name: str
+    kind: SubscriptionType
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEvidence:
+    """Everything about one topic, which is the only one of its shard."""
+
+    topic: str
+    shard: int
+    sent: Sequence[SentRecord]
+    stored: Sequence[StoredRecord]
+    chunks: Sequence[Chunk]
+    subscriptions: Sequence[SubscriptionEvidence]
+
+
+def read_sent(path: Path) -> list[SentRecord]:
+    """Return the records of a producer."""
+    return [
+        SentRecord(key, int(counter), int(sent_ns), int(done_ns), outcome)
+        for sent_ns, done_ns, outcome, key, counter in _rows(path)
+    ]
+
+
+def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
+    """Return the deliveries to one run of a consumer."""
+    for at_ns, segment, offset, key, counter, generation in _rows(path):
+        yield Delivery(int(at_ns), consumer, int(segment), int(offset), key, int(counter), int(generation))
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Return the fields of each line; a last line that a kill cut short is left out."""
+    data = path.read_bytes() if path.exists() else b""
+    for line in data[: data.rfind(b"\n") + 1].decode().splitlines():
+        yield line.split("\t")
+
+
+async def read_ledger(ledger: Ledger) -> tuple[list[Chunk], list[StoredRecord]]:
+    """Return all chunks of a shard and all records in them, in ledger order. Raises LedgerError."""
+    chunks, records = [], []
+    for number in range(1, await ledger.newest() + 1):
+        chunks.append(await ledger.read(number))
+        _, found = await ledger.read_records(number)
+        records += [
+            StoredRecord(segment, offset, key.decode(), counter_of(value))
+            for segment, offset, key, value in zip(found.segment, found.offset, found.key, found.value, strict=True)
+        ]
+    return chunks, records
