@@ -199,7 +199,7 @@ record: $(TEST_STAMP) ## For a release: write tests/recorded/VERSION/ledger.tar.
 
 performance: $(TEST_STAMP) ## Run every benchmark, and write docs/performance.md; on a quiet machine
 	@$(INSTALL) -r constraints-peers.txt
-	$(BIN)/python -m bench --all --write docs/performance
+	$(BIN)/python -m bench --write docs/performance
 
 # What takes minutes and fails rarely: bugs of a list that seeds must find, 60 examples of each property instead of 25,
 # other Spark engines, another Python, and whole runs of the trials, which `make chaos` and `make scale` play longer.

@@ -34,7 +34,6 @@ def measure_all(
     docs: Mapping[str, str],
     folder: Path,
     *,
-    quick: bool,
     kept: Mapping[str, Result] | None = None,
     run: Run = run_benchmark,
     progress: Callable[[str], None],
@@ -45,32 +44,30 @@ def measure_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     measured: list[Result] = []
-    results = Results(machine=this_machine(), quick=quick, benchmarks=measured)
+    results = Results(machine=this_machine(), benchmarks=measured)
     for number, (name, doc) in enumerate(docs.items(), 1):
         if kept and name in kept:
             measured.append(msgspec.structs.replace(kept[name], doc=doc))
             continue
         progress(f"{number} of {len(docs)}: {name}")
-        measured.append(_measure(name, doc, quick=quick, run=run))
+        measured.append(_measure(name, doc, run))
         _store(results, folder)
     _store(results, folder)
     return results
 
 
-def results_to_keep(folder: Path, *, quick: bool) -> dict[str, Result]:
+def results_to_keep(folder: Path) -> dict[str, Result]:
     """Return the results stored in ``folder`` (name → result), to be shown beside new ones.
 
-    Raises HeadgateError: there are none, or they are of another machine or effort and must not be mixed.
+    Raises HeadgateError: there are none, or they are of another machine and must not be mixed.
     """
     path = folder / "results.json"
     if not path.exists():
-        raise HeadgateError(f"{path} does not exist: measure all benchmarks first, with --all")
+        raise HeadgateError(f"{path} does not exist: measure all benchmarks first")
     stored = msgspec.json.decode(path.read_bytes(), type=Results)
     machine = this_machine()
-    if (msgspec.structs.replace(stored.machine, date=machine.date), stored.quick) != (machine, quick):
-        raise HeadgateError(
-            f"the results in {folder} are of another machine or effort: measure all benchmarks again, with --all"
-        )
+    if msgspec.structs.replace(stored.machine, date=machine.date) != machine:
+        raise HeadgateError(f"the results in {folder} are of another machine or effort: measure all benchmarks again")
     return {result.name: result for result in stored.benchmarks}
 
 
@@ -78,11 +75,10 @@ def _store(results: Results, folder: Path) -> None:
     (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
 
 
-def _measure(name: str, doc: str, *, quick: bool, run: Run) -> Result:
-    arguments = [name, "--json", *["--quick"] * quick]
+def _measure(name: str, doc: str, run: Run) -> Result:
     began = time.monotonic()
     try:
-        done = run(arguments)
+        done = run([name, "--json"])
     except subprocess.TimeoutExpired:
         return Result(name=name, doc=doc, error=f"it took more than {LONGEST_SECONDS} s")
     if done.returncode != 0:

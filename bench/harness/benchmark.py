@@ -77,22 +77,21 @@ class Benchmark:
         found = self.measure(effort)
         return found if isinstance(found, Measurement) else asyncio.run(found)
 
-    def meets_goal(self, value: float) -> bool:
-        """Return whether ``value`` reaches the goal. NaN never does."""
-        return self._reaches(value, self.goal)
+    def goals(self) -> list[tuple[str, str, float]]:
+        """Return (``value`` or part, sign, limit) of each goal."""
+        sign = "≥" if self.better == "higher" else "≤"
+        parts = [(part, sign, goal) for part, goal in self.part_goals.items()]
+        return [("value", sign, self.goal), *parts, *((part, "≤", limit) for part, limit in self.part_limits.items())]
 
-    def meets_all_goals(self, measured: Measurement) -> bool:
-        """Return whether the value and all parts with goals reach them. A missing part does not."""
-        return self.meets_goal(measured.value) and not self.missed_parts(measured)
-
-    def missed_parts(self, measured: Measurement) -> list[str]:
-        """Return the parts that miss their goals."""
-        found = {part: float(measured.parts.get(part, math.nan)) for part in (*self.part_goals, *self.part_limits)}
-        missed = [part for part, goal in self.part_goals.items() if not self._reaches(found[part], goal)]
-        return missed + [part for part, limit in self.part_limits.items() if not found[part] <= limit]
-
-    def _reaches(self, value: float, goal: float) -> bool:
-        return value >= goal if self.better == "higher" else value <= goal
+    def missed(self, measured: Measurement) -> list[str]:
+        """Return what misses its goal; a part that is missing does, and so does NaN."""
+        found = {**measured.parts, "value": measured.value}
+        values = {what: float(found.get(what, math.nan)) for what, _, _ in self.goals()}
+        return [
+            what
+            for what, sign, limit in self.goals()
+            if not (values[what] >= limit if sign == "≥" else values[what] <= limit)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,6 @@ NUMBERS = (
 )
 """What, benchmark, and its parts. Two times are the median and the 99th percentile."""
 README_PART = re.compile(r"(<!-- measured: .*? -->\n).*?(<!-- measured: end -->)", re.DOTALL)
-QUICK = (
-    "**Quick runs on a busy machine.** They show that every benchmark works. They are no measurement: "
-    "`make performance` makes one."
-)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +58,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """One run of all benchmarks."""
 
     machine: Machine
-    quick: bool
     benchmarks: list[Result]
 
 
@@ -72,7 +67,7 @@ def page(results: Results) -> str:
         f"| [{result.name}](#{result.name}) | {_value(result)} | {_goal(result)} | {_verdict(result)} |"
         for result in results.benchmarks
     ]
-    sections = [line for result in results.benchmarks for line in _section(result, quick=results.quick)]
+    sections = [line for result in results.benchmarks for line in _section(result)]
     return "\n".join(
         [
             "# Performance",
@@ -82,7 +77,6 @@ def page(results: Results) -> str:
             "A benchmark is a ratio between headgate and something comparable, measured in turns in one process, so",
             "that other load on the machine disturbs both. A missed goal stays, and is shown as missed.",
             "",
-            *([QUICK, ""] if results.quick else []),
             *_measured_on(results),
             "",
             *_numbers(results),
@@ -109,7 +103,7 @@ def _measured_on(results: Results) -> list[str]:
 
 def readme(text: str, results: Results) -> str:
     """Return README with the newest values between its marks."""
-    lines = "\n".join([*_measured_on(results), *([QUICK] if results.quick else []), "", *_numbers(results), ""])
+    lines = "\n".join([*_measured_on(results), "", *_numbers(results), ""])
     return README_PART.sub(lambda part: f"{part[1]}{lines}\n{part[2]}", text)
 
 
@@ -120,10 +114,9 @@ def _numbers(results: Results) -> list[str]:
     return ["| one machine, loopback, times: median / 99 % | |", "|---|---|", *rows] if rows else []
 
 
-def _section(result: Result, *, quick: bool) -> list[str]:
+def _section(result: Result) -> list[str]:
     """Return the part about one benchmark: what it compares, its values and its command."""
-    option = " --quick" if quick else ""
-    command = ['```bash no-run="takes minutes"', f"python -m bench {result.name}{option}", "```", ""]
+    command = ['```bash no-run="takes minutes"', f"python -m bench {result.name}", "```", ""]
     head = [f"## {result.name}", "", *result.doc.strip().splitlines(), ""]
     if result.error:
         return [*head, f"Not measured: {result.error}", "", *command]

@@ -22,7 +22,7 @@ def test_the_value_is_the_lesser_ratio_to_the_best_peer_of_each_round() -> None:
     assert measured.value == 2
     assert (3, 2, 1.5) == tuple(measured.parts[part] for part in SPEEDS)
     assert (3, 2, 6.0) == tuple(measured.parts[part] for part in ("peers_ack", "peers_ack_tail", "headgate_ack_p99_ms"))
-    assert ["peers_100", "peers_ack", "peers_e2e", "peers_e2e_tail"] == peers.BENCHMARK.missed_parts(measured)
+    assert ["value", "peers_100", "peers_ack", "peers_e2e", "peers_e2e_tail"] == peers.BENCHMARK.missed(measured)
 
 
 def test_without_redis_what_is_divided_by_it_is_missing() -> None:

@@ -53,12 +53,11 @@ def test_a_benchmark_whose_servers_cannot_start_ends_with_one_line() -> None:
     assert result.stderr == "Error: made_up: mosquitto is not installed: install it\n"
 
 
-@pytest.mark.parametrize("arguments", [["made_upp"], []], ids=["unknown", "none"])
-def test_an_unknown_name_is_refused_with_the_valid_ones(arguments: list[str]) -> None:
-    result = _invoke(_benchmark(1.0), *arguments)
+def test_an_unknown_name_is_refused_with_the_valid_ones() -> None:
+    result = _invoke(_benchmark(1.0), "made_upp")
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "made_up" in result.stderr.splitlines()[-1]
+    assert result.stderr.splitlines()[-1].endswith("choose one of: made_up")
 
 
 @pytest.mark.parametrize("goals", [{"rounds": 3.0}, {"rounds": 2.0}, {"other": 3.0}], ids=["met", "missed", "missing"])
@@ -68,12 +67,10 @@ def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]
     benchmark = _benchmark(1.0, **goals)
 
     result = json.loads(_invoke(benchmark, "made_up", "--json").stdout)
-    strict = _invoke(benchmark, "made_up", "--strict")
 
     assert met is result["goal_met"]
     assert goals.items() <= {name.removesuffix("_goal"): goal for name, goal in result["parts"].items()}.items()
-    assert (0 if met else 1) == strict.exit_code
-    assert met is ("missed" not in strict.stdout)
+    assert met is ("missed" not in _invoke(benchmark, "made_up").stdout)
 
 
 async def test_sides_alternate_and_the_first_one_changes() -> None:

@@ -1,4 +1,4 @@
-"""docs/performance.md: measured in one run, labelled if it was a quick one, and made from the stored results."""
+"""docs/performance.md: measured in one run, and made from the stored results."""
 
 import json
 import subprocess
@@ -22,13 +22,13 @@ def fake_run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(arguments, int(name == "broken"), f"progress\n{json.dumps(result)}\n", "")
 
 
-def measured(folder: Path, *, quick: bool = False) -> Results:
-    return measure_all(DOCS, folder, quick=quick, run=fake_run, progress=lambda _: None)
+def measured(folder: Path) -> Results:
+    return measure_all(DOCS, folder, run=fake_run, progress=lambda _: None)
 
 
 def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_path: Path) -> None:
     first = measured(tmp_path)
-    kept = results_to_keep(tmp_path, quick=False)
+    kept = results_to_keep(tmp_path)
     assert {result.name: result for result in first.benchmarks} == kept
 
     ran: list[str] = []
@@ -39,10 +39,10 @@ def test_one_benchmark_is_measured_again_beside_the_results_of_the_others(tmp_pa
         return subprocess.CompletedProcess(arguments, 0, printed, "")
 
     del kept["broken"]
-    again = measure_all(DOCS, tmp_path, quick=False, kept=kept, run=run, progress=lambda _: None)
+    again = measure_all(DOCS, tmp_path, kept=kept, run=run, progress=lambda _: None)
 
     assert ["broken"] == ran
-    assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path, quick=False))
+    assert ["fast", "broken", "drain_release"] == list(DOCS) == list(results_to_keep(tmp_path))
     assert [3.0, 3.0, 12.0] == [result.value for result in again.benchmarks]
     assert f"Measured on {this_machine().date} in 0 s." in page(again)
     assert "| Last acknowledgement to the open child | 5 ms, 95 % in 7 ms |" in page(again)
