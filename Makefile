@@ -34,7 +34,7 @@ UNUSED_JARS := rocksdbjni-* breeze* spire* cats-kernel* algebra* lapack-* blas-*
 UNUSED_FILES := pandas/tests $(addprefix pyarrow/, include src tests *flight*)
 # uv reads the index's metadata only, and writes one file for every platform and Python.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-  --no-build-isolation --no-emit-package headgate --custom-compile-command "make constraints"
+  --no-build-isolation --no-emit-package headgate-client --custom-compile-command "make constraints"
 # One process more than processors, because unit tests also wait: for threads, files and short programs.
 UNIT_WORKERS = $(shell expr $$(nproc) + 1)
 UNIT := not contract and not security and not simulation and not spark and not system

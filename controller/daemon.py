@@ -68,6 +68,7 @@ from shard.state.shard_state import ShardState
 from shard.state.steady_clock import SteadyClock
 from web.server import HttpServer
 
+VERSION = version("headgate-client")
 TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""
 ID_BITS = 63
@@ -115,7 +116,7 @@ class Daemon:
         self._cluster_status = ClusterStatus(
             instance=self.instance,
             cluster=settings.cluster.name,
-            version=version("headgate"),
+            version=VERSION,
             health=self.health,
             leader_of=self._leader_of,
             now_ms=self._now_ms,
@@ -282,7 +283,7 @@ class Daemon:
             observer=self.instruments,
             daemon=self.instance,
             cluster=settings.cluster.name,
-            version=version("headgate"),
+            version=VERSION,
             access=read_http_access(settings.http, self._access.rules),
             ledger_url=settings.ledger.url,
             runbook_url=settings.http.runbook_url,
@@ -363,7 +364,7 @@ class Daemon:
             settings=lambda: self.settings.spread,
             standby=standby,
             replicas=lambda: self.settings.standby.replicas,
-            record=InstanceRecord(url=self._cluster_status.url or "", version=version("headgate"), levels=supported()),
+            record=InstanceRecord(url=self._cluster_status.url or "", version=VERSION, levels=supported()),
             level=config.level,
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,

@@ -1,4 +1,4 @@
-"""Gives headgate-daemon the version and the links of headgate, and requires exactly that version.
+"""Gives headgate-daemon the version and the links of headgate-client, and requires exactly that version.
 
 In a source distribution, hatchling reads all of this from PKG-INFO, and asks only for links that it has not found.
 """
@@ -21,8 +21,8 @@ class VersionHook(MetadataHookInterface):
             metadata["urls"] = {}
             return
         repository = Path(self.root).parent
-        headgate = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-        metadata["version"] = headgate["version"]
-        metadata["dependencies"] = [f"headgate=={headgate['version']}", *self.config["dependencies"]]
+        client = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+        metadata["version"] = client["version"]
+        metadata["dependencies"] = [f"headgate-client=={client['version']}", *self.config["dependencies"]]
         metadata["optional-dependencies"] = self.config["optional-dependencies"]
         metadata["urls"] = runpy.run_path(str(repository / "hatch_build.py"))["project_urls"](os.environ)

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT)]
 
 project = "headgate"
 copyright = "the headgate authors"  # noqa: A001 - Sphinx's name
-release = version = metadata.version("headgate")
+release = version = metadata.version("headgate-client")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_design", "sitebuild.extension"]
 root_doc = "docs/index"

@@ -17,8 +17,8 @@
 
 ``path`` is a folder, a file, files with wildcards, or a URL of a bucket (s3, gs, az). For ``iceberg`` it is
 CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for. ``delta`` and ``iceberg`` need the extra
-``headgate[lakehouse]``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables in
-drain.external.known_files.
+``headgate-client[lakehouse]``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables
+in drain.external.known_files.
 
 With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's position: a whole number
 of any length, also as text, which rises within a segment.

@@ -1,4 +1,4 @@
-"""Traces of records, and metrics of clients, through OpenTelemetry: the extra ``headgate[otel]``.
+"""Traces of records, and metrics of clients, through OpenTelemetry: the extra ``headgate-client[otel]``.
 
     producer = Producer(config, interceptors=[Tracing()])
     consumer = Consumer(config, topic="orders", subscription="billing", interceptors=[Tracing()])
@@ -33,7 +33,7 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
-    raise ImportError("headgate.otel needs opentelemetry-api: pip install 'headgate[otel]'", name=error.name) from None
+    raise ImportError("it needs opentelemetry-api: pip install 'headgate-client[otel]'", name=error.name) from None
 
 SCOPE: Final = "headgate"
 SYSTEM: Final = "messaging.system"

@@ -1,4 +1,4 @@
-"""Metrics of clients for a Prometheus registry of the program: the extra ``headgate[prometheus]``.
+"""Metrics of clients for a Prometheus registry of the program: the extra ``headgate-client[prometheus]``.
 
 REGISTRY.register(ClientCollector({"orders": producer, "billing": consumer}))
 """
@@ -13,7 +13,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
-        "headgate.prometheus needs prometheus-client: pip install 'headgate[prometheus]'", name=error.name
+        "headgate.prometheus needs prometheus-client: pip install 'headgate-client[prometheus]'", name=error.name
     ) from None
 
 

@@ -201,7 +201,7 @@ def read_config(config: dict[str, Any], settings: Settings, node: str) -> tuple[
     """Return what a daemon with ``settings`` takes from ``node``. Raises ConfigError: it must not join."""
     if not (level := level_of(config)):
         raise ConfigError(f"ZooKeeper node {node}: level is {config['level']!r}; restore the feature level that it was")
-    if (problem := join_problem(level, version("headgate"), supported())) is not None:
+    if (problem := join_problem(level, version("headgate-client"), supported())) is not None:
         raise ConfigError(problem)
     shards = ShardMap.read(config.get("shards"))
     if shards is None:

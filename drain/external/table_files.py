@@ -47,7 +47,7 @@ def table_files(table: EntriesTable | AcknowledgementsTable, columns: Iterable[s
                 count = 1 if table.format in {"csv", "json"} else max(1, -(-file.size_bytes // PIECE_BYTES))
                 found += (replace(file, piece=(at, count)) for at in range(count))
         except ModuleNotFoundError as error:
-            raise HeadgateError(f"it needs {error.name}: python3 -m pip install 'headgate[lakehouse]'") from error
+            raise HeadgateError(f"it needs {error.name}: pip install 'headgate-client[lakehouse]'") from error
     return found
 
 

@@ -145,7 +145,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     if wanted and not context.resilient_parsing:
         from importlib.metadata import version  # noqa: PLC0415
 
-        click.echo(f"headgate {version('headgate')}")
+        click.echo(f"headgate {version('headgate-client')}")
         context.exit()
 
 

@@ -209,5 +209,5 @@ def new_client(service: str) -> Any:
     try:
         import boto3  # noqa: PLC0415 - in the extra
     except ImportError as error:
-        raise ConfigError(f"boto3 is missing: pip install 'headgate[kinesis]' ({error})") from error
+        raise ConfigError(f"boto3 is missing: pip install 'headgate-client[kinesis]' ({error})") from error
     return boto3.client(service)

@@ -176,4 +176,4 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
     state = StateGauge(drain, "off")
     metrics.on(events.DrainServiceStateChanged, lambda event: state.set_state(event.state))
     build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
-    build.child(version("headgate"), platform.python_version()).set(1)
+    build.child(version("headgate-client"), platform.python_version()).set(1)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PACKAGES = {
-    "headgate": ["headgate"],
+    "headgate_client": ["headgate"],
     "headgate_daemon": ["controller", "coordinator", "drain", "metrics", "shard", "web"],
 }
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -125,7 +125,7 @@ def test_both_have_one_version_and_the_daemon_requires_it(built: Path) -> None:
     required = map(str, metadata(built, "headgate_daemon").requires_dist or ())
 
     assert [VERSION, VERSION] == [str(metadata(built, name).version) for name in PACKAGES]
-    assert f"headgate=={VERSION}" in required
+    assert f"headgate-client=={VERSION}" in required
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -153,7 +153,7 @@ def client(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = (BIN / "uv", "pip", "install", "--quiet", "--python", folder / "bin" / "python")
     run(BIN / "uv", "venv", "--quiet", "--python", sys.executable, folder)
     run(*install, "--require-hashes", "--requirements", ROOT / "constraints-client.txt")
-    run(*install, "--offline", "--no-index", "--no-deps", wheel(built, "headgate"))
+    run(*install, "--offline", "--no-index", "--no-deps", wheel(built, "headgate_client"))
     return folder
 
 

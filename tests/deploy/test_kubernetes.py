@@ -17,7 +17,7 @@ from web.api.openapi import OPERATIONS
 from web.api.openapi import ROOT as API
 from web.api.scale import ScaleDocument
 
-VERSION = version("headgate")
+VERSION = version("headgate-client")
 FOLDER = ROOT / "examples" / "kubernetes"
 OBJECTS = [
     each for name in ("headgate", "consumers") for each in yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text())

@@ -35,7 +35,7 @@ def pins(name: str) -> dict[str, list[str]]:
 def names(requirements: list[Any]) -> set[str]:
     """Return the packages, without our own and without groups that a group includes."""
     found = {re.split(r"[\s<>=\[~!;]", each)[0].lower() for each in requirements if isinstance(each, str)}
-    return found - {"headgate", "headgate-daemon"}
+    return found - {"headgate-client", "headgate-daemon"}
 
 
 def notice() -> dict[str, str]:

@@ -149,7 +149,7 @@ async def _counts(ledger: Ledger, url: str) -> Any:
 
 
 if __name__ == "__main__":
-    path = FOLDER / version("headgate") / ARCHIVE
+    path = FOLDER / version("headgate-client") / ARCHIVE
     if path.exists():
         sys.exit(f"{path} exists: it stays as it is once its release is published; before that, remove it first")
     record(path)

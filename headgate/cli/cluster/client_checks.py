@@ -87,7 +87,7 @@ async def _cluster(config: ClientConfig, context: CommandContext) -> list[Findin
         remedy = "start or repair what the line above names; then run: headgate status"
         return [problem("cluster", str(error), remedy)]
     return [
-        *judge.judge_cluster(cluster, version("headgate")),
+        *judge.judge_cluster(cluster, version("headgate-client")),
         *judge.judge_clock(cluster, asked_ms, answered_ms),
         *judge.judge_ledger_url(config.ledger_url, announced, config.file or "the client configuration"),
     ]

@@ -185,7 +185,7 @@ def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTabl
         from headgate.lakehouse.table_rows import TableRows  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise HeadgateError(
-            f"export --to {kind} needs {error.name}: python3 -m pip install 'headgate[lakehouse]'"
+            f"export --to {kind} needs {error.name}: python3 -m pip install 'headgate-client[lakehouse]'"
         ) from error
     try:
         types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])

@@ -41,7 +41,7 @@ def host_name() -> str:
 def library_version() -> str:
     """Return the version of this library; empty if it runs from files that no distribution installed."""
     try:
-        return program_text(version("headgate"))
+        return program_text(version("headgate-client"))
     except PackageNotFoundError:
         return ""
 

@@ -34,7 +34,7 @@ ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
 def user_packages() -> dict[str, str]:
     """Return the environment of a program that finds only what users install, which is in constraints.txt."""
     pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    of_users = pinned | {"headgate", "headgate-daemon"}
+    of_users = pinned | {"headgate-client", "headgate-daemon"}
     hidden = [
         module
         for module, names in packages_distributions().items()
