@@ -45,6 +45,8 @@ class DeviceSessions:
         # A quarter of the ingest queue, so that devices do not displace producers with an identity.
         self._window = ReadingWindow(context.ingest.queue_bytes // 4)
         self._sessions: dict[int, TopicSession] = {}
+        self._missing: set[int] = set()
+        """Topics whose sessions were missing at the time of the last report."""
         self._sentinels = count(1)
         self._start: Callable[[int, TopicSession], object] | None = None
         """Starts a session; None: no session can be opened."""
@@ -131,9 +133,9 @@ class DeviceSessions:
             self._context.observer.observe(event)
 
     def _report_missing(self) -> None:
-        missing = [each for each in self._sessions.items() if each[1].state == "missing"]
-        if missing:
-            topic_id, found = missing[0]
+        before, self._missing = self._missing, {at for at, each in self._sessions.items() if each.state == "missing"}
+        if missing := sorted(self._missing & before):  # One that is just being opened is missing for a moment.
+            topic_id, found = missing[0], self._sessions[missing[0]]
             log.warning(
                 "device.sessions_missing",
                 shard=self._state.shard,
