@@ -33,6 +33,7 @@ from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import chunk_folder, chunk_path, snapshot_path
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -175,5 +176,5 @@ class _Copy:
         except ObjectMissingError:
             return False
         with contextlib.suppress(ObjectExistsError):
-            await self._destination.create(path, data)
+            await create_own(self._destination, path, data)
         return True

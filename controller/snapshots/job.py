@@ -24,6 +24,7 @@ from headgate.process.parent_death_signal import die_with_parent
 from headgate.process.priority import give_way
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import open_store
+from headgate.storage.own_object import create_own
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -57,7 +58,7 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int, level
             "from a copy meanwhile; no snapshot was written"
         )
     with contextlib.suppress(ObjectExistsError):
-        await ledger.store.create(snapshot_path(ledger.shard, state.chunk), data)
+        await create_own(ledger.store, snapshot_path(ledger.shard, state.chunk), data)
     for number in (await ledger.snapshots())[:-RETAINED_SNAPSHOTS]:
         await ledger.store.delete(snapshot_path(ledger.shard, number))
     return state.chunk

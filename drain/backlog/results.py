@@ -19,6 +19,7 @@ from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.ledger.sealed_parquet import check_sealed
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 
 FORMAT: Final = 5
 RETAINED_RESULTS: Final = 3
@@ -131,7 +132,7 @@ async def publish_result(store: Store, result: Result) -> Result:
         ResultError: another run was first, and its result cannot be read.
     """
     try:
-        await store.create(result_path(result.shard, result.watermark), encode_result(result))
+        await create_own(store, result_path(result.shard, result.watermark), encode_result(result))
     except ObjectExistsError:
         stored = await read_result(store, result.shard, result.watermark)
         if stored.ledger_id != result.ledger_id:

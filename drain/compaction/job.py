@@ -49,6 +49,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.settings.command_parser import CommandParser
 from headgate.storage.object_store import Store, open_store
+from headgate.storage.own_object import create_own
 
 CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
@@ -153,7 +154,7 @@ class CompactionJob:
         _check_record_counts(work, written)
         facts_path = f"{work.folder}/facts.parquet"
         facts_data = encode_range_facts(written.facts, shard, *planned.range)
-        await self.store.create(facts_path, facts_data)
+        await create_own(self.store, facts_path, facts_data)
         return compacted.Manifest(
             ledger_id=work.ledger_id,
             shard=shard,

@@ -41,11 +41,10 @@ class PublishedRanges:
         try:
             await compacted.create_manifest(self._store, manifest)
         except ObjectExistsError:
+            # Another run was first, so this folder is an orphan.
             stored = await compacted.read_manifest(self._store, shard, manifest.range)
-            if stored != manifest:
-                # Another run was first, so this folder is an orphan.
-                await self._delete_folder(run_folder(manifest))
-                return stored
+            await self._delete_folder(run_folder(manifest))
+            return stored
         if reason := await self._missing(manifest):
             await self._store.delete(compacted.manifest_path(shard, manifest.range))
             raise RunError(f"the manifest of chunks {manifest.range} was withdrawn: {reason}")

@@ -19,6 +19,7 @@ from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, 
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import open_store
+from headgate.storage.own_object import create_own
 
 FOLDER: Final = "data"
 
@@ -47,13 +48,5 @@ class ParquetExport:
         pq.write_table(rows.replace_schema_metadata({PROPERTY: encoded(position)}), out, compression="zstd")
         number = self._number + 1
         with table_errors(self.name, ObjectExistsError):
-            asyncio.run(self._create(f"{FOLDER}/{chunk_name(number)}", out.getvalue()))
+            asyncio.run(create_own(self._store, f"{FOLDER}/{chunk_name(number)}", out.getvalue()))
         self._number, self.position = number, position
-
-    async def _create(self, path: str, data: bytes) -> None:
-        """Create the file. A bucket may have repeated the request, and found what the first attempt created."""
-        try:
-            await self._store.create(path, data)
-        except ObjectExistsError:
-            if await self._store.read(path) != data:
-                raise

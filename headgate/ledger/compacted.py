@@ -26,6 +26,7 @@ from headgate.ledger.parquet_columns import Columns, read_columns_unlocked
 from headgate.ledger.paths import MANIFESTS_FOLDER
 from headgate.ledger.sealed_parquet import check_is_parquet
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 
 FORMAT: Final = 5
 _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
@@ -128,7 +129,9 @@ def named_paths(manifest: Manifest, existing: Collection[tuple[int, int]] | None
 
 async def create_manifest(store: Store, manifest: Manifest) -> None:
     """Make a range visible. Everything the manifest names must be durable. Raises what `Store.create` raises."""
-    await store.create(manifest_path(manifest.shard, manifest.range), checksum.seal_json(_ENCODER.encode(manifest)))
+    await create_own(
+        store, manifest_path(manifest.shard, manifest.range), checksum.seal_json(_ENCODER.encode(manifest))
+    )
 
 
 def check_object(data: bytes, path: str, expected: int) -> None:

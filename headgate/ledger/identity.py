@@ -21,6 +21,7 @@ from headgate.ledger import checksum
 from headgate.ledger.format_version import check_json_format
 from headgate.ledger.paths import IDENTITY_PATH, MANIFESTS_FOLDER
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 
 IDENTITY_FORMAT: Final = 1
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -63,7 +64,7 @@ async def claim_ledger_id(store: Store, url: str) -> str:
     wanted = await _named_by_a_manifest(store) or secrets.token_hex(16)
     with suppress(ObjectExistsError):
         try:
-            await store.create(IDENTITY_PATH, identity_object(wanted))
+            await create_own(store, IDENTITY_PATH, identity_object(wanted))
         except OutcomeUnknownError as error:
             # The next attempt reads what was written.
             raise StoreUnavailableError(str(error)) from error

@@ -11,19 +11,12 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from headgate.errors import (
-    ForeignObjectError,
-    LedgerError,
-    NotDurableError,
-    ObjectExistsError,
-    ObjectMissingError,
-    OutcomeUnknownError,
-    StoreError,
-)
+from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError
 from headgate.ledger import chunk, paths
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 
 T = TypeVar("T")
 
@@ -67,31 +60,14 @@ class Ledger:
     async def append(self, number: int, data: bytes) -> None:
         """Create chunk ``number``; raises what `Store.create` raises.
 
-        **Own chunks.** If the store reports that the number is taken, or cannot report the outcome, the stored chunk is
-        read. Equal bytes were written by this call, so the commit has succeeded:
+        **Own chunks.** A chunk with equal bytes was written by this call (`headgate.storage.own_object`), so the commit
+        has succeeded:
 
         1. A term chunk contains a random id, drawn for one attempt to start a term. Only that attempt can write it.
         2. Every chunk contains the id of its term. A leader has one chunk in flight, so it writes other bytes only
            under other numbers.
-        3. If no chunk is there, or it cannot be read, nothing is known: the request may still arrive.
         """
-        path = self._path(number)
-        try:
-            await self.store.create(path, data)
-        except NotDurableError:
-            raise
-        except (ObjectExistsError, OutcomeUnknownError) as error:
-            try:
-                stored = await self.store.read(path)
-            except ObjectMissingError:
-                raise error from None
-            except ForeignObjectError as other:
-                raise ObjectExistsError(str(other)) from error
-            except StoreError as unread:
-                raise OutcomeUnknownError(f"unknown whether {path} was written: {error}; {unread}") from error
-            if stored != data:
-                raise ObjectExistsError(f"{path} exists, with other content") from error
-            await self.make_durable()
+        await create_own(self.store, self._path(number), data)
 
     async def make_durable(self) -> None:
         """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""

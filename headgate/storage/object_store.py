@@ -45,8 +45,7 @@ RETRIES: Final[Any] = {
 }
 """How often obstore repeats a request to a busy bucket. Its defaults pause for 100 ms at first, as long as ten
 writes to a fast bucket, and give up after three minutes, which exceeds every time limit here. A repeated creation may
-find its own first attempt and report that the object exists; `headgate.ledger.ledger.Ledger.append` recognizes its own
-chunk."""
+find its own first attempt and report that the object exists; `headgate.storage.own_object` recognizes it."""
 
 
 _MISSING: Final = (obstore.exceptions.NotFoundError, FileNotFoundError)

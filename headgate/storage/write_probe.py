@@ -7,6 +7,7 @@ from typing import Final
 
 from headgate.errors import ObjectExistsError, StoreError
 from headgate.storage.object_store import Store
+from headgate.storage.own_object import create_own
 
 PROBE_TIMEOUT_SECONDS: Final = 10.0
 """For all operations; obstore repeats each for up to 8 s."""
@@ -28,8 +29,9 @@ async def _write_problem(store: Store) -> str | None:
     path, first = f"write-probe-{secrets.token_hex(8)}", secrets.token_bytes(8)
     try:
         try:
-            await _create(store, path, first)
-            await _create(store, path, b"second")
+            await create_own(store, path, first)
+            with contextlib.suppress(ObjectExistsError):
+                await create_own(store, path, b"second")
             replaced = await store.read(path) != first
         except StoreError:
             with contextlib.suppress(StoreError):  # What failed first says more.
@@ -42,10 +44,3 @@ async def _write_problem(store: Store) -> str | None:
     if replaced:
         return "a second write replaced an object, as two leaders would: use a store that honors If-None-Match"
     return None
-
-
-async def _create(store: Store, path: str, data: bytes) -> None:
-    try:
-        await store.create(path, data)
-    except ObjectExistsError:
-        return  # The second time, or the store repeated the request after its answer was lost.
