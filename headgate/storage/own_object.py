@@ -33,7 +33,7 @@ async def create_own(store: Store, path: str, data: bytes) -> None:
         except ForeignObjectError as other:
             raise ObjectExistsError(str(other)) from error
         except StoreError as unread:
-            raise OutcomeUnknownError(f"unknown whether {path} was written: {error}; {unread}") from error
+            raise OutcomeUnknownError(f"{error}; {unread}") from error
         if stored != data:
             raise ObjectExistsError(f"{path} exists, with other content") from error
         await store.make_durable(path.rpartition("/")[0])
