@@ -11,12 +11,12 @@ played once at least, so a much shorter attack is denser, and its value means li
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement
 from bench.harness.cluster import SecuredBenchCluster, percentile
-from bench.harness.honest_load import Faults, HonestLoad
+from bench.harness.honest_load import FAULTS, HonestLoad
 
 SECONDS, QUICK_SECONDS = 600, 12
 LONGEST_TURN_SECONDS = 15.0
@@ -49,9 +49,9 @@ async def _measure(effort: Effort, seconds: int) -> Measurement:
     return compared(latencies, found, records=records, acts=sum(acts.values()), kinds=len(acts))
 
 
-def compared(latencies: dict[str, list[float]], found: Faults, **counts: int) -> Measurement:
+def compared(latencies: dict[str, list[float]], found: Mapping[str, int], **counts: int) -> Measurement:
     """Return the measurement from the latencies in seconds, the faults, and further counts."""
-    parts: dict[str, float | int | str] = {**asdict(found), **counts}
+    parts: dict[str, float | int | str] = {**found, **counts}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("longest", 1.0)):
         for kind, values in latencies.items():
             parts[f"{name}_{kind}_ms"] = round(percentile(values, share) * 1000, 2)
@@ -64,6 +64,6 @@ BENCHMARK = Benchmark(
     goal=2,
     better="lower",
     measure=measure,
-    part_goals=dict.fromkeys(asdict(Faults()), 0),
+    part_goals=dict.fromkeys(FAULTS, 0),
     takes_seconds=True,
 )

@@ -20,14 +20,12 @@ which is a handful of Python's calls: the goal needs half the limits, or one ent
 
 import asyncio
 import gc
-import ssl
 import time
 import typing
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -36,6 +34,7 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part
 from bench.harness.one_leader import (
     CLIENT,
     CLUSTER,
+    HEALTH,
     INTERVAL_SECONDS,
     SETTLE_SECONDS,
     OneLeader,
@@ -44,14 +43,11 @@ from bench.harness.one_leader import (
     run_timed,
 )
 from controller.cluster.own_status import shard_statuses
-from controller.cluster.peers import Peers
-from controller.cluster.status import ClusterStatus
 from controller.process.garbage_collection import GarbageCollection
 from headgate.protocol import messages as m
 from headgate.transport.loopback import loopback
 from metrics import events
 from metrics.events import NoopObserver
-from metrics.health import HealthFacts, judge_health
 from metrics.instruments import Instruments
 from shard.state.shard_state import ShardState
 from web.server import HttpServer
@@ -96,10 +92,10 @@ class Group:
     """Name of the case in which the leader's term starts; None: not measured."""
 
 
-def check_cases() -> None:
+def check_cases(cases: Iterable[worst.Case] = worst.CASES) -> None:
     """Fail if a kind of request has no case, or no request has a case's kind."""
     kinds = set(typing.get_args(m.AnyRequestBody))
-    missing = sorted(kind.__name__ for kind in kinds ^ worst.CASES.keys())
+    missing = sorted(kind.__name__ for kind in kinds ^ {case.kind for case in cases})
     assert not missing, f"bench/harness/worst_cases.py: add or remove cases: {', '.join(missing)}"
 
 
@@ -149,13 +145,12 @@ def summarized(stalls: dict[str, Stall], batch: Stall) -> Measurement:
 def _requests() -> Iterator[Group]:
     yield Group(worst.plain, {PLAIN: _sent(worst.PLAIN_BATCH)})
     queries: dict[Callable[[], ShardState], dict[str, Drive]] = {}
-    for kind, cases in worst.CASES.items():
-        for name, case in cases.items():
-            case_name = f"{kind.__struct_config__.tag}_{name}"
-            if kind in worst.QUERIES:
-                queries.setdefault(case.world, {})[case_name] = _sent(case)
-            else:
-                yield Group(case.world, {case_name: _sent(case)})
+    for case in worst.CASES:
+        drives = {f"{case.kind.__struct_config__.tag}_{case.name}": _sent(case)}
+        if case in worst.QUERIES:
+            queries.setdefault(case.world, {}).update(drives)
+        else:
+            yield Group(case.world, drives)
     for world, drives in queries.items():
         yield Group(world, drives)
 
@@ -216,49 +211,22 @@ async def _disconnect(one: OneLeader, _: TurnClock) -> None:
     asyncio.get_running_loop().call_soon(one.leader.on_presence, presence)
 
 
-def _controllers(one: OneLeader) -> list[Any]:
-    role = SimpleNamespace(role=SimpleNamespace(value="leading"))
-    return [SimpleNamespace(leader=one.leader, leadership=role, shard=0)]
-
-
 async def _set_gauges(one: OneLeader, clock: TurnClock) -> None:
     instruments = Instruments(CollectorRegistry())
     clock.restart()
     await asyncio.sleep(0)
-    instruments.observe(events.StatusCollected(shards=shard_statuses(_controllers(one)), now_seconds=time.monotonic()))
+    instruments.observe(events.StatusCollected(shards=shard_statuses(one.controllers), now_seconds=time.monotonic()))
     await asyncio.sleep(0)
 
 
 def _read_page(page: str) -> Drive:
     async def drive(one: OneLeader, clock: TurnClock) -> None:
-        health = judge_health(
-            HealthFacts(
-                tick_age_seconds=0,
-                zookeeper="connected",
-                broker_connected=True,
-                drain="ready",
-                drain_reason="",
-                shards=1,
-                store_problems={},
-                shards_led=1,
-            )
-        )
-        source = ClusterStatus(
-            instance="bench",
-            cluster=CLUSTER,
-            version="0",
-            health=lambda: health,
-            leader_of=lambda _: "bench",
-            now_ms=lambda: worst.AT_MS,
-            peers=Peers("bench", ssl.create_default_context),
-        )
-        source.controllers = _controllers(one)
         server = HttpServer(
             loopback(),
             0,
             registry=CollectorRegistry(),
-            health=lambda: health,
-            source=source,
+            health=lambda: HEALTH,
+            source=one.status(),
             observer=NoopObserver(),
             daemon="bench",
             cluster=CLUSTER,

@@ -131,13 +131,12 @@ class Hostile:
     def _large_requests(self) -> dict[str, Act]:
         """Return the largest valid message of each kind, for both topics."""
         found: dict[str, Act] = {}
-        for kind, cases in worst.CASES.items():
-            for name, case in cases.items():
-                shared = kind in (m.AcknowledgeBatch, m.BeginDeliveries)
-                body = case.body(case.world() if shared else worst.plain())
-                own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
-                for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
-                    found[f"{kind.__name__} {name} of {topic}"] = partial(self._request, each)
+        for case in worst.CASES:
+            shared = case.kind in (m.AcknowledgeBatch, m.BeginDeliveries)
+            body = case.body(case.world() if shared else worst.plain())
+            own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
+            for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
+                found[f"{case.kind.__name__} {case.name} of {topic}"] = partial(self._request, each)
         return found
 
     async def _request(self, body: m.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:

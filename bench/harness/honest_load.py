@@ -3,15 +3,12 @@
 The latency of a record counts from the time at which it was due, so a stall counts for all records that it delays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from bench.harness.cluster import SHARD, TOPIC, SecuredBenchCluster
 from bench.harness.raw_client import RawClient
@@ -28,38 +25,23 @@ Numbers = Mapping[bytes, Sequence[int]]
 """Key → numbers of its records, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What must never happen to records, in the ledger or at the consumer: numbers of records."""
-
-    lost: int = 0
-    repeated: int = 0
-    reordered: int = 0
-    forged: int = 0
-    """Under a key, or with a number, that no honest user has sent."""
-
-    def __add__(self, other: Faults) -> Faults:
-        return Faults(
-            self.lost + other.lost,
-            self.repeated + other.repeated,
-            self.reordered + other.reordered,
-            self.forged + other.forged,
-        )
+FAULTS = ("lost", "repeated", "reordered", "forged")
+"""What must never happen to records, in the ledger or at the consumer. Forged: under a key, or with a number, that no
+honest user has sent."""
 
 
-def faults(sent: Numbers, seen: Numbers) -> Faults:
-    """Compare what honest users sent with what was seen in one place."""
-    found = Faults(forged=sum(len(numbers) for key, numbers in seen.items() if key not in sent))
+def faults(sent: Numbers, seen: Numbers) -> Counter[str]:
+    """Compare what honest users sent with what was seen in one place; return how many records have which fault."""
+    found = Counter(dict.fromkeys(FAULTS, 0))
+    found["forged"] += sum(len(numbers) for key, numbers in seen.items() if key not in sent)
     for key, listed in sent.items():
         numbers = set(listed)
         there = [number for number in seen.get(key, ()) if number in numbers]
         first_seen = list(dict.fromkeys(there))
-        found += Faults(
-            forged=len(seen.get(key, ())) - len(there),
-            lost=len(numbers - set(there)),
-            repeated=len(there) - len(first_seen),
-            reordered=sum(later < earlier for earlier, later in itertools.pairwise(first_seen)),
-        )
+        found["forged"] += len(seen.get(key, ())) - len(there)
+        found["lost"] += len(numbers - set(there))
+        found["repeated"] += len(there) - len(first_seen)
+        found["reordered"] += sum(later < earlier for earlier, later in itertools.pairwise(first_seen))
     return found
 
 
@@ -104,15 +86,16 @@ class HonestLoad:
             tasks.create_task(self._publish(until))
         return latencies
 
-    async def settled(self) -> Faults:
+    async def settled(self) -> Counter[str]:
         """Wait until the consumer has received everything; return all faults so far."""
-        expected = sum(map(len, self._sent.values()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
-                while len(self._received) < expected:
+                while len(self._received) < self.records:
                     self._arrived.clear()
                     await self._arrived.wait()
-        return faults(self._sent, by_key(await self._stored())) + faults(self._sent, by_key(self._received))
+        found = faults(self._sent, by_key(await self._stored()))
+        found.update(faults(self._sent, by_key(self._received)))
+        return found
 
     @property
     def records(self) -> int:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+import ssl
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeVar
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar
 
 from controller.access.control import AccessControl
-from controller.cluster.own_status import summaries
+from controller.cluster.peers import Peers
+from controller.cluster.status import ClusterStatus
 from controller.context.leader_context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
@@ -29,12 +32,10 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
-from metrics.status import ShardStatus
+from metrics.health import Health
 from shard.access.rules import OPEN
 from shard.requests.tick_pace import TICK_INTERVAL_SECONDS
 from shard.state.shard_state import ShardState
-from web.api.documents import DaemonDocument, DaemonPart
-from web.api.overview import Overview, merged
 
 CLUSTER = "bench"
 CLIENT_ID = "c"
@@ -56,6 +57,7 @@ SETTINGS = CoordinatorSettings(
     poll_max_seconds=900,
     poll_check_timeout_seconds=70,
 )
+HEALTH = Health(live=True, live_reason="", components=())
 Result = TypeVar("Result")
 
 
@@ -163,14 +165,6 @@ class MemoryTransport:
         """See `Transport.__aexit__`."""
 
 
-class NothingDrained:
-    """See `DrainChecker`."""
-
-    async def drained(self, _: DrainQuery) -> DrainedResponse:
-        """Return no segment."""
-        return DrainedResponse(id=0)
-
-
 class NoOtherDaemon:
     """What a daemon without others does for operators."""
 
@@ -206,25 +200,34 @@ class OneLeader:
             observer=observer,
             now_ms=lambda: AT_MS + round(time.monotonic() * 1000),
             new_producer_id=partial(random.Random(1).getrandbits, 63),
-            drained_source=NothingDrained().drained,
+            drained_source=_nothing_drained,
             backlog_interval_seconds=INTERVAL_SECONDS,
             prune_interval_seconds=INTERVAL_SECONDS,
             trim_interval_seconds=3600.0,  # The chunks from before are in no store.
-            overview=self._overview,
+            overview=lambda: self.status().overview(),
             operations=NoOtherDaemon(),
         )
         self.leader = ShardLeader(state, context, lambda: False)
 
-    async def _overview(self) -> Overview:
-        """Return what a daemon without others would: see controller.cluster.status."""
-        state = self.leader.state
-        topics, subscriptions = await summaries("bench", [self.leader])
-        leading = ShardStatus(
-            shard=state.shard, role="leading", leader_epoch=state.term.leader_epoch, head_chunk=state.chunk
+    @property
+    def controllers(self) -> list[Any]:
+        """The only shard, as a daemon has it."""
+        role = SimpleNamespace(role=SimpleNamespace(value="leading"))
+        return [SimpleNamespace(leader=self.leader, leadership=role, shard=self.leader.state.shard)]
+
+    def status(self) -> ClusterStatus:
+        """Return what a daemon without others answers from, without an earlier answer."""
+        status = ClusterStatus(
+            instance="bench",
+            cluster=CLUSTER,
+            version="0",
+            health=lambda: HEALTH,
+            leader_of=lambda _: "bench",
+            now_ms=lambda: AT_MS,
+            peers=Peers("bench", ssl.create_default_context),
         )
-        daemon = DaemonDocument(daemon="bench", url=None, state="ready", as_of_ms=AT_MS, shards=(leading,))
-        own = DaemonPart(daemon=daemon, topics=topics, subscriptions=subscriptions)
-        return await asyncio.to_thread(merged, CLUSTER, "bench", AT_MS, state.shard + 1, [own])
+        status.controllers = self.controllers
+        return status
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -275,6 +278,10 @@ def _body_of(message: bytes, parts: m.PartCollector) -> m.AnyReplyBody | None:
         whole = parts.add(decoded)
         return None if whole is None else _body_of(whole, parts)
     return decoded.body if isinstance(decoded, m.Reply) else None
+
+
+async def _nothing_drained(_: DrainQuery) -> DrainedResponse:
+    return DrainedResponse(id=0)
 
 
 async def _delete_nothing(*_: object) -> int:

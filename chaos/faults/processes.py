@@ -62,9 +62,6 @@ class RollingUpgrade(Fault):
             await self.cluster.until_ready(name)
         self.note = f"In the order {', '.join(names)}."
 
-    async def end(self) -> None:
-        """Do nothing: all daemons are ready."""
-
 
 class ConsumerKilled(Fault):
     """A consumer gets SIGKILL, and returns after its grace period."""

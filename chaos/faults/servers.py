@@ -55,9 +55,6 @@ class BrokerKilled(Fault):
             raise HeadgateError("the broker does not run")
         os.kill(pid, signal.SIGKILL)
 
-    async def end(self) -> None:
-        """Do nothing: the supervisor starts the broker again."""
-
 
 class CertificateExpired(Fault):
     """The broker's certificate has expired when everything connects again, and is renewed."""
@@ -93,9 +90,6 @@ class ZooKeeperLeaderKilled(Fault):
             raise HeadgateError("the ZooKeeper server that leads does not run")
         self.note = f"It was {server.folder.name}."
         os.kill(server.pid, signal.SIGKILL)
-
-    async def end(self) -> None:
-        """Do nothing: the supervisor starts the server again."""
 
 
 class QuorumLost(Fault):

@@ -12,12 +12,11 @@ from shard.access.requirements import _ACTS
 from shard.access.rules import Action
 
 
-def test_every_kind_of_request_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_request_has_a_case() -> None:
     check_cases()
-    monkeypatch.delitem(CASES, m.PruneTopic)
 
     with pytest.raises(AssertionError, match="PruneTopic"):
-        check_cases()
+        check_cases(case for case in CASES if case.kind is not m.PruneTopic)
 
 
 def test_the_cases_follow_the_limits_of_the_protocol() -> None:
@@ -26,7 +25,7 @@ def test_the_cases_follow_the_limits_of_the_protocol() -> None:
     assert limit_of(m.ConfirmRevoked, "released") == 250
 
 
-@pytest.mark.parametrize("kind", sorted(QUERIES, key=str), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", dict.fromkeys(case.kind for case in QUERIES), ids=lambda kind: kind.__name__)
 def test_a_query_only_needs_the_right_to_describe(kind: type[m.RequestBody]) -> None:
     """Any other request could change the state that the queries after it find on the same leader."""
     act = _ACTS[kind](SimpleNamespace(topic="orders", subscription="billing"))
