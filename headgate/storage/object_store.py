@@ -245,13 +245,20 @@ def _reported(verb: str, path: Path | str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of the system, or the first line of obstore's error without query strings (signatures)."""
+    """Return the message of the system, or obstore's first line with the code and the message of the bucket's answer.
+
+    Query strings have signatures, and are left out.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    lines = str(error).splitlines()
-    reason = re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
+    text = str(error)
+    first, *_ = text.splitlines() or [type(error).__name__]
+    reason = re.sub(r"(://[^\s?]+)[?]\S+", r"\1", first.partition("<")[0]).rstrip(": ")
+    answer = (re.search(rf"<{name}>([^<\n]+)", text) for name in ("Code", "Message"))
+    reason = ": ".join([reason, *(found[1] for found in answer if found)])
     if "builder error" in reason and " http://" in reason:  # what obstore says of it
-        reason += "; an endpoint without TLS needs AWS_ALLOW_HTTP=true in the environment"
+        prefix = "AZURE" if "MicrosoftAzure" in reason else "AWS"
+        reason += f"; an endpoint without TLS needs {prefix}_ALLOW_HTTP=true in the environment"
     return reason
 
 

@@ -1,6 +1,7 @@
 """A folder as a store, where it differs from a bucket. tests/contract/test_store_contract.py tests both."""
 
 import _thread
+import asyncio
 import errno
 import os
 import threading
@@ -110,13 +111,37 @@ async def test_what_is_no_object_is_refused_before_it_is_read(tmp_path: Path, ki
         await LocalStore(tmp_path).read("chunks/shard=0000/000000000007.parquet")
 
 
-async def test_an_endpoint_without_tls_says_which_setting_allows_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
-    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+ENDPOINTS = {
+    "s3": {"AWS_ENDPOINT_URL": "{}", "AWS_SKIP_SIGNATURE": "true"},
+    "az": {"AZURE_STORAGE_ENDPOINT": "{}/a", "AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_SKIP_SIGNATURE": "true"},
+}
+"""Scheme → the environment of clients of a server at ``{}``."""
 
-    with pytest.raises(StoreUnavailableError, match="AWS_ALLOW_HTTP=true"):
-        await open_store("s3://bucket/ledger").read("shard/1")
+
+@pytest.mark.parametrize(("scheme", "setting"), [("s3", "AWS_ALLOW_HTTP"), ("az", "AZURE_ALLOW_HTTP")])
+@pytest.mark.parametrize("between", ["", "\n"], ids=["one line", "lines"])
+async def test_an_error_names_the_setting_that_is_missing_and_what_the_bucket_has_refused(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, setting: str, between: str
+) -> None:
+    parts = ('<?xml version="1.0"?>', "<Error>", "<Code>NoKey</Code>", "<Message>Wrong.\nId: 7</Message>", "</Error>")
+    body = between.join(parts).encode()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        for name, value in ENDPOINTS[scheme].items():
+            monkeypatch.setenv(name, value.format(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        monkeypatch.delenv(setting, raising=False)
+        with pytest.raises(StoreUnavailableError, match=f"{setting}=true"):
+            await open_store(f"{scheme}://bucket/ledger").read("shard/1")
+        monkeypatch.setenv(setting, "true")
+        for operation in ("read", "names"):
+            with pytest.raises(StoreUnavailableError, match=r"403 Forbidden: NoKey: Wrong\.$"):
+                await getattr(open_store(f"{scheme}://bucket/ledger"), operation)("shard")
 
 
 def test_the_end_of_the_process_waits_for_threads_of_a_library():
