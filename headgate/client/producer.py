@@ -383,7 +383,7 @@ class Producer:
 
     @property
     def sessions(self) -> dict[int, ShardSession]:
-        """The sessions by shard, for tests and benchmarks."""
+        """The sessions by shard: what prevents a commit, and what tests and benchmarks look at."""
         return {shard: batches.session for shard, batches in self._shard_batches.items()}
 
     # Internals

@@ -3,6 +3,7 @@
 1. The position is (number, rows, digest): the batch of the query that the producer is named after, or the moment of a
    write that is no stream. A task that runs again, or beside another one, skips the rows that are stored. The digest
    tells whether they are the same, in any order: a checkpoint that was copied gives other rows to the same batch.
+   A partition that has no row when it is repeated is compared by the driver, when all others are stored.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
 """
@@ -11,7 +12,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
@@ -21,11 +22,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType, TimestampType
 
+from headgate.client.connection import Client
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import Delivery
-from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError
+from headgate.client.reply_dispatch import body_of
+from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import Headers
+from headgate.process.background import end_tasks
+from headgate.protocol import messages as m
 from headgate.settings.arguments import LONGEST_SECONDS
 from headgate.settings.config import load_client_config
 from headgate.spark.options import SinkOptions
@@ -139,6 +144,14 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
         yield key, value, tuple((header["name"], header["value"]) for header in given), at_ms
 
 
+class EmptyPartition(WriterCommitMessage):
+    """A partition without a row, for the driver: a query may have hundreds, and each producer is a connection."""
+
+    def __init__(self, producer: str, number: int) -> None:
+        self.producer = producer
+        self.number = number
+
+
 class _Writer:
     """Made in the driver, and sent to each task."""
 
@@ -153,16 +166,16 @@ class _Writer:
         """Store the rows of one partition, except those that an earlier task has stored."""
         given = (batch for batch in batches if batch.num_rows)
         if (first := next(given, None)) is None:
-            return WriterCommitMessage()  # Without a producer: a query may have hundreds of empty partitions.
+            return EmptyPartition(name, number)
         sent: list[Delivery] = []
         with EventLoopThread() as loop:
             producer = Producer(self._config, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
             try:
-                stored = rows_stored(loop.run(self._within(_opened(producer, self._options.topic))), number)
+                stored = rows_stored(loop.run(self._within(producer, _opened(producer, self._options.topic))), number)
                 new = unstored(chain.from_iterable(map(rows_of, chain((first,), given))), stored, number)
                 while rows := portion(new):
-                    sent = loop.run(self._within(self._send(producer, rows, sent)))
-                loop.run(self._within(_outcomes(sent)))
+                    sent = loop.run(self._within(producer, self._send(producer, rows, sent)))
+                loop.run(self._within(producer, _outcomes(sent)))
             except HeadgateError as error:
                 error.add_note(f"headgate: rows for topic {self._options.topic!r} by producer {name!r}: {error}")
                 if type(error) is FencedError:
@@ -173,6 +186,30 @@ class _Writer:
             finally:
                 loop.run(producer.close(timeout_seconds=0))
         return WriterCommitMessage()
+
+    def _require_nothing_stored(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Raise HeadgateError if rows are stored of a partition that had none this time."""
+        if empty := [each for each in messages if isinstance(each, EmptyPartition)]:
+            with EventLoopThread() as loop:
+                loop.run(self._compare(empty))
+
+    async def _compare(self, empty: list[EmptyPartition]) -> None:
+        topic, seconds = self._options.topic, self._options.timeout_seconds
+        async with Client.from_config(self._config, "spark") as client:
+            shard = await client.places.shard_of(topic, seconds)
+            questions = (m.DescribePosition(producer=each.producer, topic=topic) for each in empty)
+            asked = (client.request(shard, question, seconds) for question in questions)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        for each, answer in zip(empty, answers, strict=True):
+            if isinstance(answer, RequestRejectedError) and answer.verdict == "invalid":
+                continue  # No such producer: the partition has never had a row.
+            if isinstance(answer, BaseException):
+                raise answer
+            stored = rows_stored(body_of(answer, m.SourcePosition, "the leader").position, each.number)
+            try:
+                list(unstored((), stored, each.number))
+            except HeadgateError as error:
+                raise HeadgateError(f"rows for topic {topic!r} by producer {each.producer!r}: {error}") from None
 
     async def _send(
         self, producer: Producer, rows: Iterable[tuple[bytes, Row]], earlier: list[Delivery]
@@ -187,15 +224,23 @@ class _Writer:
         await _outcomes(earlier)
         return sent
 
-    async def _within(self, work: Awaitable[ResultT]) -> ResultT:
-        """Return the result of ``work``. Raises NoLeaderError: it takes too long."""
+    async def _within(self, producer: Producer, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Return the result of ``work``. Raises NoLeaderError: it takes too long, and stores nothing meanwhile.
+
+        A user who is beyond a quota stores slowly. Who stores nothing is refused, or has no leader.
+        """
+        seconds, before = self._options.timeout_seconds, -1
+        task = asyncio.ensure_future(work)
         try:
-            async with asyncio.timeout(self._options.timeout_seconds):
-                return await work
-        except TimeoutError:
-            raise NoLeaderError(
-                f"rows were not stored within timeoutSeconds={self._options.timeout_seconds:g}"
-            ) from None
+            while (stored := producer.metrics().committed_records) > before:
+                before = stored
+                await asyncio.wait({task}, timeout=seconds)
+                if task.done():
+                    return task.result()
+        finally:
+            await end_tasks(task)
+        obstacles = {each.session.obstacle() for each in producer.sessions.values()}
+        raise NoLeaderError(": ".join([f"rows were not stored within timeoutSeconds={seconds:g}", *sorted(obstacles)]))
 
 
 async def _opened(producer: Producer, topic: str) -> bytes | None:
@@ -229,6 +274,9 @@ class TopicBatchWriter(_Writer, DataSourceArrowWriter):
         prefix = self._options.producer or f"spark-{self._options.topic}"
         return self._store(iterator, f"{prefix}-{_task().partitionId()}", self._number)
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._require_nothing_stored(messages)
+
 
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -238,3 +286,6 @@ class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert batch is not None, "Spark numbers the batches of a query"
         name = f"{self._options.producer or 'spark'}-{query}-{task.partitionId()}"
         return self._store(iterator, name, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
+        self._require_nothing_stored(messages)

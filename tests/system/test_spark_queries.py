@@ -238,8 +238,8 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
     admin.create_topic("to", segments=2)
     keys = Keys(producer, "from")
 
-    def copy() -> list[int]:
-        source = spark.readStream.format("headgate").option("maxRecordsPerTrigger", 10).load("from")
+    def copy(rows: str = "true") -> list[int]:
+        source = spark.readStream.format("headgate").option("maxRecordsPerTrigger", 10).load("from").where(rows)
         columns = source.select("key", "value", "headers", "timestamp")
         writer = columns.writeStream.format("headgate").option("checkpointLocation", str(tmp_path / "checkpoint"))
         finish(writer.option("topic", "to"))
@@ -249,6 +249,8 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
     assert list(range(25)) == copy()
     (tmp_path / "checkpoint/commits/2").unlink()
     (tmp_path / "checkpoint/commits/.2.crc").unlink()
+    with pytest.raises(StreamingQueryException, match="5 rows are stored, and the repeated task has 0"):
+        copy("offset < 0")
     keys.send(5)
     assert list(range(30)) == copy()
 

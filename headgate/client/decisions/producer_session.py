@@ -311,7 +311,7 @@ class ProducerSession:
         else:
             batches.settle_proven()
         if now >= batches.next_deadline:
-            batches.expire(now, self._obstacle())
+            batches.expire(now, self.obstacle())
         if self.phase not in ATTEMPT_PHASES and batches.expired_in_flight():
             self._on(Event.GAP_FOUND)
         if now >= self._attempt.retry_at:
@@ -368,7 +368,7 @@ class ProducerSession:
         self._batches.decide(granted.previous_next_sequence)
         self._commands.append(Identified(granted.created))
 
-    def _obstacle(self) -> str:
+    def obstacle(self) -> str:
         """Return what prevents a commit now, for people."""
         if self._leader.connected and self._leader.reachable and self._attempt.refusal:
             return f"the leader refuses batches ({self._attempt.refusal})"

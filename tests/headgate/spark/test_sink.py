@@ -1,5 +1,6 @@
 """What of a partition is stored already, and which rows and options are refused before anything starts."""
 
+import asyncio
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from headgate.errors import ConfigError, FencedError, HeadgateError
+from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError
 from headgate.spark import sink
 from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, checked
 from headgate.spark.sink import (
@@ -127,19 +128,39 @@ def test_a_schema_selects_columns_of_a_topic() -> None:
         TopicStreamReader(options, KEY_VALUE)
 
 
+def store_by(monkeypatch: pytest.MonkeyPatch, **producer: Any) -> None:
+    """Store one row by a producer whose methods do this, with a timeout of 20 ms."""
+    schema = StructType().add("key", StringType()).add("value", StringType())
+    monkeypatch.setattr(sink, "load_client_config", lambda _: None)
+    monkeypatch.setattr(sink, "Producer", Mock(return_value=AsyncMock(source_position=None, **producer)))
+    writer = TopicStreamWriter(checked(SinkOptions, {"path": "t", "timeoutseconds": "0.02"}), schema, overwrite=False)
+    writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], "spark-t-0", 7)
+
+
 @pytest.mark.parametrize(
-    ("error", "pauses"), [(FencedError("fenced", "by another task"), [120.0]), (HeadgateError("by another task"), [])]
+    ("error", "pauses"), [(FencedError("fenced", "by another task"), [0.02]), (HeadgateError("by another task"), [])]
 )
 def test_a_task_that_another_one_fenced_waits_for_it_because_its_failure_would_start_a_third(
     error: HeadgateError, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark ends it when the other one has stored the rows."""
     slept: list[float] = []
-    schema = StructType().add("key", StringType()).add("value", StringType())
-    monkeypatch.setattr(sink, "load_client_config", lambda _: None)
-    monkeypatch.setattr(sink, "Producer", Mock(return_value=AsyncMock(**{"__aenter__.side_effect": error})))
     monkeypatch.setattr(sink.time, "sleep", slept.append)
-    writer = TopicStreamWriter(checked(SinkOptions, {"path": "t"}), schema, overwrite=False)
     with pytest.raises(type(error), match="by another task"):
-        writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], "spark-t-0", 7)
+        store_by(monkeypatch, metrics=Mock(return_value=Mock(committed_records=0)), **{"__aenter__.side_effect": error})
     assert slept == pauses
+
+
+def test_a_task_waits_as_long_as_rows_are_stored_and_then_says_what_prevents_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user beyond a quota of bytes stores slowly, and less than is sent together within the timeout."""
+    counts = [0, 0, 5, 10, 10]
+    """What is stored: when opening begins, and whenever the timeout ends while the row is sent."""
+    metrics = Mock(side_effect=[Mock(committed_records=count) for count in counts])
+    session = Mock(session=Mock(obstacle=lambda: "user shop exceeds its quota bytes_per_second of 9"))
+    hangs = AsyncMock(side_effect=lambda *_, **__: asyncio.Event().wait())
+    expected = r"^rows were not stored within timeoutSeconds=0\.02: user shop exceeds its quota bytes_per_second of 9"
+    with pytest.raises(NoLeaderError, match=expected):
+        store_by(monkeypatch, metrics=metrics, sessions={0: session}, send=hangs)
+    assert metrics.call_count == len(counts)
