@@ -20,8 +20,7 @@ from controller.settings.sections import LogSettings
 from demo.cluster import TOPIC, DemoCluster
 from demo.report import evaluate_run, show
 from demo.scenario import Run, run_scenario
-from headgate.errors import ConfigError, HeadgateError
-from headgate.settings.arguments import require_seconds
+from headgate.errors import HeadgateError
 
 EXIT_VIOLATION, EXIT_UNFINISHED = 1, 3
 
@@ -51,16 +50,11 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
     return EXIT_UNFINISHED if findings.unfinished else 0
 
 
-def _duration(_: click.Context, parameter: click.Parameter, value: float) -> float:
-    try:
-        return require_seconds(f"--{parameter.name}", value)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @click.command()
 @click.option("--rate", default=2000, show_default=True, help="Records per second.")
-@click.option("--seconds", default=60.0, callback=_duration, show_default=True, help="How long to produce.")
+@click.option(
+    "--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="How long to produce."
+)
 @click.option("--keep", is_flag=True, help="Keep the folder of the run: ledger, logs and records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:

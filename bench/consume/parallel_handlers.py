@@ -17,20 +17,18 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
-from bench.harness.workload import Shard, batches
+from bench.harness.workload import Shard, batches, fill
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.acknowledger import Acknowledger
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Runner, RunOptions
-from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
@@ -50,7 +48,9 @@ def measure(effort: Effort) -> Measurement:
 async def _measure(effort: Effort) -> Measurement:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         store, chunks = LocalStore(Path(folder)), effort.pick(CHUNKS, QUICK_CHUNKS)
-        records = await _fill(Ledger(store, 0), chunks)
+        pending = batches(chunks * BATCHES_EACH, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID, keys=KEYS)
+        await fill(store, SEGMENTS, pending, BATCHES_EACH)
+        records = len(pending) * RECORDS_EACH
         possible = HANDLERS / HANDLER_SECONDS
         full = {
             "run": partial(_run, store, chunks, records, waits=True),
@@ -76,19 +76,6 @@ async def _measure(effort: Effort) -> Measurement:
             "allowed_over_overhead": round(ALLOWED_SECONDS / max(overhead_seconds, ALLOWED_SECONDS / 100), 2),
         },
     )
-
-
-async def _fill(ledger: Ledger, count: int) -> int:
-    """Write ``count`` chunks with records, and the first one; return the number of records."""
-    shard = Shard(SEGMENTS)
-    await ledger.append(1, shard.encode(shard.first))
-    accepted = iter(batches(count * BATCHES_EACH, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID, keys=KEYS))
-    for _ in range(count):
-        builder = shard.begin()
-        for batch in islice(accepted, BATCHES_EACH):
-            shard.add_batch(builder, batch)
-        await ledger.append(shard.state.chunk, shard.encode(builder))
-    return count * BATCHES_EACH * RECORDS_EACH
 
 
 async def _begin(records: list[ConsumedRecord]) -> list[ConsumedRecord]:

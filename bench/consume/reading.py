@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness.benchmark import Benchmark, Effort, Measurement, run_alternating
-from bench.harness.workload import Shard, batches
+from bench.harness.workload import Shard, batches, fill
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
@@ -35,8 +35,8 @@ def measure(effort: Effort) -> Measurement:
 async def _measure(effort: Effort, folder: Path) -> Measurement:
     chunks, small = effort.pick(CHUNKS, QUICK_CHUNKS), effort.pick(SMALL_CHUNKS, QUICK_SMALL_CHUNKS)
     large_store, small_store = LocalStore(folder / "large"), LocalStore(folder / "small")
-    await _fill(large_store, chunks, RECORDS_EACH)
-    await _fill(small_store, small, 1)
+    await fill(large_store, 1, batches(chunks, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID))
+    await fill(small_store, 1, batches(small, 1, VALUE_BYTES, Shard.PRODUCER_ID))
     records = chunks * RECORDS_EACH
     sides = {
         "read": partial(_read, large_store, chunks, records, TAKEN),
@@ -55,16 +55,6 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
             "small_chunk_us": round(rounds.median_seconds("small") / small * 1e6, 1),
         },
     )
-
-
-async def _fill(store: LocalStore, chunks: int, records_each: int) -> None:
-    """Write ``chunks`` chunks behind the first one, which has no records."""
-    ledger, shard = Ledger(store, 0), Shard(1)
-    await ledger.append(1, shard.encode(shard.first))
-    for batch in batches(chunks, records_each, VALUE_BYTES, Shard.PRODUCER_ID):
-        builder = shard.begin()
-        shard.add_batch(builder, batch)
-        await ledger.append(shard.state.chunk, shard.encode(builder))
 
 
 async def _read(store: LocalStore, chunks: int, records: int, at_once: int) -> float:

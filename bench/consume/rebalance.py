@@ -12,10 +12,9 @@ longest unread time of a single segment.
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -32,39 +31,36 @@ JOINER = "d"
 SETTLE_SECONDS = 120.0
 
 
-@dataclass(slots=True)
 class RebalanceTrace:
     """One rebalance, in seconds of one clock. Every segment has one holder at the start."""
 
-    began: float = 0.0
-    ended: float = 0.0
-    """When all consumers held a balanced share."""
-    steps: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """Segment → (time, +1 or -1) for each holder gained or lost."""
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """Set at every change of any reader."""
+        self.began = self.ended = 0.0
+        """When the joiner began, and when all consumers held a balanced share."""
+        self.steps: dict[int, list[tuple[float, int]]] = defaultdict(list)
+        """Segment → (time, +1 or -1) for each holder gained or lost in between."""
 
-    def begin(self, now: float) -> None:
+    def begin(self) -> None:
         """Start the trace; forget earlier steps."""
-        self.began = now
+        self.began = asyncio.get_running_loop().time()
         self.steps.clear()
 
-    def record_released(self, segments: Iterable[int], now: float) -> None:
-        """Record that a consumer stopped reading ``segments``."""
-        for segment in segments:
-            self.steps.setdefault(segment, []).append((now, -1))
+    def end(self) -> None:
+        """Let later steps not count."""
+        self.ended = asyncio.get_running_loop().time()
 
-    def record_acquired(self, segments: Iterable[int], now: float) -> None:
-        """Record that a consumer began to read ``segments``."""
-        for segment in segments:
-            self.steps.setdefault(segment, []).append((now, 1))
+    def record(self, segments: Iterable[int], change: int) -> None:
+        """Record that a consumer began (+1) or stopped (-1) to read ``segments``."""
+        now = asyncio.get_running_loop().time()
+        for segment in segments if not self.ended else ():
+            self.steps[segment].append((now, change))
+        self.changed.set()
 
     def unread_durations(self) -> list[float]:
         """Return the unread seconds of each segment that changed its holder."""
-        return [unread_seconds(steps) for steps in self.steps_before_end().values()]
-
-    def steps_before_end(self) -> dict[int, list[tuple[float, int]]]:
-        """Return the steps up to the end; later ones do not count."""
-        found = {segment: [step for step in steps if step[0] <= self.ended] for segment, steps in self.steps.items()}
-        return {segment: steps for segment, steps in found.items() if steps}
+        return [unread_seconds(steps) for steps in self.steps.values()]
 
 
 def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
@@ -83,12 +79,10 @@ class Reader:
 
     def __init__(self, client: Client, topic: str, name: str, seen: RebalanceTrace) -> None:
         self.incarnation = 1
-        self.changed = asyncio.Event()
         self._client = client
         self._push_key = {"topic": topic, "subscription": SUBSCRIPTION, "consumer": name}
         self._trace = seen
         self._assignment = HeldSegments()
-        self._loop = asyncio.get_running_loop()
         self._confirming: set[asyncio.Task[m.Reply]] = set()
         client.replies.expect_pushes((topic, SUBSCRIPTION, name), self._on_push)
 
@@ -107,7 +101,7 @@ class Reader:
     async def leave(self) -> None:
         """Release everything. The next registration is another incarnation; grants to this one are ignored."""
         left, self.incarnation = self.incarnation, self.incarnation + 1
-        self._trace.record_released(self.held, self._loop.time())
+        self._trace.record(self.held, -1)
         self._assignment = HeldSegments()
         await self._ask(m.LeaveConsumer, incarnation=left)
 
@@ -116,18 +110,16 @@ class Reader:
             self._apply_changes(self._assignment.changed(push))
 
     def _apply_changes(self, changes: Changes) -> None:
-        now = self._loop.time()
         assert not changes.stop, "fenced although it confirmed everything"
-        self._trace.record_released((revocation.segment for revocation in changes.finish), now)
+        self._trace.record((revocation.segment for revocation in changes.finish), -1)
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
-            task = self._loop.create_task(
+            task = asyncio.get_running_loop().create_task(
                 self._ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
             )
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
-        self._trace.record_acquired((grant.segment for grant in changes.start), now)
-        self.changed.set()
+        self._trace.record((grant.segment for grant in changes.start), 1)
 
     async def _ask(self, kind: type[m.RegisterConsumer | m.LeaveConsumer | m.ConfirmRevoked], **fields: Any) -> m.Reply:
         address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
@@ -160,19 +152,19 @@ async def _under_load(cluster: BenchCluster, client: Client, topic: str, segment
     for name in INITIAL_CONSUMERS:
         readers.append(Reader(client, topic, name, seen))
         await readers[-1].register()
-        await balanced(readers, segments)
+        await balanced(readers, seen, segments)
     enough = asyncio.Event()
     async with Producer(cluster.client_config()) as producer, asyncio.TaskGroup() as tasks:
         tasks.create_task(_produce(producer, topic, enough))
-        seen.begin(asyncio.get_running_loop().time())
+        seen.begin()
         joiner = Reader(client, topic, JOINER, seen)
         if side == "ours":
             await joiner.register()
         else:
             await asyncio.gather(*(reader.leave() for reader in readers))
             await asyncio.gather(*(reader.register() for reader in [*readers, joiner]))
-        await balanced([*readers, joiner], segments)
-        seen.ended = asyncio.get_running_loop().time()
+        await balanced([*readers, joiner], seen, segments)
+        seen.end()
         enough.set()
     # Readers send no heartbeats: without leaving, they would be evicted in the middle of a later round.
     await asyncio.gather(*(reader.leave() for reader in [*readers, joiner]))
@@ -186,24 +178,18 @@ async def _produce(producer: Producer, topic: str, enough: asyncio.Event) -> Non
         await (await producer.send(topic, b"key-%d" % number, bytes(100)))
 
 
-async def balanced(readers: Collection[Reader], segments: int) -> None:
+async def balanced(readers: Collection[Reader], seen: RebalanceTrace, segments: int) -> None:
     """Wait until the readers hold every segment once, and their counts differ by at most one."""
     async with asyncio.timeout(SETTLE_SECONDS):
         while not is_balanced([reader.held for reader in readers], segments):
-            for reader in readers:
-                reader.changed.clear()
-            waits = [asyncio.ensure_future(reader.changed.wait()) for reader in readers]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+            seen.changed.clear()
+            await seen.changed.wait()
 
 
 def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
     """Return whether every segment is held once, and counts differ by at most one."""
     counts = [len(each) for each in held]
-    if sum(counts) != segments or max(counts) - min(counts) > 1:
-        return False
-    return max(Counter(segment for each in held for segment in each).values()) == 1
+    return sum(counts) == segments == len(set().union(*held)) and max(counts) - min(counts) <= 1
 
 
 def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> Measurement:
@@ -214,7 +200,7 @@ def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> M
         totals[side] = median(sum(each.unread_durations()) for each in rounds)
         parts |= {
             f"{side}_balanced_after_ms": round(median(each.ended - each.began for each in rounds) * 1000, 1),
-            f"{side}_given_up": round(median(len(each.steps_before_end()) for each in rounds)),
+            f"{side}_given_up": round(median(len(each.steps) for each in rounds)),
             f"{side}_unread_longest_ms": round(median(max(each.unread_durations()) for each in rounds) * 1000, 1),
             f"{side}_unread_in_all_seconds": round(totals[side], 3),
         }

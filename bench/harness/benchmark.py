@@ -19,11 +19,11 @@ import asyncio
 import gc
 import importlib
 import math
-import pkgutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -164,24 +164,15 @@ Load = Callable[[], Listed]
 
 def catalogue() -> dict[str, Load]:
     """Return every benchmark's name → a function that loads it; those of a subject follow each other."""
-    subjects = [found.name for found in pkgutil.iter_modules(bench.__path__) if found.ispkg and found.name != "harness"]
-    folder = Path(bench.__path__[0])
-    return {
-        found.name: _loader(subject, found.name)
-        for subject in sorted(subjects)
-        for found in pkgutil.iter_modules([str(folder / subject)])
-    }
+    found = sorted(Path(bench.__path__[0]).glob("*/[a-z]*.py"))
+    return {path.stem: partial(_load, path.parent.name, path.stem) for path in found if path.parent.name != "harness"}
 
 
-def _loader(subject: str, name: str) -> Load:
-    def load() -> Listed:
-        module = importlib.import_module(f"bench.{subject}.{name}")
-        benchmark = module.BENCHMARK
-        assert isinstance(benchmark, Benchmark), f"bench/{subject}/{name}.py: BENCHMARK is not a Benchmark"
-        assert module.__doc__, f"bench/{subject}/{name}.py has no docstring"
-        return Listed(subject, module.__doc__, benchmark)
-
-    return load
+def _load(subject: str, name: str) -> Listed:
+    module = importlib.import_module(f"bench.{subject}.{name}")
+    assert isinstance(module.BENCHMARK, Benchmark), f"bench/{subject}/{name}.py: BENCHMARK is not a Benchmark"
+    assert module.__doc__, f"bench/{subject}/{name}.py has no docstring"
+    return Listed(subject, module.__doc__, module.BENCHMARK)
 
 
 @contextmanager

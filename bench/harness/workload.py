@@ -5,10 +5,14 @@ same.
 """
 
 import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from controller.chunk_writer.builder import ChunkBuilder
+from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.storage.object_store import Store
 from shard.requests.placement import route_batch
 from shard.state.shard_state import ShardState
 
@@ -83,3 +87,20 @@ class Shard:
     def encode(self, builder: ChunkBuilder) -> bytes:
         """Return the chunk as Parquet bytes."""
         return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)
+
+    def chunks(self, pending: Iterable[m.ProduceBatch], batches_each: int = 1) -> Iterator[tuple[int, bytes]]:
+        """Yield chunks of ``pending`` batches with their numbers."""
+        waiting = iter(pending)
+        while taken := list(islice(waiting, batches_each)):
+            builder = self.begin()
+            for batch in taken:
+                self.add_batch(builder, batch)
+            yield self.state.chunk, self.encode(builder)
+
+
+async def fill(store: Store, segments: int, pending: Iterable[m.ProduceBatch], batches_each: int = 1) -> None:
+    """Write a ledger: its first chunk has no records, the others have ``pending`` batches of `Shard.PRODUCER_ID`."""
+    ledger, shard = Ledger(store, 0), Shard(segments)
+    await ledger.append(1, shard.encode(shard.first))
+    for number, data in shard.chunks(pending, batches_each):
+        await ledger.append(number, data)

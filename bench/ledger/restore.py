@@ -5,8 +5,7 @@ as in every start of a term. The other side: the same snapshot is read, its chec
 parts decompressed and decoded into plain lists and dicts. Beside it:
 
 * ``warm``: a follower that had the state before the last chunks, and reads only those;
-* ``aged``, ``aged_warm``: both again, of a ledger with many times as many chunks before the snapshot;
-* ``no_snapshot``: a small shard from all its chunks, against the same shard from a snapshot.
+* ``aged``, ``aged_warm``: both again, of a ledger with many times as many chunks before the snapshot.
 
 The state has producers with the last two batches each, and topics of the most segments. Starting the term adds one
 commit.
@@ -50,8 +49,6 @@ YOUNG, QUICK_YOUNG = 200, 20
 """Chunks before the snapshot."""
 AGED, QUICK_AGED = 100_000, 200
 """Chunks before the snapshot of the aged ledger."""
-SMALL, QUICK_SMALL = 400, 40
-"""Chunks of the shard without a snapshot."""
 FIRST_PRODUCER: Final = 1 << 40
 RECORDS_EACH, VALUE_BYTES = 20, 50
 
@@ -110,7 +107,6 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
             "aged_over_young": round(median(rounds.ratios("aged", "cold")), 3),
             "aged_warm_ms": round(rounds.median_seconds("aged_warm") * 1000, 1),
             "aged_warm_over_warm": round(median(rounds.ratios("aged_warm", "warm")), 3),
-            "no_snapshot_over_snapshot": round(await _without_snapshot(effort, folder), 1),
         },
     )
 
@@ -133,26 +129,6 @@ async def _read_and_decode(stored: Stored) -> None:
 async def _state_at_snapshot(stored: Stored) -> ShardState:
     data = await stored.ledger.store.read(snapshot_path(0, stored.snapshot_chunk))
     return complete(decode_steps(data, shard=0, chunk=stored.snapshot_chunk))
-
-
-async def _without_snapshot(effort: Effort, folder: Path) -> float:
-    """Return the cold start of a small shard from all its chunks, over that from a snapshot after the last one."""
-    chunks = effort.pick(SMALL, QUICK_SMALL)
-    shard = Shard(8)
-    first = shard.encode(shard.first)
-    pending = iter(batches(chunks, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID))
-    every = {1: first, **dict(_chunks(shard, pending, chunks - 1))}
-    snapshot = encode_snapshot(shard.state, written_at_ms=AT_MS)
-    plain = Ledger(_folder_store(folder / "plain", every), 0)
-    summed = Ledger(_folder_store(folder / "summed", every), 0)
-    await summed.store.create(snapshot_path(0, chunks), snapshot)
-
-    async def start(ledger: Ledger) -> None:
-        state, _ = await catch_up(ledger, ShardState(0), _refuse, StepDriver().complete)
-        assert state.chunk == chunks, "all must be restored"
-
-    sides = {"plain": lambda: start(plain), "summed": lambda: start(summed)}
-    return (await run_alternating(sides, effort.pick(5, 2), effort.progress)).median_ratio("plain", "summed").value
 
 
 def _large_shard(producers: int, segments: int) -> Shard:
@@ -180,17 +156,9 @@ async def _store(shard: Shard, folder: Path, age: int, tail: int, pending: Itera
         shard.state.begin_chunk(shard.state.chunk + 1, AT_MS)
     snapshot = encode_snapshot(shard.state, written_at_ms=AT_MS)
     listed = dict.fromkeys(range(1, age + 1), b"")
-    store = _folder_store(folder, {**listed, **dict(_chunks(shard, pending, tail))})
+    store = _folder_store(folder, {**listed, **dict(shard.chunks(islice(pending, tail)))})
     await store.create(snapshot_path(0, age), snapshot)
     return Stored(Ledger(store, 0), age, len(snapshot), shard.state.chunk)
-
-
-def _chunks(shard: Shard, pending: Iterator[m.ProduceBatch], count: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the next ``count`` chunks with their numbers, each of one batch."""
-    for batch in islice(pending, count):
-        builder = shard.begin()
-        shard.add_batch(builder, batch)
-        yield shard.state.chunk, shard.encode(builder)
 
 
 def _folder_store(folder: Path, chunks: Mapping[int, bytes]) -> LocalStore:
