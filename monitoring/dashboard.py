@@ -25,26 +25,6 @@ STAT_SIZE: Final = (4, 4)
 GRAPH_SIZE: Final = (8, 8)
 
 
-class _Event(model.AnnotationQuery):
-    """An annotation with the fields of Prometheus' data source, which the library does not have."""
-
-    title: str = ""
-    labels: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        return {**super().to_json(), "titleFormat": self.title, "tagKeys": self.labels, "step": "60s"}
-
-
-class _EventBuilder(Builder[model.AnnotationQuery]):
-    def __init__(self, name: str, color: str, expression: str, title: str, labels: str) -> None:
-        self._event = _Event(name=name, datasource=SOURCE, enable=True, icon_color=color, expr=expression)
-        self._event.title = title
-        self._event.labels = labels
-
-    def build(self) -> model.AnnotationQuery:
-        return self._event
-
-
 def dashboard_json() -> str:
     """Return the file that Grafana imports or provisions."""
     builder = (
@@ -58,7 +38,6 @@ def dashboard_json() -> str:
         .time("now-1h", "now")
         .editable()
         .variables(_variables())
-        .annotations(_annotations())
     )
     numbers = count(1)
     for row in ROWS:
@@ -72,7 +51,8 @@ def dashboard_json() -> str:
         if not row.collapsed:
             for panel in panels:
                 builder.with_panel(panel)
-    return json.dumps(builder.build(), cls=JSONEncoder, indent=1) + "\n"
+    document = {**builder.build().to_json(), "annotations": {"list": _annotations()}}
+    return json.dumps(document, cls=JSONEncoder, indent=1) + "\n"
 
 
 def _variables() -> list[Builder[model.VariableModel]]:
@@ -100,13 +80,19 @@ def _variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
     )
 
 
-def _annotations() -> list[Builder[model.AnnotationQuery]]:
+def _annotation(name: str, color: str, expression: str, title: str, labels: str) -> dict[str, object]:
+    """Return an annotation with the fields of Prometheus' data source, which the library does not have."""
+    event = model.AnnotationQuery(name=name, datasource=SOURCE, enable=True, icon_color=color, expr=expression)
+    return {**event.to_json(), "titleFormat": title, "tagKeys": labels, "step": "60s"}
+
+
+def _annotations() -> list[dict[str, object]]:
     changes = 'sum by (kind, reason) (increase(headgate_layout_changes_total{%s, kind="%s"}[1m])) > 0'
     terms = f"sum by (shard, instance) (increase(headgate_leader_terms_started_total{{{CLUSTER}}}[1m])) > 0"
     return [
-        _EventBuilder("Splits", "blue", changes % (CLUSTER, "split"), "Split: {{reason}}", "reason"),
-        _EventBuilder("Merges", "purple", changes % (CLUSTER, "merge"), "Merge: {{reason}}", "reason"),
-        _EventBuilder("Leader terms", "orange", terms, "{{instance}} leads shard {{shard}}", "shard,instance"),
+        _annotation("Splits", "blue", changes % (CLUSTER, "split"), "Split: {{reason}}", "reason"),
+        _annotation("Merges", "purple", changes % (CLUSTER, "merge"), "Merge: {{reason}}", "reason"),
+        _annotation("Leader terms", "orange", terms, "{{instance}} leads shard {{shard}}", "shard,instance"),
     ]
 
 

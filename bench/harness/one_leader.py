@@ -137,19 +137,15 @@ class MemoryTransport:
         """See `Transport.on_refusal`; nothing is refused."""
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, **_: bool) -> None:
-        """See `Transport.subscribe`."""
         self._handlers[topic_filter] = handler
 
     async def unsubscribe(self, topic_filter: str) -> None:
-        """See `Transport.unsubscribe`."""
         self._handlers.pop(topic_filter, None)
 
     def max_payload_bytes(self, topic: str) -> int:
-        """See `Transport.max_payload_bytes`."""
         return max_payload_bytes(topic, None)
 
     def publish(self, topic: str, payload: bytes, **_: object) -> bool:
-        """See `Transport.publish`."""
         self.published.put_nowait((topic, payload))
         return True
 
@@ -158,7 +154,6 @@ class MemoryTransport:
         asyncio.get_running_loop().call_soon(self._handlers[topic_filter], topic, payload)
 
     async def __aenter__(self) -> Self:
-        """See `Transport.__aenter__`."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
