@@ -121,8 +121,7 @@ class Autoscaler:
             return
         self._apply_entries((entry,))
         self._context.observer.observe(events.LayoutChanged(kind=kind, reason=why))
-        event = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
-        log.info(event, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
+        log.info("topic.scaled", shard=self._state.shard, topic=topic.name, kind=kind, reason=why, detail=detail)
 
     def _report_suppressed(self, topic: Topic, suppressed: policy.SuppressedSplit) -> None:
         """Log a suppressed split, once per segment and limit."""

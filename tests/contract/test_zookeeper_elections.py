@@ -82,7 +82,7 @@ async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
         a.withdraw(0)
         await until(lambda: b.first == {0} and b.holders == {0: "b"})
 
-    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "queue.foreign_node"]
+    permanent = [entry["node"].rsplit("/", 1)[1] for entry in logs if entry["event"] == "zookeeper.foreign_node"]
     assert permanent == ["gone-0a1b2c3d-0000000000"] * 2, "once per daemon"
 
 
@@ -112,7 +112,7 @@ async def test_a_foreign_node_with_the_name_of_an_instance_is_reported_and_harms
         for _ in range(2):
             assert await a.elections.registry.instances() == {}
 
-    lines = [entry for entry in logs if entry["event"] == "instance.foreign_node"]
+    lines = [entry for entry in logs if entry["event"] == "zookeeper.foreign_node"]
     assert [line["node"] for line in lines] == [each.node for each in found]
     assert sorted(line["node"].rsplit("/", 1)[1] for line in lines) == ["README.txt", "a"], "each once"
     assert all(line["reason"] == "permanent" and "delete it" in line["advice"] for line in lines)

@@ -58,9 +58,9 @@ class ZooKeeperContact:
             self._log.error("zookeeper.refused", problem=first)
         self._on_event(Refused(first))
 
-    def report_foreign(self, event: str, path: str, strangeness: str) -> None:
+    def report_foreign(self, path: str, strangeness: str) -> None:
         advice = "no daemon of this cluster created it, and it is ignored; delete it"
-        self._log.warning(event, node=path, reason=strangeness, advice=advice)
+        self._log.warning("zookeeper.foreign_node", node=path, reason=strangeness, advice=advice)
         self._on_event(ForeignNodeFound(path))
 
     async def complete(self, activity: str, request: Callable[[], Awaitable[FoundT]]) -> FoundT:

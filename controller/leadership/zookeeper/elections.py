@@ -337,7 +337,7 @@ class ZooKeeperElections:
                 strangeness = await self._nodes.strangeness(path, stat)
                 owned[name] = strangeness is None
                 if strangeness is not None:
-                    self._contact.report_foreign("queue.foreign_node", path, strangeness)
+                    self._contact.report_foreign(path, strangeness)
         return [name for name in queue if owned.get(name, True)]
 
     async def _pass_over(self, contender: Contender, instance: str) -> None:

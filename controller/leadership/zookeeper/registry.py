@@ -205,7 +205,7 @@ class ZooKeeperRegistry:
     def _report_foreign(self, path: str, strangeness: str) -> None:
         if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:
             self._foreign.add(path)
-            self._contact.report_foreign("instance.foreign_node", path, strangeness)
+            self._contact.report_foreign(path, strangeness)
 
     async def _read_or_create(self, path: str, default: dict[str, Any]) -> dict[str, Any]:
         await self._nodes.ensure(self._root)

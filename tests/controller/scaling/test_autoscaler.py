@@ -83,9 +83,7 @@ async def test_a_busy_segment_splits_and_quiet_segments_merge() -> None:
     first, *_ = entries(shard, e.SegmentSplit)
     assert (first.segment, first.token) == (0, "")
     assert first.reason.startswith("segment 0: 50 records/s over 10 s, above 20")
-    logged_changes = [
-        line for line in logged if line["event"] in ("segment.split_automatically", "segments.merged_automatically")
-    ]
+    logged_changes = [line for line in logged if line["event"] == "topic.scaled"]
     assert [line["reason"] for line in logged_changes] == ["rate"] * 3 + ["quiet"] * 3
     assert first.reason == logged_changes[0]["detail"]
     sample = shard.registry.get_sample_value
