@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.harness.all_benchmarks import measure_all, results_to_keep, write_pages
+from bench.harness.all_benchmarks import measure_all, write_pages
 from bench.harness.benchmark import Effort, Listed, Load, Measurement, catalogue
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
@@ -65,13 +65,8 @@ def command(benchmarks: Benchmarks) -> click.Command:
 
 def _write(benchmarks: Benchmarks, name: str | None, folder: Path) -> None:
     """Measure the benchmark, or all, and write the pages. Raises HeadgateError if one could not be measured."""
-    kept = {} if name is None else results_to_keep(folder)
-    results = measure_all(
-        {each: load().doc for each, load in benchmarks.items()},
-        folder,
-        kept={each: result for each, result in kept.items() if each != name},
-        progress=lambda line: click.echo(f"bench: {line}", err=True),
-    )
+    docs = {each: load().doc for each, load in benchmarks.items()}
+    results = measure_all(docs, folder, only=name, progress=lambda line: click.echo(f"bench: {line}", err=True))
     write_pages(folder, Path("README.md"))
     click.echo(f"wrote {folder.with_suffix('.md')}")
     if failed := [result.name for result in results.benchmarks if result.error and name in (None, result.name)]:

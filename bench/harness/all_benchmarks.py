@@ -34,57 +34,46 @@ def measure_all(
     docs: Mapping[str, str],
     folder: Path,
     *,
-    kept: Mapping[str, Result] | None = None,
+    only: str | None = None,
     run: Run = run_benchmark,
     progress: Callable[[str], None],
 ) -> Results:
-    """Measure the benchmarks (name → docstring), and write their results into ``folder``.
+    """Measure the benchmarks (name → docstring), or ``only`` one of them, and write the results into ``folder``.
 
-    ``kept``: earlier results of some, which are not measured again.
+    Raises HeadgateError: the results of the others are not stored, or of another machine and must not be mixed.
     """
+    found = {} if only is None else _stored(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    measured: list[Result] = []
-    results = Results(machine=this_machine(), benchmarks=measured)
-    for number, (name, doc) in enumerate(docs.items(), 1):
-        if kept and name in kept:
-            measured.append(msgspec.structs.replace(kept[name], doc=doc))
-            continue
-        progress(f"{number} of {len(docs)}: {name}")
-        measured.append(_measure(name, doc, run))
-        _store(results, folder)
-    _store(results, folder)
+    for name in docs if only is None else (only,):
+        progress(f"measuring {name}")
+        found[name] = _measure(name, run)
+        ordered = [msgspec.structs.replace(found[each], doc=doc) for each, doc in docs.items() if each in found]
+        results = Results(machine=this_machine(), benchmarks=ordered)
+        (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
     return results
 
 
-def results_to_keep(folder: Path) -> dict[str, Result]:
-    """Return the results stored in ``folder`` (name → result), to be shown beside new ones.
-
-    Raises HeadgateError: there are none, or they are of another machine and must not be mixed.
-    """
+def _stored(folder: Path) -> dict[str, Result]:
     path = folder / "results.json"
     if not path.exists():
         raise HeadgateError(f"{path} does not exist: measure all benchmarks first")
     stored = msgspec.json.decode(path.read_bytes(), type=Results)
     machine = this_machine()
     if msgspec.structs.replace(stored.machine, date=machine.date) != machine:
-        raise HeadgateError(f"the results in {folder} are of another machine or effort: measure all benchmarks again")
+        raise HeadgateError(f"the results in {folder} are of another machine: measure all benchmarks again")
     return {result.name: result for result in stored.benchmarks}
 
 
-def _store(results: Results, folder: Path) -> None:
-    (folder / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
-
-
-def _measure(name: str, doc: str, run: Run) -> Result:
+def _measure(name: str, run: Run) -> Result:
     began = time.monotonic()
     try:
         done = run([name, "--json"])
     except subprocess.TimeoutExpired:
-        return Result(name=name, doc=doc, error=f"it took more than {LONGEST_SECONDS} s")
+        return Result(name=name, error=f"it took more than {LONGEST_SECONDS} s")
     if done.returncode != 0:
-        return Result(name=name, doc=doc, error=f"`python -m bench {name}` ended with exit code {done.returncode}")
+        return Result(name=name, error=f"`python -m bench {name}` ended with exit code {done.returncode}")
     printed = json.loads(done.stdout.splitlines()[-1])
-    added = {"doc": doc, "seconds": round(time.monotonic() - began), "date": _today()}
+    added = {"seconds": round(time.monotonic() - began), "date": _today()}
     return msgspec.convert(printed | added, Result)
 
 

@@ -39,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What one benchmark prints as JSON, with ``doc`` and ``seconds``, or ``error``."""
 
     name: str
-    doc: str
+    doc: str = ""
     error: str = ""
     """Why it has no value."""
     value: float = 0.0
