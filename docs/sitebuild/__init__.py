@@ -1,1 +1,1 @@
-"""Builds the site: references from the code, state diagrams as tables, and lists of pages. `make docs` uses it."""
+"""Builds the site: references from the code, and lists of pages. `make docs` uses it."""

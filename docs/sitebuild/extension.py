@@ -25,7 +25,6 @@ from sitebuild.log_reference import log_events, log_meanings, log_reference
 from sitebuild.metrics_reference import metrics_reference
 from sitebuild.public_names import PUBLIC_MODULES, undocumented
 from sitebuild.settings_reference import UndocumentedError, client_settings, daemon_settings, producer_settings
-from sitebuild.state_tables import with_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = re.compile(r"^```\{generated\} (\S+)\n```$", re.MULTILINE)
@@ -64,7 +63,7 @@ def _references(_: Sphinx, env: BuildEnvironment, *_changes: set[str]) -> list[s
 
 
 def _replace(_: Sphinx, page: str, source: list[str]) -> None:
-    text = GENERATED.sub(lambda block: _reference(block[1], page), with_tables(source[0]))
+    text = GENERATED.sub(lambda block: _reference(block[1], page), source[0])
     if page == LISTS_ITS_FOLDER:
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
     source[0] = text

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
-from tests.support.documents.state_diagrams import DOCUMENT, document
+from tests.support.documents.state_tables import DOCUMENT, document
 
 
 @pytest.mark.parametrize("phase", ATTEMPT_PHASES)
@@ -68,4 +68,4 @@ def test_every_phase_event_and_action_is_used():
 
 
 def test_the_diagrams_are_those_of_the_tables():
-    assert document() == DOCUMENT.read_text(), "run: python -m tests.support.documents.state_diagrams"
+    assert document() == DOCUMENT.read_text(), "run: python -m tests.support.documents.state_tables"

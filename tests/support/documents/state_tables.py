@@ -1,4 +1,4 @@
-"""Draws the transition tables as Mermaid diagrams: ``python -m tests.support.documents.state_diagrams`` writes the document.
+"""Writes the transition tables as a document: ``python -m tests.support.documents.state_tables``.
 
 A test checks that docs/state-machines.md is up to date.
 """
@@ -21,8 +21,8 @@ Action = TypeVar("Action", bound=StrEnum)
 TEXT = """\
 # State machines
 
-Drawn from the transition tables by `python -m tests.support.documents.state_diagrams`. A transition has one or more events, and
-actions in their order, in a diagram after a dash. An event that a state does not list changes nothing.
+Written from the transition tables by `python -m tests.support.documents.state_tables`. An event that a state does not list
+changes nothing.
 
 ## Leadership of a shard
 
@@ -37,24 +37,27 @@ One producer and one shard; the table is in `headgate/client/decisions/session_t
 {phases}"""
 
 
-def diagram(table: Mapping[State, Mapping[Event, tuple[State, tuple[Action, ...]]]], start: State) -> str:
-    """Return ``table`` as a Mermaid diagram; transitions with the same ends and actions share an arrow."""
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start}"]
-    for state, transitions in table.items():
+def table(machine: Mapping[State, Mapping[Event, tuple[State, tuple[Action, ...]]]], start: State) -> str:
+    """Return a machine as a table; transitions with the same ends and actions share a row."""
+    rows = [
+        "| state | events | next state | actions, in order |",
+        "|---|---|---|---|",
+        f"| | | **{start}** (initial) | |",
+    ]
+    for state, transitions in machine.items():
         events: dict[tuple[State, tuple[Action, ...]], list[Event]] = defaultdict(list)
         for event, outcome in transitions.items():
             events[outcome].append(event)
         for (after, actions), causes in events.items():
-            label = ", ".join(causes) + (f" - {', '.join(actions)}" if actions else "")
-            lines.append(f"    {state} --> {after}: {label}")
+            rows.append(f"| **{state}** | {', '.join(causes)} | **{after}** | {', '.join(actions)} |")
         if not transitions:
-            lines.append(f"    {state} --> [*]")
-    return "\n".join([*lines, "```", ""])
+            rows.append(f"| **{state}** | | (final) | |")
+    return "\n".join([*rows, ""])
 
 
 def document() -> str:
     """Return the text of docs/state-machines.md."""
-    return TEXT.format(leadership=diagram(TRANSITIONS, Role.FOLLOWING), phases=diagram(PHASES, Phase.WAITING))
+    return TEXT.format(leadership=table(TRANSITIONS, Role.FOLLOWING), phases=table(PHASES, Phase.WAITING))
 
 
 if __name__ == "__main__":
