@@ -12,20 +12,14 @@ import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from headgate.errors import HeadgateError
 
 SOURCE: Final = Path(__file__).with_name("fault_shim.c")
 COMPILE_SECONDS: Final = 60.0
 ShimFault = Literal["clock_offset_ms", "sync_delay_ms", "disk_full", "file_sync_fails", "folder_sync_fails"]
-FAULTS: Final[tuple[ShimFault, ...]] = (
-    "clock_offset_ms",
-    "sync_delay_ms",
-    "disk_full",
-    "file_sync_fails",
-    "folder_sync_fails",
-)
+FAULTS: Final[tuple[ShimFault, ...]] = get_args(ShimFault)
 _FIELD_BYTES: Final = 8
 _FILE_BYTES: Final = 2 * len(FAULTS) * _FIELD_BYTES
 

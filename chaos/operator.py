@@ -92,10 +92,6 @@ class Operator:
         """Return the daemon that leads the shard of ``topic``. Raises HeadgateError if none does in time."""
         return await self._admin.leader_of(topic)
 
-    async def describe(self, topic: str) -> TopicInfo:
-        """Return the segments of ``topic``. Raises HeadgateError if no leader answers in time."""
-        return await self._admin.describe_topic(topic)
-
     async def unacknowledged(self, topic: str, subscription: str) -> int:
         """Return how many records of ``topic`` a subscription still has to acknowledge. Raises HeadgateError."""
         found = await self._admin.describe_subscription(topic, subscription)

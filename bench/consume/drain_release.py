@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
 
@@ -24,7 +23,6 @@ from bench.harness.cluster import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
 from drain.protocol import BacklogRequest
 from headgate import Admin, SegmentId, SubscriptionType
-from headgate.backoff import Backoff
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 
@@ -32,9 +30,9 @@ SUBSCRIPTIONS = (1, 10, 100)
 RECORDS = 20
 ANSWER_SECONDS = 60.0
 RUN_TIMEOUT_SECONDS = 60.0
-POLL_BACKOFF = Backoff(first_seconds=2.0, longest_seconds=900.0)
-SHORTEST_DRAIN_SECONDS, LONGEST_DRAIN_SECONDS = 1.0, 3600.0
-DRAINS = 1001
+FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 2.0, 900.0
+LONGEST_DRAIN_SECONDS = 3600.0
+"""The shortest one takes a second."""
 ALLOWED_SECONDS = 0.1
 """Allowed in addition to one backlog run, for messages and commits."""
 
@@ -149,25 +147,16 @@ class _Drain:
         return (await self._client.request(SHARD, body, ANSWER_SECONDS)).body
 
 
-def polling_waits(drains_seconds: Sequence[float]) -> list[float]:
-    """Return the seconds that each drain's children wait if only the clock triggers polls."""
-    waits = []
-    for drain in drains_seconds:
-        pauses = map(POLL_BACKOFF.bound_seconds, itertools.count())
-        poll = next(poll for poll in itertools.accumulate(pauses) if poll >= drain)
-        waits.append(poll - drain)
-    return waits
-
-
-def drains_seconds() -> list[float]:
-    """Return durations from the shortest to the longest drain, evenly over the logarithm."""
-    ratio = LONGEST_DRAIN_SECONDS / SHORTEST_DRAIN_SECONDS
-    return [SHORTEST_DRAIN_SECONDS * float(ratio ** (number / (DRAINS - 1))) for number in range(DRAINS)]
+def polling_median_seconds() -> float:
+    """Return how long the children of a drain wait if only the clock triggers polls, the median of all drains."""
+    polls = list(itertools.accumulate(min(FIRST_POLL_SECONDS * 2.0**number, LAST_POLL_SECONDS) for number in range(20)))
+    drains = [float(LONGEST_DRAIN_SECONDS ** (number / 1000)) for number in range(1001)]
+    return median(next(poll for poll in polls if poll >= drain) - drain for drain in drains)
 
 
 def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[float]) -> Measurement:
     """Return the measured value from subscriptions at a time → seconds waited."""
-    polling = median(polling_waits(drains_seconds()))
+    polling = polling_median_seconds()
     everyone = [wait for found in waits.values() for wait in found]
     parts: dict[str, Part] = {
         "polling_median_ms": round(polling * 1000, 1),

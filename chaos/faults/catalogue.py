@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-from chaos.faults import machine, network, processes, servers
-from chaos.faults.fault import Fault
+from chaos.faults import machine, network, processes, servers  # noqa: F401 - each adds its own
+from chaos.faults.fault import CATALOGUE, Fault
 from chaos.schedule import FaultKind
 from headgate.errors import ConfigError
 
-CATALOGUE: dict[str, type[Fault]] = {
-    fault.name: fault for module in (processes, network, servers, machine) for fault in module.FAULTS
-}
+__all__ = ["CATALOGUE", "kinds", "select", "why_impossible"]
 
 
 def select(names: Sequence[str]) -> list[type[Fault]]:

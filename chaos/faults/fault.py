@@ -14,6 +14,8 @@ from chaos.operator import Operator
 from headgate.errors import HeadgateError
 
 ALL_TOPICS: Final = frozenset(TOPICS)
+CATALOGUE: Final[dict[str, type["Fault"]]] = {}
+"""All faults of the modules that were imported, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class Stage:
 
 
 class Fault(ABC):
-    """One fault. It is used once. The first line of its docstring says what happens, for people."""
+    """One fault. It is used once. The first line of its docstring says what happens, for people.
+
+    A class with a name of its own is in the catalogue.
+    """
 
     name: ClassVar[str]
     seconds: ClassVar[float] = 8.0
@@ -47,6 +52,10 @@ class Fault(ABC):
     needs_shim: ClassVar[bool] = False
     needs_spark: ClassVar[bool] = False
     needs_tls: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            CATALOGUE[cls.name] = cls
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

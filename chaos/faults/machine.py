@@ -252,18 +252,3 @@ class SparkMemory(DaemonMemory):
         """Set the limit, and make the leader ask."""
         self.limit(spark_group(self))
         await self.stage.operator.change_layout()
-
-
-FAULTS: tuple[type[Fault], ...] = (
-    DiskSlow,
-    DiskFull,
-    FileSyncFails,
-    FolderSyncFails,
-    ClockForward,
-    ClockBackward,
-    ClockDrifts,
-    PowerLost,
-    DaemonMemory,
-    SparkMemory,
-    ChunkDamaged,
-)

@@ -35,11 +35,6 @@ class Partition(Fault):
             await link.heal()
 
 
-def one_way(cut: type[Partition], name: str, direction: Direction, text: str) -> type[Partition]:
-    """Return ``cut`` with one direction only."""
-    return type(name, (cut,), {"name": name, "directions": (direction,), "__doc__": text})
-
-
 class ZooKeeperCut(Partition):
     """The leader of the orders and all ZooKeeper servers cannot reach each other."""
 
@@ -89,26 +84,43 @@ class ClientCutLong(ClientCut):
     seconds = 40.0
 
 
-FAULTS: tuple[type[Fault], ...] = (
-    ZooKeeperCut,
-    one_way(
-        ZooKeeperCut, "zookeeper-one-way-out", "to_server", "What the leader of the orders sends to ZooKeeper is lost."
-    ),
-    one_way(
-        ZooKeeperCut, "zookeeper-one-way-in", "to_client", "What ZooKeeper sends to the leader of the orders is lost."
-    ),
-    BrokerCut,
-    one_way(BrokerCut, "broker-one-way-out", "to_server", "What the leader of the orders sends to the broker is lost."),
-    one_way(BrokerCut, "broker-one-way-in", "to_client", "What the broker sends to the leader of the orders is lost."),
-    ClientCut,
-    one_way(
-        ClientCut, "client-one-way-out", "to_server", "What the producer and a consumer of the orders send is lost."
-    ),
-    one_way(
-        ClientCut,
-        "client-one-way-in",
-        "to_client",
-        "What the broker sends to the producer and a consumer of the orders is lost.",
-    ),
-    ClientCutLong,
-)
+class ZooKeeperOneWayOut(ZooKeeperCut):
+    """What the leader of the orders sends to ZooKeeper is lost."""
+
+    name = "zookeeper-one-way-out"
+    directions = ("to_server",)
+
+
+class ZooKeeperOneWayIn(ZooKeeperCut):
+    """What ZooKeeper sends to the leader of the orders is lost."""
+
+    name = "zookeeper-one-way-in"
+    directions = ("to_client",)
+
+
+class BrokerOneWayOut(BrokerCut):
+    """What the leader of the orders sends to the broker is lost."""
+
+    name = "broker-one-way-out"
+    directions = ("to_server",)
+
+
+class BrokerOneWayIn(BrokerCut):
+    """What the broker sends to the leader of the orders is lost."""
+
+    name = "broker-one-way-in"
+    directions = ("to_client",)
+
+
+class ClientOneWayOut(ClientCut):
+    """What the producer and a consumer of the orders send is lost."""
+
+    name = "client-one-way-out"
+    directions = ("to_server",)
+
+
+class ClientOneWayIn(ClientCut):
+    """What the broker sends to the producer and a consumer of the orders is lost."""
+
+    name = "client-one-way-in"
+    directions = ("to_client",)

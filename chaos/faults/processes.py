@@ -185,15 +185,3 @@ def spark_group(fault: Fault) -> int:
     if pid is None:
         raise HeadgateError("Spark does not run")
     return pid
-
-
-FAULTS: tuple[type[Fault], ...] = (
-    LeaderKilled,
-    LeaderFrozen,
-    RollingUpgrade,
-    ConsumerKilled,
-    ConsumersKilled,
-    SparkFrozen,
-    SparkKilled,
-    CompactionFrozen,
-)

@@ -109,13 +109,3 @@ class QuorumLost(Fault):
     async def end(self) -> None:
         """Start them at the same time, because one alone waits for the other."""
         await asyncio.gather(*(server.start() for server in self._stopped))
-
-
-FAULTS: tuple[type[Fault], ...] = (
-    BrokerRestarted,
-    BrokerEmptied,
-    BrokerKilled,
-    CertificateExpired,
-    ZooKeeperLeaderKilled,
-    QuorumLost,
-)
