@@ -50,4 +50,4 @@ class ShardLeaders:
             return f"this daemon {known}: see its log"
         if leader == holder:
             return None
-        return f"daemon {holder!r} holds its lock and has not started a term: see the log of that daemon"
+        return f"daemon {holder!r} holds its lock, and this daemon has read no term of it: see the log of that daemon"

@@ -16,7 +16,7 @@ from controller.leadership.policy.transitions import Role
         pytest.param("b", "a", Role.LEADING, None, id="this daemon leads, and another one is entitled"),
         pytest.param(None, "b", Role.FOLLOWING, "no daemon is known", id="the term outlived its leader"),
         pytest.param("b", "c", Role.FOLLOWING, "daemon 'b' holds its lock", id="the leader died"),
-        pytest.param("b", "", Role.FOLLOWING, "daemon 'b' holds its lock", id="the first term has not begun"),
+        pytest.param("b", "", Role.FOLLOWING, "this daemon has read no term of it", id="the first term has not begun"),
         pytest.param(
             "a", "a", Role.FOLLOWING, "this daemon has given its lock up", id="ZooKeeper has not said who has it"
         ),
