@@ -1,7 +1,7 @@
 """The daemon's client of the Spark process: sends drain and backlog queries, and reconnects.
 
-1. A broken connection is reopened with short pauses and jitter, whether or not a query waits for it:
-   those who would ask pause for much longer after failures. The state is `ready` once the process answers a ping.
+1. A connection that breaks, also one without a query, is reopened with short pauses and jitter: those who would ask
+   pause for much longer after failures. The state is `degraded` until the process answers a ping.
 2. Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
    closed and never opens one.
 3. An answer about another ledger is a failure, whatever it says.
@@ -113,7 +113,6 @@ class SparkDrainChecker(BackgroundService):
             self._require_ledger(response.ledger)
         except protocol.DrainCheckError as error:
             if self._task is not None:
-                self._drop_if_broken(connection)
                 self._on_failure(error, answered=connection is not None and not connection.broken)
             raise
         finally:
@@ -128,7 +127,7 @@ class SparkDrainChecker(BackgroundService):
         """Return the connection, once there is one; raises DrainCheckError at the loop time ``deadline``."""
         try:
             async with asyncio.timeout_at(deadline):
-                while self._connection is None or self._connection.broken:
+                while self._connection is None:
                     self._connection_wanted.set()
                     self._connected.clear()
                     await self._connected.wait()
@@ -160,7 +159,7 @@ class SparkDrainChecker(BackgroundService):
         pid = None if self._pid is None else self._pid()
         if pid is None and self._pid is not None:
             raise protocol.DrainCheckError("the Spark process does not run", "unreachable")
-        return await Connection.open(self._path, CONNECT_SECONDS, pid)
+        return await Connection.open(self._path, CONNECT_SECONDS, pid, self._on_broken)
 
     async def _ping(self, connection: Connection) -> None:
         """Report the process as ready once it answers. A process that is suspended accepts connections too."""
@@ -169,18 +168,18 @@ class SparkDrainChecker(BackgroundService):
             if pong.ledger is not None:
                 self._require_ledger(pong.ledger)
         except protocol.DrainCheckError as error:
-            self._drop_if_broken(connection)
             self._on_failure(error)
         else:
             self._failed_attempts = 0
             self._set_state("ready", f"{self._path} answers")
 
-    def _drop_if_broken(self, connection: Connection | None) -> None:
-        """Let `_run` replace the connection, if it is the current one and unusable."""
-        if connection is not None and connection is self._connection and connection.broken:
+    def _on_broken(self, error: protocol.DrainCheckError) -> None:
+        """Let `_run` replace the connection."""
+        if self._task is not None:
             self._connection = None
             self._failed_attempts += 1
             self._connection_wanted.set()
+            self._set_state("degraded", str(error))
 
     def _on_failure(self, error: protocol.DrainCheckError, *, answered: bool = False) -> None:
         """Report ``error``. A process that answers can be asked again, unless it counts another ledger."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,16 +19,19 @@ from drain.peer import PeerRefusedError, check_peer, trusted_users
 from headgate.log.lossy_output import lose_lines
 
 R = TypeVar("R", bound=protocol.Response)
+OnBroken = Callable[[protocol.DrainCheckError], None]
 
 
 class Connection:
     """An open connection. Any number of requests may be in flight."""
 
-    def __init__(self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, path: Path, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], on_broken: OnBroken
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._path = path
-        self._reader = reader
-        self._writer = writer
+        self._reader, self._writer = streams
+        self._on_broken = on_broken
         self._ids = itertools.count(1)
         self._in_flight: dict[int, asyncio.Future[protocol.AnyResponse]] = {}
         self._newest_id = 0
@@ -36,10 +40,13 @@ class Connection:
         self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
-    async def open(cls, path: Path, timeout_seconds: float, pid: int | None = None) -> Connection:
+    async def open(
+        cls, path: Path, timeout_seconds: float, pid: int | None = None, on_broken: OnBroken = lambda _: None
+    ) -> Connection:
         """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long.
 
-        ``pid``: the only process that may listen at ``path``; None: any one of this user, or root.
+        ``pid``: the only process that may listen at ``path``; None: any one of this user, or root. ``on_broken`` is
+        called once, when the connection becomes unusable.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -56,7 +63,7 @@ class Connection:
         except PeerRefusedError as error:
             writer.close()
             raise protocol.DrainCheckError(f"refused to use the process at {path}: {error}", "denied") from None
-        return cls(path, reader, writer)
+        return cls(path, (reader, writer), on_broken)
 
     @property
     def broken(self) -> bool:
@@ -143,3 +150,4 @@ class Connection:
             if not reply.done():
                 reply.set_exception(protocol.DrainCheckError(str(error), error.failure))
         self._writer.transport.abort()
+        self._on_broken(error)

@@ -40,6 +40,7 @@ OWN, OTHER = CountedLedger("a" * 32, "file:///new"), CountedLedger("b" * 32, "fi
 async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_counts_the_cluster_s(
     tmp_path: Path,
 ) -> None:
+    """The service is started again with another ledger, and no check is due for a quarter of an hour."""
     rechecks: list[None] = []
     fake = FakeDrainService()
     fake.ledger, fake.drained = OTHER, frozenset({1})
@@ -63,14 +64,12 @@ async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_co
         assert registry.get_sample_value("headgate_drain_check_failures_total", {"reason": "wrong_ledger"}) == 3
 
         await fake.hang_up()
-        for reason in ("closed the connection", "file:///old was counted"):
-            with pytest.raises(DrainCheckError, match=reason):
-                await checker.drained(question)
+        await until(lambda: fake.connections == 2)
+        with pytest.raises(DrainCheckError, match="file:///old was counted"):
+            await checker.drained(question)
         assert drain.state[0] == "degraded", "it answers again, but still about the other ledger"
         fake.ledger = OWN
         await fake.hang_up()
-        with pytest.raises(DrainCheckError, match="closed the connection"):
-            await checker.drained(question)
         await until(lambda: drain.state[0] == "ready")
         assert (await checker.drained(question)).drained == {1: 4}
 
