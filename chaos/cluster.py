@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -91,22 +91,17 @@ class ChaosCluster(RecordedCluster):
         """Programs that a fault makes end, as documented. The fault starts them again."""
         self._links = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        try:
-            compiler = find_compiler()
-            if compiler is not None:
-                library = await asyncio.to_thread(compile_shim, compiler, self.folder)
-                self.journal = SyncJournal(library, self.folder / "syncs")
-                self.environ |= self.journal.environ
-                self.shims = {name: FaultShim(self.folder / f"{name}.faults") for name in DAEMONS}
-            for name in DAEMONS:
-                self.broker_links[name] = await self._link(self.broker.port)
-                self.zookeeper_links[name] = [await self._link(server.port) for server in self.zookeepers]
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
+    async def begin(self) -> None:
+        """Compile the library of faults, and open the proxies of the daemons."""
+        compiler = find_compiler()
+        if compiler is not None:
+            library = await asyncio.to_thread(compile_shim, compiler, self.folder)
+            self.journal = SyncJournal(library, self.folder / "syncs")
+            self.environ |= self.journal.environ
+            self.shims = {name: FaultShim(self.folder / f"{name}.faults") for name in DAEMONS}
+        for name in DAEMONS:
+            self.broker_links[name] = await self._link(self.broker.port)
+            self.zookeeper_links[name] = [await self._link(server.port) for server in self.zookeepers]
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()

@@ -9,7 +9,7 @@ from chaos.cluster import ORDERS
 from chaos.judge import RunEvidence
 from chaos.timeline import Operation, Timeline
 from headgate import SubscriptionType
-from trials.evidence import SubscriptionEvidence, TopicEvidence
+from trials.judge import SubscriptionEvidence, TopicEvidence
 
 TAIL_BYTES: Final = 4096
 """More than one line of a producer's file."""

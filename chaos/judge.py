@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from chaos.timeline import FaultWindow
-from trials.evidence import TopicEvidence
-from trials.judge import Violation, judge_topic
+from trials.judge import TopicEvidence, Violation, judge_topic
 
 
 @dataclass(frozen=True, slots=True)

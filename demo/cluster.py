@@ -5,7 +5,6 @@ It starts and stops processes. demo.scenario decides when.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 from controller.settings.sections import SubscriptionSettings
 from trials.recorded_cluster import RecordedCluster
@@ -25,13 +24,8 @@ class DemoCluster(RecordedCluster):
         )
         super().__init__(folder, name="demo", shards=SHARDS, subscriptions=subscriptions)
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        try:
-            await self.start_servers()
-            self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
-            await self.start_spark()
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
+    async def begin(self) -> None:
+        """Start the servers and Spark."""
+        await self.start_servers()
+        self._report_step(f"ZooKeeper and {self.broker.kind} are ready; Spark starts, which may take minutes")
+        await self.start_spark()

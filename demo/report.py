@@ -12,8 +12,7 @@ from rich.table import Table
 from demo.scenario import BILLING, Run
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
-from trials.evidence import TopicEvidence
-from trials.judge import BlockedSegment, Violation, blocked_segments, examples, judge_topic, repeated
+from trials.judge import BlockedSegment, TopicEvidence, Violation, blocked_segments, examples, judge_topic, repeated
 
 INVARIANTS = (
     *("lost", "stored twice", "stored out of order", "not delivered", "altered", "out of order"),

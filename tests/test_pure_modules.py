@@ -9,7 +9,7 @@ import grimp
 
 from tests.support.source_folders import ROOT
 
-PACKAGES = ("headgate", "shard", "coordinator", "controller", "drain", "metrics", "web", "chaos", "scale")
+PACKAGES = ("headgate", "shard", "coordinator", "controller", "drain", "metrics", "web", "chaos", "scale", "trials")
 
 
 def forbidden() -> list[str]:

@@ -148,7 +148,15 @@ class LocalCluster:
 
     async def __aenter__(self) -> Self:
         self.client_config_path.write_text(client_toml("", self.client_config()))
+        try:
+            await self.begin()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
+
+    async def begin(self) -> None:
+        """Start what a kind of cluster has from the beginning; if that fails, everything ends."""
 
     async def __aexit__(self, *_: object) -> None:
         # SIGKILL, because a frozen process would not react to SIGTERM.

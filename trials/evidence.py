@@ -1,73 +1,15 @@
-"""What a run leaves about its topics: the files of producers and consumers, and the ledger.
+"""Reads what a run leaves about its topics: the files of producers and consumers, and the ledger.
 
 No daemon is asked, so what is judged does not depend on what daemons report.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from headgate.ledger.chunk import Chunk
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import SubscriptionType
 from trials.consumer import counter_of
-
-
-@dataclass(frozen=True, slots=True)
-class SentRecord:
-    """One record of a producer, with its outcome."""
-
-    key: str
-    counter: int
-    sent_ns: int
-    done_ns: int
-    outcome: str
-    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
-    """One record of the ledger."""
-
-    segment: int
-    offset: int
-    key: str
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One record that reached a consumer. All processes of the machine share the clock."""
-
-    at_ns: int
-    consumer: str
-    """The name of the consumer and the number of its run: ``billing-1#2``."""
-    segment: int
-    offset: int
-    key: str
-    counter: int
-    generation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionEvidence:
-    """What the consumers of one subscription received."""
-
-    name: str
-    kind: SubscriptionType
-    deliveries: Sequence[Delivery]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicEvidence:
-    """Everything about one topic, which is the only one of its shard."""
-
-    topic: str
-    shard: int
-    sent: Sequence[SentRecord]
-    stored: Sequence[StoredRecord]
-    chunks: Sequence[Chunk]
-    subscriptions: Sequence[SubscriptionEvidence]
+from trials.judge import Delivery, SentRecord, StoredRecord
 
 
 def read_sent(path: Path) -> list[SentRecord]:

@@ -24,11 +24,67 @@ from headgate.model import entries as e
 from headgate.model.layout import Layout
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from trials.evidence import Delivery, SentRecord, StoredRecord, SubscriptionEvidence, TopicEvidence
 
 EXAMPLES: Final = 5
 """Violations of one kind that a report shows."""
 _OUTCOMES = {"committed": "stored", "failed": "not stored", "rejected": "not stored"}
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """One record of a producer, with its outcome."""
+
+    key: str
+    counter: int
+    sent_ns: int
+    done_ns: int
+    outcome: str
+    """``committed``, ``failed``: certainly not stored, ``unknown``, or ``rejected``: refused for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One record of the ledger."""
+
+    segment: int
+    offset: int
+    key: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One record that reached a consumer. All processes of the machine share the clock."""
+
+    at_ns: int
+    consumer: str
+    """The name of the consumer and the number of its run: ``billing-1#2``."""
+    segment: int
+    offset: int
+    key: str
+    counter: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEvidence:
+    """What the consumers of one subscription received."""
+
+    name: str
+    kind: e.SubscriptionType
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEvidence:
+    """Everything about one topic, which is the only one of its shard."""
+
+    topic: str
+    shard: int
+    sent: Sequence[SentRecord]
+    stored: Sequence[StoredRecord]
+    chunks: Sequence[Chunk]
+    subscriptions: Sequence[SubscriptionEvidence]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A program that a trial or a benchmark starts and gives orders: one line of JSON each, answered by one line, in turn.
+"""A program that a trial or a benchmark starts and gives orders: a word a line, each answered by a line of JSON.
 
 `OrderedProcess` is the side that orders, `obey` the side that answers.
 """

@@ -11,7 +11,8 @@ from typing import Any
 from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import shard_of
 from trials.cluster import LocalCluster
-from trials.evidence import SubscriptionEvidence, TopicEvidence, read_deliveries, read_ledger, read_sent
+from trials.evidence import read_deliveries, read_ledger, read_sent
+from trials.judge import SubscriptionEvidence, TopicEvidence
 
 
 @dataclass(frozen=True, slots=True)

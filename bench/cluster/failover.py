@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 import msgspec
 from kazoo.client import KazooClient
@@ -88,17 +88,17 @@ class FailoverCluster(BenchCluster):
     """Two daemons and two contenders, each behind proxies that can lose everything."""
 
     def __init__(self) -> None:
-        super().__init__(daemons=0)
+        super().__init__(daemons=len(DAEMONS))
         self._links: dict[str, list[Proxy]] = {}
         self._open_links = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
+    async def begin(self) -> None:
+        """Open the links, and start everything."""
         for name in DAEMONS:
             self._links[name] = [await self._link(self.zookeeper.port), await self._link(self.broker.port)]
         for name in CONTENDERS:
             self._links[name] = [await self._link(self.zookeeper.port)]
-        self._first_daemons = list(DAEMONS)
-        return await super().__aenter__()
+        await super().begin()
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()
@@ -110,8 +110,6 @@ class FailoverCluster(BenchCluster):
     def settings(self, name: str) -> Settings:
         """Return the settings of a daemon, which reaches its servers through its proxies."""
         settings = super().settings(name)
-        if name not in self._links:
-            return settings
         zookeeper, broker = self._links[name]
         return settings.replace(
             zookeeper=msgspec.structs.replace(settings.zookeeper, hosts=zookeeper.address),

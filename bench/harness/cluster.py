@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from bench.harness.raw_client import RawClient
 from controller.settings.write import client_toml
@@ -62,20 +62,15 @@ class BenchCluster(LocalCluster):
             **options,
         )
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        try:
-            await self.start_servers()
-            if self._drain:
-                await self.start_spark()
-            for name in self._first_daemons:
-                await self.start_daemon(name)
-            async with asyncio.timeout(START_SECONDS), Admin(self.client_config()) as admin:
-                await admin.create_topic(TOPIC, segments=SEGMENTS)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
+    async def begin(self) -> None:
+        """Start everything, and create the topic."""
+        await self.start_servers()
+        if self._drain:
+            await self.start_spark()
+        for name in self._first_daemons:
+            await self.start_daemon(name)
+        async with asyncio.timeout(START_SECONDS), Admin(self.client_config()) as admin:
+            await admin.create_topic(TOPIC, segments=SEGMENTS)
 
     async def __aexit__(self, *_: object) -> None:
         with self._temporary:
@@ -98,11 +93,11 @@ class SecuredBenchCluster(BenchCluster):
     def __init__(self) -> None:
         super().__init__(access=ACCESS, tls=True)
 
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
+    async def begin(self) -> None:
+        """Start everything, and create both topics."""
+        await super().begin()
         async with asyncio.timeout(START_SECONDS), Admin(self.client_config()) as admin:
             await admin.create_topic(HOSTILE_TOPIC)
-        return self
 
     def raw_client(self, client_id: str) -> RawClient:
         """Return a connection of the honest user without a client library, such as that of a device."""

@@ -10,8 +10,17 @@ from chaos.timeline import FaultWindow
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
 from tests.support.samples.chunks import ledger
-from trials.evidence import Delivery, SentRecord, StoredRecord, SubscriptionEvidence, TopicEvidence
-from trials.judge import BlockedSegment, Violation, blocked_segments, grants
+from trials.judge import (
+    BlockedSegment,
+    Delivery,
+    SentRecord,
+    StoredRecord,
+    SubscriptionEvidence,
+    TopicEvidence,
+    Violation,
+    blocked_segments,
+    grants,
+)
 
 SUBSCRIPTION = {"topic_id": 1, "subscription_id": 2}
 
