@@ -21,11 +21,11 @@ import click
 from rich.console import Console
 
 from chaos.fault_shim import find_compiler
-from chaos.faults.catalogue import CATALOGUE, kinds, select, why_impossible
+from chaos.faults.catalogue import CATALOGUE, select, why_impossible
 from chaos.judge import judge
 from chaos.report import Report, document, make_report, markdown, verdict
 from chaos.run import Options, RunPlan, play
-from chaos.schedule import left_out, plan, plan_in_order, together
+from chaos.schedule import left_out, plan, plan_in_order
 from controller.process.logs import configure_logging
 from controller.settings.sections import LogSettings
 from headgate.errors import ConfigError, HeadgateError
@@ -49,18 +49,19 @@ def make_plan(options: Options, *, has_shim: bool) -> tuple[RunPlan, dict[str, s
         for fault in chosen
         if (reason := why_impossible(fault, has_shim=has_shim, has_spark=options.with_spark, has_tls=options.tls))
     }
-    possible = kinds([fault for fault in chosen if fault.name not in reasons], options.fault_seconds)
-    by_name = {kind.name: kind for kind in possible}
+    possible = [fault for fault in chosen if fault.name not in reasons]
+    # Faults that take as long as their steps do have no duration.
+    kinds = {fault.name: fault.seconds and (options.fault_seconds or fault.seconds) for fault in possible}
     seconds = 60 * options.minutes
     if options.names:
-        known = [[by_name[name] for name in group if name in by_name] for group in groups]
-        planned, seconds = plan_in_order([together(each) for each in known if each], rest_seconds=options.rest_seconds)
+        known = [[name for name in group if name in kinds] for group in groups]
+        planned, seconds = plan_in_order(filter(None, known), kinds, rest_seconds=options.rest_seconds)
     else:
         shuffle = random.Random(options.seed).shuffle
         planned = plan(
-            possible, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle, at_once=options.at_once
+            kinds, seconds=seconds, rest_seconds=options.rest_seconds, shuffle=shuffle, at_once=options.at_once
         )
-        reasons |= dict.fromkeys(left_out(possible, planned), "the run is too short")
+        reasons |= dict.fromkeys(left_out(kinds, planned), "the run is too short")
     return RunPlan(options, planned, seconds), reasons
 
 

@@ -6,7 +6,7 @@
 3. The same kinds, times and chance give the same schedule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,65 +15,58 @@ WARM_UP_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FaultKind:
-    """A kind of fault, or several at once, as the schedule sees it."""
+class PlannedFault:
+    """A fault in a schedule, or several at once."""
 
     name: str
     """Several names are joined by "+"."""
-    seconds: float
-    """From its beginning to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedFault:
-    """A fault in a schedule."""
-
-    name: str
     begins_seconds: float
     """After the beginning of the load, if no earlier fault takes longer than planned."""
     seconds: float
+    """From its beginning to its end: as long as the longest lasts."""
 
 
-def together(kinds: Sequence[FaultKind]) -> FaultKind:
-    """Return these kinds as one, which lasts as long as the longest."""
-    return FaultKind("+".join(kind.name for kind in kinds), max(kind.seconds for kind in kinds))
+def together(names: Sequence[str], kinds: Mapping[str, float], begins_seconds: float) -> PlannedFault:
+    """Return faults of these names at once."""
+    return PlannedFault("+".join(names), begins_seconds, max(kinds[name] for name in names))
 
 
 def plan(
-    kinds: Sequence[FaultKind],
+    kinds: Mapping[str, float],
     *,
     seconds: float,
     rest_seconds: float,
-    shuffle: Callable[[list[FaultKind]], None],
+    shuffle: Callable[[list[str]], None],
     at_once: int = 1,
 ) -> list[PlannedFault]:
-    """Return the faults that fit into ``seconds``; ``shuffle`` orders a list in place."""
+    """Return the faults that fit into ``seconds``. ``kinds``: name → duration; ``shuffle`` orders a list in place."""
     planned: list[PlannedFault] = []
     at_seconds = WARM_UP_SECONDS
     while kinds:
         order = list(kinds)
         shuffle(order)
         for first in range(0, len(order), at_once):
-            kind = together(order[first : first + at_once])
-            ends = at_seconds + kind.seconds + rest_seconds
-            if ends > seconds:
+            fault = together(order[first : first + at_once], kinds, at_seconds)
+            at_seconds += fault.seconds + rest_seconds
+            if at_seconds > seconds:
                 return planned
-            planned.append(PlannedFault(kind.name, at_seconds, kind.seconds))
-            at_seconds = ends
+            planned.append(fault)
     return planned
 
 
-def plan_in_order(kinds: Sequence[FaultKind], *, rest_seconds: float) -> tuple[list[PlannedFault], float]:
-    """Return exactly these faults, one after the other, and how long they take together."""
+def plan_in_order(
+    groups: Iterable[Sequence[str]], kinds: Mapping[str, float], *, rest_seconds: float
+) -> tuple[list[PlannedFault], float]:
+    """Return exactly these faults, one group after the other, and how long they take together."""
     planned: list[PlannedFault] = []
     at_seconds = rest_seconds
-    for kind in kinds:
-        planned.append(PlannedFault(kind.name, at_seconds, kind.seconds))
-        at_seconds += kind.seconds + rest_seconds
+    for names in groups:
+        planned.append(together(names, kinds, at_seconds))
+        at_seconds += planned[-1].seconds + rest_seconds
     return planned, at_seconds
 
 
-def left_out(kinds: Sequence[FaultKind], planned: Sequence[PlannedFault]) -> list[str]:
+def left_out(kinds: Iterable[str], planned: Iterable[PlannedFault]) -> list[str]:
     """Return the kinds that are not in a schedule, because it is too short."""
     used = {name for fault in planned for name in fault.name.split("+")}
-    return [kind.name for kind in kinds if kind.name not in used]
+    return [name for name in kinds if name not in used]

@@ -5,25 +5,44 @@ During each, records are sent to every shard. A record's wait is what clients no
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from headgate.errors import RequestRejectedError
+from headgate.model.hashing import shard_of
 from scale.building_stages import until_held
+from scale.sizes import topic_name
 from scale.trial import Trial
-from scale.watch import Probe
 
 CALM_SECONDS: Final = 3.0
 """After each change, for records that wait."""
 TRANSFERS: Final = 8
 
 
+@asynccontextmanager
+async def _watched(trial: Trial) -> AsyncIterator[set[int]]:
+    """Send records to every shard in the block; add how long they wait on the shards that it adds, and on others."""
+    changed: set[int] = set()
+    async with trial.probe() as probe:
+        await asyncio.sleep(CALM_SECONDS)
+        calm = [1000 * each for waits in probe.take().values() for each in waits]
+        trial.add_distribution("wait of a record before", calm, "ms")
+        yield changed
+        await asyncio.sleep(CALM_SECONDS)
+        longest_ms = {shard: 1000 * max(waits) for shard, waits in probe.take().items()}
+    for name, shards in (("a shard that changed its leader", changed), ("another shard", set(longest_ms) - changed)):
+        found = [longest_ms[shard] for shard in shards if shard in longest_ms]
+        trial.add_distribution(f"longest wait on {name}", found, "ms")
+    trial.add("records that failed", len(probe.failures))
+
+
 async def transfer_shards(trial: Trial) -> None:
     """Transfer some shards, one after another, to the next daemon."""
     names = trial.cluster.names
-    took_ms: dict[int, float] = {}
+    took_ms: list[float] = []
     refused = 0
-    async with trial.probe() as probe, trial.admin:
-        await _calm(trial, probe)
+    async with _watched(trial) as changed, trial.admin:
         for shard in range(trial.sizes.shards):
             if len(took_ms) == TRANSFERS:
                 break
@@ -35,37 +54,26 @@ async def transfer_shards(trial: Trial) -> None:
             except RequestRejectedError:
                 refused += 1  # The spread transfers this shard at present.
             else:
-                took_ms[shard] = 1000 * (time.perf_counter() - began)
-        await asyncio.sleep(CALM_SECONDS)
-        waits = probe.take()
-        moved = set(took_ms)
+                took_ms.append(1000 * (time.perf_counter() - began))
+                changed.add(shard)
     trial.add("transfers refused, as another one was under way", refused)
-    trial.add_distribution("transfer of a shard", list(took_ms.values()), "ms")
-    trial.add_distribution("longest wait on a shard that moved", _longest(waits, moved), "ms")
-    trial.add_distribution("longest wait on another shard", _longest(waits, set(waits) - moved), "ms")
-    _add_failures(trial, probe)
+    trial.add_distribution("transfer of a shard", took_ms, "ms")
 
 
 async def kill_daemon(trial: Trial) -> None:
-    """Kill a daemon that leads a shard with a probe, wait for its successors, and start it again."""
-    cluster = trial.cluster
-    registrations = await _registrations(trial)
-    async with trial.probe() as probe:
-        await _calm(trial, probe)
-        victim = trial.leaders.leader(max(probe.topics)) or cluster.names[-1]
-        lost = {shard for shard in range(trial.sizes.shards) if trial.leaders.leader(shard) == victim}
+    """Kill the daemon that leads the shard of the first topic, wait for its successors, and start it again."""
+    cluster, shards = trial.cluster, range(trial.sizes.shards)
+    registrations = sum(each["registrations"] for each in await cluster.order("state"))
+    async with _watched(trial) as changed:
+        victim = trial.leaders.leader(shard_of(topic_name(0), len(shards))) or cluster.names[0]
+        changed |= {shard for shard in shards if trial.leaders.leader(shard) == victim}
+        trial.add("shards without a leader", len(changed))
         killed_ns = time.monotonic_ns()
         await cluster.kill(victim)
         await trial.leaders.until_led()
         trial.add("all shards led again", (time.monotonic_ns() - killed_ns) / 1e9, "s")
-        await asyncio.sleep(CALM_SECONDS)
-        waits = probe.take()
-        trial.add("shards without a leader", len(lost))
-        trial.add_distribution("longest wait on these", _longest(waits, lost), "ms")
-        trial.add_distribution("longest wait on another shard", _longest(waits, set(waits) - lost), "ms")
-        _add_failures(trial, probe)
     await until_held(trial)
-    found = await trial.cluster.order("state")
+    found = await cluster.order("state")
     trial.add("registrations that followed", sum(each["registrations"] for each in found) - registrations)
     last_ns = max((each["registered_at_ns"] for each in found), default=0)
     trial.add("last of these after", max(0, last_ns - killed_ns) / 1e9, "s")
@@ -81,8 +89,8 @@ async def restart_in_turn(trial: Trial) -> None:
     """Stop each daemon with SIGTERM and start it again, as an upgrade does it."""
     cluster = trial.cluster
     stops: list[float] = []
-    async with trial.probe() as probe:
-        await _calm(trial, probe)
+    async with _watched(trial) as changed:
+        changed |= set(range(trial.sizes.shards))
         with trial.timed("all daemons restarted"):
             for name in cluster.names:
                 began = time.perf_counter()
@@ -91,11 +99,7 @@ async def restart_in_turn(trial: Trial) -> None:
                 await cluster.start_daemon(name)
                 await cluster.until_ready(name)
                 await trial.leaders.until_led()
-        await asyncio.sleep(CALM_SECONDS)
-        waits = probe.take()
     trial.add_distribution("stopping a daemon", stops, "s")
-    trial.add_distribution("longest wait on a shard", _longest(waits, set(waits)), "ms")
-    _add_failures(trial, probe)
     began = time.perf_counter()
     await trial.leaders.until_spread()
     trial.add("shards spread evenly after", time.perf_counter() - began, "s")
@@ -121,24 +125,3 @@ async def restart_all(trial: Trial) -> None:
     numbers = await cluster.zookeeper_numbers()
     trial.add("ZooKeeper nodes", numbers["nodes"])
     trial.add("ZooKeeper writes since it started", numbers["writes"])
-
-
-async def _calm(trial: Trial, probe: Probe) -> None:
-    """Add how long records wait while nothing changes."""
-    probe.take()
-    await asyncio.sleep(CALM_SECONDS)
-    calm = [1000 * each for waits in probe.take().values() for each in waits]
-    trial.add_distribution("wait of a record before", calm, "ms")
-
-
-async def _registrations(trial: Trial) -> int:
-    return sum(each["registrations"] for each in await trial.cluster.order("state"))
-
-
-def _longest(waits: dict[int, list[float]], shards: set[int]) -> list[float]:
-    """Return the longest wait of each of ``shards``, in milliseconds."""
-    return [1000 * max(waits[shard]) for shard in shards if waits.get(shard)]
-
-
-def _add_failures(trial: Trial, probe: Probe) -> None:
-    trial.add("records that failed", len(probe.failures))

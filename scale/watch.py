@@ -90,7 +90,7 @@ class Probe:
 
     def __init__(self, config: ClientConfig | Client, topics: Mapping[int, str]) -> None:
         """``topics``: shard → a topic of it."""
-        self.topics = topics
+        self._topics = topics
         self._producer = Producer(config, settings=ProducerSettings(delivery_timeout_seconds=DELIVERY_SECONDS))
         self._waits: dict[int, list[float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -99,10 +99,10 @@ class Probe:
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._producer)
-        for topic in self.topics.values():
+        for topic in self._topics.values():
             await self._producer.open(topic)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._send(shard, topic)) for shard, topic in self.topics.items()]
+        self._tasks = [loop.create_task(self._send(shard, topic)) for shard, topic in self._topics.items()]
         return self
 
     async def __aexit__(self, *_: object) -> None:

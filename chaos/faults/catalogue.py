@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from chaos.faults import machine, network, processes, servers  # noqa: F401 - each adds its own
 from chaos.faults.fault import CATALOGUE, Fault
-from chaos.schedule import FaultKind
 from headgate.errors import ConfigError
 
-__all__ = ["CATALOGUE", "kinds", "select", "why_impossible"]
+__all__ = ["CATALOGUE", "select", "why_impossible"]
 
 
 def select(names: Sequence[str]) -> list[type[Fault]]:
@@ -16,11 +15,6 @@ def select(names: Sequence[str]) -> list[type[Fault]]:
     if unknown:
         raise ConfigError(f"no fault is called {', '.join(unknown)}; choose from: {', '.join(CATALOGUE)}")
     return [CATALOGUE[name] for name in names]
-
-
-def kinds(faults: Sequence[type[Fault]], seconds: float | None = None) -> list[FaultKind]:
-    """Return what the schedule needs to know; ``seconds`` replaces the durations of faults that have one."""
-    return [FaultKind(fault.name, seconds if seconds and fault.seconds else fault.seconds) for fault in faults]
 
 
 def why_impossible(fault: type[Fault], *, has_shim: bool, has_spark: bool, has_tls: bool) -> str | None:

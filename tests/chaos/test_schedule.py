@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.schedule import WARM_UP_SECONDS, FaultKind, PlannedFault, plan
+from chaos.schedule import WARM_UP_SECONDS, PlannedFault, plan
 
-KINDS = [FaultKind(name, seconds) for name, seconds in (("a", 8.0), ("b", 3.0), ("c", 0.0), ("d", 10.0))]
+KINDS = {"a": 8.0, "b": 3.0, "c": 0.0, "d": 10.0}
 
 
 def planned(seconds: float, seed: int = 1, rest_seconds: float = 10.0, at_once: int = 1) -> list[PlannedFault]:
