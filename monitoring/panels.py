@@ -9,13 +9,13 @@
 5. The unit is the last word of the metric's name, and the text that of the metric.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
 from grafana_foundation_sdk.models import units
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 
 from metrics.instruments import Instruments
 
@@ -58,54 +58,41 @@ class Row:
     collapsed: bool = True
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A metric of a daemon, as its registry describes it."""
-
-    kind: str
-    text: str
-    labels: tuple[str, ...]
-
-
 @cache
-def exported() -> Mapping[str, Exported]:
-    """Return the metrics of a daemon by their names without prefix and ``_total``."""
+def exported() -> Mapping[str, tuple[Metric, Sequence[str]]]:
+    """Return the metrics of a daemon with their labels, by their names without prefix and ``_total``."""
     registry = CollectorRegistry()
     labels = Instruments(registry).labels
-    found = registry.collect()
-    return {
-        each.name.removeprefix("headgate_"): Exported(each.type, each.documentation, tuple(labels.get(each.name, ())))
-        for each in found
-    }
+    return {each.name.removeprefix("headgate_"): (each, [*labels.get(each.name, ())]) for each in registry.collect()}
 
 
 def of(metric: str) -> Panel:
     """Return the panel of a metric (rules 2 to 5)."""
     name = metric.removesuffix("_total")
-    found = exported()[name]
+    family, labels = exported()[name]
     first, *rest = name.split("_")
     title = " ".join([PROPER_NAMES.get(first.capitalize(), first.capitalize()), *rest])
     unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), units.Short)
-    return Panel(title, unit, tuple(_queries(metric, found)), found.text)
+    return Panel(title, unit, tuple(_queries(metric, family.type, labels)), family.documentation)
 
 
-def _queries(metric: str, found: Exported) -> Iterator[Query]:
-    others = [label for label in found.labels if label != "shard"]
+def _queries(metric: str, kind: str, labels: Sequence[str]) -> Iterator[Query]:
+    others = [label for label in labels if label != "shard"]
     by = f" by ({', '.join(others)})" if others else ""
     legend = " ".join(f"{{{{{label}}}}}" for label in others)
-    if found.kind == "counter":
+    if kind == "counter":
         yield Query(f"sum{by} (increase(headgate_{metric}{{{CLUSTER}}}[$__rate_interval]))", legend)
-    elif found.kind == "histogram":
+    elif kind == "histogram":
         rates = f"rate(headgate_{metric}_bucket{{{CLUSTER}}}[$__rate_interval])"
         for quantile, word in ((0.5, "p50"), (0.99, "p99")):
             summed = f"sum by ({', '.join(['le', *others])}) ({rates})"
             yield Query(f"histogram_quantile({quantile}, {summed})", f"{word} {legend}".strip())
-    elif found.labels == ("topic", "subscription"):
+    elif others == ["topic", "subscription"]:
         yield Query(f"max{by} (headgate_{metric}{{{SUBSCRIPTION}}})", legend)
-    elif found.labels == ("shard",):
+    elif labels == ["shard"]:
         yield Query(f"max by (shard) (headgate_{metric}{{{CLUSTER}}})", "shard {{shard}}")
-    elif "shard" in found.labels:
-        yield Query(f"sum{by} (max by ({', '.join(found.labels)}) (headgate_{metric}{{{CLUSTER}}}))", legend)
+    elif "shard" in labels:
+        yield Query(f"sum{by} (max by ({', '.join(labels)}) (headgate_{metric}{{{CLUSTER}}}))", legend)
     elif others:
         yield Query(f"sum{by} (headgate_{metric}{{{CLUSTER}}})", legend)
     else:
@@ -130,4 +117,4 @@ def stat(title: str, expression: str, red_from: float | None = None, *, text: st
 
 def total(title: str, metric: str, red_from: float | None = None) -> Panel:
     """Return the sum of a gauge over all daemons and shards."""
-    return stat(title, f"sum (headgate_{metric}{{{CLUSTER}}})", red_from, text=exported()[metric].text)
+    return stat(title, f"sum (headgate_{metric}{{{CLUSTER}}})", red_from, text=exported()[metric][0].documentation)
