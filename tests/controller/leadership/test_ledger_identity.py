@@ -56,10 +56,10 @@ async def test_a_failed_creation_is_read_by_the_next_attempt(fault: Fault) -> No
     required = identity(store, node)
     store.fail_next(fault)
 
-    with pytest.raises(StoreUnavailableError):
-        await required.require()
-    assert node.ledger_id is None
-
+    if fault != "unknown_written":  # Its own object is recognized.
+        with pytest.raises(StoreUnavailableError):
+            await required.require()
+        assert node.ledger_id is None
     await required.require()
     assert store.objects == {IDENTITY_PATH: identity_object(str(node.ledger_id))}
 
