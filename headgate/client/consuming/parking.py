@@ -5,8 +5,9 @@
    the leader has it sent to the dead-letter topic. So other keys continue.
 3. A key that is resumed stays parked while its parked records are read from the dead-letter topic and delivered.
 4. Once those that are stored were delivered, the consumer *holds* the key: its next record waits, and its segment with
-   it. When no record of the key is parked, queued or unacknowledged any more, the leader ends the parking, and the
-   record is delivered.
+   it. So a key that gets records all the time catches up. When no record of the key is parked, queued or unacknowledged
+   any more, the leader ends the parking, and the record is delivered. While the dead-letter topic takes no records, the
+   consumer does not hold the key for what is not there.
 5. A resumed record that fails again parks its key again. It, and those behind it, stay where they are.
 """
 
@@ -25,6 +26,8 @@ from headgate.reading.stored_rows import LedgerRecord
 
 RETRY_SECONDS: Final = 1.0
 """Before a request without a reply is sent again, and before the state of a resumed key is asked for again."""
+HOLD_SECONDS: Final = 10.0
+"""How long a key is held for records that the dead-letter topic does not have, after it last had further ones."""
 RESUMED_RECORDS: Final = 1000
 """Of one key, that are queued before it is another key's turn."""
 
@@ -144,11 +147,13 @@ class Parking:
 
     async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> bool:
         """Take the next step of a resumption (rules 3 and 4); return whether it has ended."""
-        if named.stored > state.queued:
-            while named.stored > state.queued and state.is_resuming and not holding.stopped:
-                await self._deliver(holding, state, named)
-        elif named.last == state.queued and state.held is None:
-            state.held = asyncio.Event()
+        rises, now = named.stored > state.queued, asyncio.get_running_loop().time
+        while named.stored > state.queued and state.is_resuming and not holding.stopped:
+            await self._deliver(holding, state, named)
+        if rises or named.last == state.queued:
+            state.stored_at = now()
+        if (held := now() < state.stored_at + HOLD_SECONDS) != (state.held is not None):
+            state.hold(held)
         elif (
             named.last == named.number == state.queued
             and state.held is not None

@@ -52,6 +52,8 @@ class ParkedKey:
     """Loop time at which it was parked again: what the leader said before about its resumption is outdated."""
     held: asyncio.Event | None = None
     """Set when the next record of the key need not wait any more; None: none waits, they are parked."""
+    stored_at: float = float("-inf")
+    """Loop time at which the dead-letter topic last had further records of the key, or all of them."""
     queued: int = 0
     """While it is being resumed: number of the last record that was queued; the others likewise."""
     delivered: int = 0
@@ -74,9 +76,13 @@ class ParkedKey:
         """Deliver no more of its records; wake what waits for it."""
         self.is_resuming = False
         self.expected.clear()
-        if self.held is not None:
+        self.hold(False)
+
+    def hold(self, wanted: bool) -> None:
+        """Let the next record of the key wait, or no more."""
+        if self.held is not None and not wanted:
             self.held.set()
-            self.held = None
+        self.held = (self.held or asyncio.Event()) if wanted else None
 
 
 class Reader(Protocol):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from headgate import ParkedKeyInfo, ProducerSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parked_records import ParkedRecords
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
@@ -79,22 +80,43 @@ async def dead(world: OneShard) -> list[ConsumedRecord]:
         return [record async for record in consumer.until_caught_up()]
 
 
-async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_records():
-    """Records arrive all the while: before, during and after the resumption."""
+@pytest.mark.parametrize(("records", "pause_seconds"), [(100, 0.3), (3000, 0.03)], ids=["seldom", "all the time"])
+async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_records(
+    records: int, pause_seconds: float
+) -> None:
+    """Records of the key arrive before, during and after the resumption, also more often than the leader is asked."""
     program = Program()
     async with stream() as (world, admin), reader(world) as consumer:
         await program.read(consumer, 10)
         program.spared = 1000
-        traffic = asyncio.create_task(produce(world, 100, pause_seconds=0.3))
+        traffic = asyncio.create_task(produce(world, records, pause_seconds=pause_seconds))
         await program.read(consumer, 10)
         assert [] == program.values()
         await admin.resume_key("orders", "billing", POISON)
-        await program.read(consumer, 60)
-        await traffic
+        await program.read(consumer, 40)
         assert [] == await parked(admin)
-        assert [3, 13, *range(3, 100, 10)] == program.values()
+        await program.read(consumer, 50)
+        await traffic
+        assert [3, 13, *range(3, records, 10)] == program.values()
         assert 0 == await unacknowledged(admin)
         assert 2 < sum(1 for each in program.handled if each.parked_number)
+
+
+async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        program.spared = 1000
+        monkeypatch.setattr(DeadLetterSender, "start", lambda _: None)
+        traffic = asyncio.create_task(produce(world, 2000, pause_seconds=0.03))
+        await program.read(consumer, 2)
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 80)
+        await traffic
+        assert [4, 14, *range(4, 2000, 10)] == program.values(OTHER)
+        assert [POISON] == [key for key, *_ in await parked(admin)]
 
 
 async def test_a_run_that_ends_when_caught_up_stores_what_it_parked_and_resumes_what_it_is_to_resume():
