@@ -6,7 +6,7 @@ const segments: bigint[] | undefined = (await stored).placements?.map(({ segment
 const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUE", ledger: "ledger" });
 for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });
 const options = { concurrency: 4, retry: { then: "redeliver" as const }, onFailed: (_: unknown, error: unknown) => console.log(error) };
-const { handled } = await consumer.run(async ({ offset }) => offset, options);
+const { handled } = await consumer.run(async (record) => consumer.extend(record, 60_000), options);
 const callbacks = { onGranted: (segment: bigint) => segment, onRevoked: (_: bigint, msLeft: number) => msLeft };
 const drainer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", ledger: "ledger", ...callbacks });
 await drainer.run((records) => records.length, { batch: { maxRecords: 9 }, lookAhead: { maxRecords: 99 }, untilCaughtUp: true });

@@ -60,6 +60,7 @@ const commands = {
   },
   acknowledge: async ({ segment, offset }) => consumer.acknowledge(records.get(`${segment}/${offset}`)),
   reject: async ({ segment, offset }) => consumer.negativeAcknowledge(records.get(`${segment}/${offset}`), { reason: "a case says so" }),
+  extend: async ({ segment, offset, seconds }) => consumer.extend(records.get(`${segment}/${offset}`), seconds * 1000),
   park: async ({ segment, offset }) => consumer.park(records.get(`${segment}/${offset}`), { reason: "a case says so" }),
   flush: () => consumer.flush(),
   positions: async () => ({ positions: consumer.positions }),

@@ -94,6 +94,10 @@ class Driver:
         await self.consumer.negative_acknowledge(self.records[segment, offset], reason="a case says so")
         return {}
 
+    async def extend(self, segment: str, offset: str, seconds: float) -> Answer:
+        await self.consumer.extend(self.records[segment, offset], seconds)
+        return {}
+
     async def park(self, segment: str, offset: str) -> Answer:
         await self.consumer.park(self.records[segment, offset], reason="a case says so")
         return {}

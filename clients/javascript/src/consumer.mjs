@@ -170,6 +170,11 @@ export class Consumer {
     if (this.#type !== "QUEUE") throw new HeadgateError("negativeAcknowledge: only a QUEUE delivers again");
     this.#deliveries.negativeAcknowledge(record, options);
   }
+  /** QUEUE: let the delivery of a record time out `ms` from now, whatever it was before. Also for a handler of `run`. */
+  extend(record, ms) {
+    if (this.#type !== "QUEUE") throw new HeadgateError("extend: only deliveries of a QUEUE time out");
+    this.#deliveries.extend(record, ms);
+  }
   /**
    * STREAM: the record could not be processed. It, and every later one of its key, goes to the dead-letter topic, and counts
    * as acknowledged. Resolves once the leader has stored that; RequestRejectedError: the key cannot be parked.

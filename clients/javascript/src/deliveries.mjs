@@ -108,6 +108,13 @@ export class Deliveries {
     const held = this.holdings.of(record);
     if (held && this.#isOpen(held, record)) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reasonText(reason));
   }
+  /** Let the present delivery of a record time out after `ms` from now. */
+  extend(record, ms) {
+    if (!(ms >= 0)) throw new HeadgateError(`extend: ms=${ms} is below 0`);
+    const held = this.holdings.of(record);
+    const open = held && this.#isOpen(held, record) ? held.open.get(record.offset) : null;
+    if (open && open.deadline < Infinity) open.deadline = performance.now() + ms;
+  }
   #fail(held, offset, delayMs, reason) {
     const { delivery, bucket } = held.open.get(offset);
     held.open.delete(offset);

@@ -78,6 +78,8 @@ export class Consumer implements AsyncIterable<ConsumedRecord> {
   metrics(): ConsumerMetrics;
   acknowledge(record: ConsumedRecord): void;
   negativeAcknowledge(record: ConsumedRecord, options?: { delayMs?: number; reason?: string }): void;
+  /** QUEUE: let the delivery time out `ms` from now. No effect without a time-out, or after its end. */
+  extend(record: ConsumedRecord, ms: number): void;
   park(record: ConsumedRecord, options?: { reason?: string }): Promise<void>;
   flush(options?: { timeoutMs?: number }): Promise<void>;
 }
