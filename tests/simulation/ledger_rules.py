@@ -54,8 +54,6 @@ _WRITTEN_AT = re.compile(rb'"written_at_ms":\s*(\d+)')
 class LedgerRules:
     max_age_ms: int | None = None
     """After how long segments are pruned; None: never without a command."""
-    store_fails: bool = False
-    """Whether a leader may not reach the store for some time."""
     compaction_seconds: float = 0.0
     """How long a manifest exists before chunks that it covers are deleted."""
     revoke_seconds: float = math.inf
@@ -239,10 +237,8 @@ class LedgerRules:
         for segment in entry.segments:
             sealed_at_ms = topic.layout.segments[segment].sealed_at_ms
             lived_ms = 1000 * (_now_seconds() - self._sealed.get((entry.topic_id, segment), math.inf))
-            # A leader that was frozen writes a chunk that it began before, and prunes by what its clock says now.
-            # So does one that waited for the store.
-            pruned_at_ms = now_ms() if self.store_fails else 0
-            age_ms = max(max(state.at_ms, pruned_at_ms) - (sealed_at_ms or 0), lived_ms)
+            # A leader decides by what its clock says now. A freeze, or a slow store, delays a chunk that has its time already.
+            age_ms = max(max(state.at_ms, now_ms()) - (sealed_at_ms or 0), lived_ms)
             age_ms += MAX_STEP_MS * (_now_seconds() - self.clock_set_at < CLOCK_WRONG_SECONDS)
             if self.max_age_ms is None or age_ms < self.max_age_ms:
                 raise InvariantViolationError(

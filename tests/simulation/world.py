@@ -144,14 +144,10 @@ class ClusterSimulation:
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
         return LedgerRules(
-            # A slow store, or the commit interval, delays the chunk with a decision: its time may be up to a second earlier.
-            max_age_ms=1000 * (self.settings.retention.max_age_seconds - bool(self.plan.kinds & {"growth", "settings"}))
-            if self.plan.seed % 2
-            else None,
+            max_age_ms=1000 * self.settings.retention.max_age_seconds if self.plan.seed % 2 else None,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
             revoke_seconds=self.settings.subscriptions.fence_seconds,
             calm=self.plan.calm,
-            store_fails="store_trouble" in self.plan.kinds,
         )
 
     def _make_clients(self, device_switches: float) -> None:
