@@ -4,10 +4,13 @@
                With a direction, open connections still carry data the other way.
 ``cut``:       connections are reset and new ones rejected, as by a firewall that answers.
 ``heal``:      new connections work; connections that lost data are reset.
+
+With ``delay_seconds`` all data arrives so much later, and a connection begins after one round trip.
 """
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Final, Literal, Self
 
@@ -21,8 +24,9 @@ BOTH: Final[tuple[Direction, ...]] = ("to_server", "to_client")
 class Proxy:
     """Listens on a reserved loopback port and forwards to ``host:port``."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, delay_seconds: float = 0.0) -> None:
         self.port = 0
+        self._delay_seconds = delay_seconds
         self._reserved = ExitStack()
         self._target = (host, port)
         self._state: Literal["healthy", "hole", "cut"] = "healthy"
@@ -83,6 +87,7 @@ class Proxy:
         self._writers.add(writer)
         if self._state != "healthy":
             return
+        await asyncio.sleep(2 * self._delay_seconds)
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
@@ -101,12 +106,18 @@ class Proxy:
             task.add_done_callback(self._pipes.discard)
 
     async def _forward(self, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
         with suppress(OSError):
             while data := await source.read(65536):
-                if direction in self._dropped:
-                    continue
-                sink.write(data)
-                await sink.drain()
+                if not self._delay_seconds:
+                    self._deliver(direction, sink.write, data)
+                    await sink.drain()
+                else:
+                    loop.call_later(self._delay_seconds, self._deliver, direction, sink.write, data)
         # The end of a connection is data as well.
+        loop.call_later(self._delay_seconds, self._deliver, direction, sink.close)
+
+    def _deliver(self, direction: Direction, deliver: Callable[..., None], *data: bytes) -> None:
+        """Deliver, unless the network lost it on the way."""
         if direction not in self._dropped:
-            sink.close()
+            deliver(*data)
