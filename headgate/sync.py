@@ -36,6 +36,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, 
 from headgate.client import admin, consumer, producer
 from headgate.client.client_metrics import ConsumerMetrics, ProducerMetrics
 from headgate.client.consumed_record import ConsumedRecord
+from headgate.client.processing.calls import calling_tasks, refuse_own_caller
 from headgate.client.processing.stop_signal import stopped_by_sigterm
 from headgate.errors import HeadgateError
 from headgate.model.identifiers import SegmentId
@@ -87,14 +88,23 @@ class EventLoopThread:
                 f"{os.getpid()}: create it after the fork, e.g. in Celery's worker_process_init or gunicorn's post_fork"
             )
 
+    def require_other_thread(self) -> None:
+        """Raise HeadgateError in the thread of the loop."""
+        if threading.current_thread() is self._thread:
+            raise HeadgateError(
+                "a coroutine in the event loop of this object calls it, and would wait for itself: use a plain "
+                "function, which gets a thread of its own"
+            )
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of ``coroutine``. Ctrl-C cancels it.
 
         Raises HeadgateError: this is closed, or belongs to the process that this one was forked from.
         """
-        if self._closed or self.forked:
+        if self._closed or self.forked or threading.current_thread() is self._thread:
             coroutine.close()
             self.require_own_process()
+            self.require_other_thread()
             raise HeadgateError("this object is closed; create another one")
         future = asyncio.run_coroutine_threadsafe(_exit_as_value(coroutine), self._loop)
         try:
@@ -122,6 +132,7 @@ class EventLoopThread:
         self.require_own_process()
         if self._closed:
             return
+        refuse_own_caller("close", [task for task in calling_tasks() if task.get_loop() is self._loop])
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -162,20 +173,16 @@ class _Facade(Generic[ClientT]):
         if not self._loop.forked:
             self.__exit__()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Close, as the asyncio client does when its block ends in the same way."""
         self._loop.require_own_process()
         if self._closed:
             return
+        self._loop.require_other_thread()
         self._closed = True
         atexit.unregister(self._close_at_exit)
         try:
-            self._loop.run(self._client.__aexit__(exc_type, exc, traceback))
+            self._loop.run(self._client.__aexit__(*cast("Any", exception or (None, None, None))))
         finally:
             self._stop_loop()
 
@@ -359,6 +366,12 @@ class Consumer(_Facade[consumer.Consumer]):
 
         while (record := self._run(next_record())) is not None:
             yield record
+
+    def __exit__(self, *exception: object) -> None:
+        """Close. Raises HeadgateError: a handler or callback calls it, and it would wait for that."""
+        if not self._closed:
+            self._client.refuse_own_caller("close")
+        super().__exit__(*exception)
 
     run = _until_sigterm(_blocking(consumer.Consumer.run))
     get_many = _blocking(consumer.Consumer.get_many)

@@ -25,6 +25,7 @@ from headgate.client.consuming.record_feed import RecordFeed
 from headgate.client.holdings import Holdings
 from headgate.client.interceptors import Interceptor
 from headgate.client.membership import Membership
+from headgate.client.processing.calls import refuse_own_caller
 from headgate.client.processing.policies import BatchPolicy, LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Handler, Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked, SegmentCallbacks
@@ -152,8 +153,8 @@ class Consumer:
             self._kind, self._client, requests, self._feed, self._acknowledger, self._tasks, self._log
         )
         self._deliveries = Deliveries(context)
-        callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
-        self._holdings = Holdings(context, callbacks)
+        self._callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
+        self._holdings = Holdings(context, self._callbacks)
         self._membership = Membership(context, self._holdings, self._deliveries, open_feed=self._open_feed)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
@@ -227,6 +228,7 @@ class Consumer:
         """
         if self._state not in (_State.OPEN, _State.ENDED):
             return
+        self.refuse_own_caller("close")
         self._lease.require_own_loop()
         self._state = _State.CLOSED
         unstored: AcknowledgementsNotStoredError | None = None
@@ -243,9 +245,19 @@ class Consumer:
     async def close(self) -> None:
         """Flush acknowledgements and leave, like the end of the ``async with`` block. A second call does nothing.
 
-        Raises AcknowledgementsNotStoredError: something that was acknowledged is not stored.
+        Raises AcknowledgementsNotStoredError: something that was acknowledged is not stored; HeadgateError: it would
+        wait for the handler or callback that calls it.
         """
         await self.__aexit__(None)
+
+    def refuse_own_caller(self, what: str) -> None:
+        """Raise HeadgateError if a function that this consumer calls is what calls ``what``: it would wait for itself.
+
+        :meta private:
+        """
+        readers = [each.read_task for each in list(self._feed.holdings.values())]  # of an external topic
+        workers = () if (run := self._holdings.handling) is None else run.workers.tasks
+        refuse_own_caller(what, [self._callbacks.caller, *readers, *workers])
 
     async def _flush_and_leave(self, *, failed: bool) -> AcknowledgementsNotStoredError | None:
         """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for.
@@ -310,8 +322,7 @@ class Consumer:
         """
         self._lease.require_own_loop()
         options, feed = RunOptions(concurrency, retry, batch, look_ahead, stop_seconds), self._feed
-        if self._holdings.handling is not None:
-            raise HeadgateError("run: this consumer runs already; create another one for another handler")
+        self._require_no_run("run")
         runner = self._runner(handler, options)
         self._holdings.handling, feed.positions_follow_handling = runner, self._kind == SubscriptionType.CHECKPOINT
         try:
@@ -325,6 +336,10 @@ class Consumer:
         if until_caught_up:
             await self._store_dead_letters()
         return report
+
+    def _require_no_run(self, what: str) -> None:
+        if self._holdings.handling is not None:
+            raise HeadgateError(f"{what}: this consumer runs already, and run() takes its records; create another one")
 
     async def _store_dead_letters(self) -> None:
         """Wait until those are stored that this consumer can send: handlers may have failed after the last delivery."""
@@ -366,8 +381,9 @@ class Consumer:
                 subscription was deleted.
             OtherHistoryError: an older ledger was put back while this consumer ran.
             PositionOutOfRangeError: CHECKPOINT: a segment was pruned before this consumer read it to its end.
-            HeadgateError: reading failed for good, or this consumer is not open.
+            HeadgateError: reading failed for good, this consumer is not open, or `run` takes its records.
         """
+        self._require_no_run("the iteration")
         while True:
             if not (records := self._take(1)):
                 await self._feed.queue.changed()
@@ -418,6 +434,10 @@ class Consumer:
         """
         require_count("get_many: max_records", max_records)
         require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
+        self._require_no_run("get_many")
+        return await self._get_many(max_records, timeout_seconds)
+
+    async def _get_many(self, max_records: int, timeout_seconds: float) -> list[ConsumedRecord]:
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not (records := self._take(max_records)):
@@ -446,6 +466,7 @@ class Consumer:
 
         Raises what the iterator and `flush` raise, and NoLeaderError: no leader replies.
         """
+        self._require_no_run("until_caught_up")
         async for records in self._until_caught_up(1):
             yield records[0]
 
@@ -455,7 +476,7 @@ class Consumer:
         goal = (await self._membership.heartbeat()).head
         while True:
             try:
-                records = await self.get_many(max_records, pauses.next_seconds())
+                records = await self._get_many(max_records, pauses.next_seconds())
             except HeadgateError:
                 if self._state is _State.ENDED and self._tasks.failure is None:
                     break  # `stop` was called.

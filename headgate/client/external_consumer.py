@@ -161,6 +161,7 @@ class ExternalConsumer:
             on_revoked=on_revoked,
             connect_timeout_seconds=connect_timeout_seconds,
         )
+        self.refuse_own_caller = self._member.refuse_own_caller
 
     @property
     def name(self) -> str:
@@ -179,6 +180,7 @@ class ExternalConsumer:
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         """Cancel every call, flush their acknowledgements, and leave; some seconds at most."""
+        self.refuse_own_caller("close")
         await self._member.cancel_readers()
         await self._member.__aexit__(exc_type)
 
@@ -200,6 +202,7 @@ class ExternalConsumer:
             raise ConfigError(
                 f"run: retry.then={str(retry.then)!r}: use 'stop'; a segment that is skipped stays unread"
             )
+        self.refuse_own_caller("run")
         self._member.start_reading(read, asyncio.Semaphore(concurrency or 2**31), retry)
         with stopped_by_sigterm(partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)):
             async for record in self._member:

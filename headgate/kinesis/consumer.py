@@ -29,6 +29,7 @@ from headgate.client.consumer import DEFAULT_LOOK_AHEAD, DEFAULT_RETRY
 from headgate.client.consuming.parking import Parking
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
+from headgate.client.processing.calls import refuse_own_caller
 from headgate.client.processing.policies import BatchPolicy, LastAction, LookAhead, RetryPolicy
 from headgate.client.processing.runner import Runner, RunOptions, RunReport
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked
@@ -220,6 +221,8 @@ class KinesisConsumer:
 
     async def __aexit__(self, *exception: object) -> None:
         """Cancel what is read, flush its checkpoints, and leave; some seconds at most."""
+        refuse_own_caller("close", [] if self._runner is None else self._runner.workers.tasks)
+        self._external.refuse_own_caller("close")
         await self._stack.aclose()
 
     @property

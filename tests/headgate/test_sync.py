@@ -145,6 +145,34 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
             consumer.run(handle, retry=RetryPolicy(attempts=1))
 
 
+SELF_WAITS = {
+    "thread: close: it would wait": lambda consumer, _: consumer.close(),
+    "thread: close: it would wait for the": lambda _, loop: loop.close(),
+    "coroutine: close: it would wait": lambda consumer, _: consumer.close(),
+    "coroutine: a coroutine in the event loop": lambda consumer, _: consumer.flush(),
+}
+
+
+@pytest.mark.parametrize("case", SELF_WAITS)
+def test_a_handler_that_would_wait_for_itself_fails_at_once_and_the_consumer_can_be_closed(case):
+    kind, _, text = case.partition(": ")
+
+    def handle(_record):
+        SELF_WAITS[case](consumer, loop)
+
+    async def handle_in_loop(_record):
+        SELF_WAITS[case](consumer, loop)
+
+    with running() as (loop, cluster, leader):
+        cluster.store_records([m.Record(b"key", b"0", 1)])
+        with (
+            loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
+            pytest.raises(HandlerFailedError, match=text),
+        ):
+            consumer.run(handle if kind == "thread" else handle_in_loop, retry=RetryPolicy(attempts=1))
+        assert 1 == len(leader.seen(m.LeaveConsumer))
+
+
 @pytest.mark.parametrize(
     ("where", "error", "end"), [("handler", SystemExit, 1), ("callback", HeadgateError, 0)], ids=["handler", "callback"]
 )

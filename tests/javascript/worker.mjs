@@ -1,5 +1,6 @@
 // Handles records in parallel. Prints "segment<TAB>offset<TAB>key<TAB>value<TAB>handlers at work", and the callbacks for its
 // segments. With --batch, it handles batches until it has caught up, and prints what it has counted. In a QUEUE 13 fails.
+import assert from "node:assert";
 import { parseArgs } from "node:util";
 import { Consumer } from "@headgate/client";
 
@@ -13,6 +14,7 @@ let working = 0;
 process.once("SIGTERM", () => consumer.stop());
 const handle = async (records) => {
   working++;
+  await assert.rejects(() => consumer.close(), /^HeadgateError: close: run is at work/);
   await pause(5 * Math.random());
   const unlucky = values.type === "QUEUE" && records.some(({ value }) => String(Buffer.from(value)) === "13");
   if (!unlucky) for (const { segment, offset, key, value } of records) console.log([segment, offset, Buffer.from(key), Buffer.from(value), working].join("\t"));

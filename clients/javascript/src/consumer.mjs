@@ -30,6 +30,7 @@ export class Consumer {
   #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
+  #isAtWork = false; // handlers of `run` have not ended
   #tasks = [];
   /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
   constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker }) {
@@ -76,6 +77,7 @@ export class Consumer {
   }
   /** Store the acknowledgements, leave and disconnect. `failed`: the deliveries of a QUEUE that have begun have failed. */
   async close({ failed = false } = {}) {
+    if (this.#isAtWork) throw new HeadgateError("close: run is at work: call stop(), and close the consumer once run has ended, unless run closes it");
     if (this.#isClosing || !this.#connection) return;
     this.stop();
     const connection = this.#connection;
@@ -108,7 +110,7 @@ export class Consumer {
   async *[Symbol.asyncIterator]() {
     while (!this.#isStopping) {
       const { held, record } = this.#take() ?? {};
-      if (!record) await this.#wait();
+      if (!record) await this.#connection.changed.wait(POLL_MS);
       else if (await this.#begin(held, record)) {
         if (this.#type === "CHECKPOINT") this.#handled(held, record);
         yield record;
@@ -141,13 +143,14 @@ export class Consumer {
       resumed: () => this.#feed.space.notify(),
       progressed: () => this.#connection.changed.notify(),
     });
-    const isEnding = () => this.#isStopping;
     try {
       if (opens) await this.open();
       if (this.#isStopping) this.#runner.stop();
       const parts = { membership: this.#membership, holdings: this.#holdings, deliveries: this.#deliveries, deadLetters: this.#deadLetters };
       const catchUp = untilCaughtUp ? new CatchUp(parts) : null;
-      const report = await this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(isEnding)));
+      this.#isAtWork = true;
+      const running = this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(() => this.#isStopping)));
+      const report = await running.finally(() => (this.#isAtWork = false));
       if (this.#connection.failure) throw this.#connection.failure;
       this.stop();
       if (opens) await this.close();
@@ -220,7 +223,6 @@ export class Consumer {
     if (entry && entry.record.offset >= entry.held.delivered) entry.held.delivered = entry.record.offset + 1n;
     return entry;
   }
-  #wait = () => this.#connection.changed.wait(POLL_MS);
   #begin = async (held, record, isBegun = false) => this.#type !== "QUEUE" || this.#deliveries.begin(held, record, isBegun);
   #handled(held, record) {
     if (this.#type === "QUEUE") this.#deliveries.acknowledge(record);

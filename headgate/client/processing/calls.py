@@ -1,24 +1,53 @@
 """Call a function of the program: one that is no coroutine function runs in a thread.
 
 A thread cannot be cancelled: what runs there runs to its end, and its result is ignored once nothing waits for it.
+
+What would wait for the function that calls it is refused. Within a task that the function has started it is not: such a
+task may outlive the call.
 """
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, HeadgateError
 
 Call = Callable[..., Awaitable[object]]
+
+
+class _Thread(threading.local):
+    awaited_by: asyncio.Task[Any] | None = None
+
+
+_THREAD: Final = _Thread()
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:
     """Return whether ``function``, or an object that can be called, is awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def calling_tasks() -> set[asyncio.Task[Any]]:
+    """Return the task that this code runs in, and the one that awaits what this thread runs."""
+    tasks = {_THREAD.awaited_by}
+    with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
+        tasks.add(asyncio.current_task())
+    return {task for task in tasks if task}
+
+
+def refuse_own_caller(what: str, tasks: Collection[asyncio.Task[Any] | None]) -> None:
+    """Raise HeadgateError if ``what`` is called by a function that one of ``tasks`` calls, and would wait for that."""
+    if not calling_tasks().isdisjoint(tasks):
+        raise HeadgateError(
+            f"{what}: it would wait for the handler or callback that calls it: return from there, and call stop() "
+            "before if the run has to end; close the consumer after it"
+        )
 
 
 def awaitable(function: Callable[..., Any], executor: Executor | None = None) -> Call:
@@ -28,11 +57,14 @@ def awaitable(function: Callable[..., Any], executor: Executor | None = None) ->
     if is_coroutine_function(function):
         return function
 
-    def guarded(*args: Any) -> object:
+    def guarded(task: asyncio.Task[Any] | None, *args: Any) -> object:
+        _THREAD.awaited_by = task
         try:
             result = function(*args)
         except StopIteration as error:  # no future can hold it
             raise RuntimeError(f"{function!r} raised StopIteration") from error
+        finally:
+            _THREAD.awaited_by = None
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
@@ -40,7 +72,7 @@ def awaitable(function: Callable[..., Any], executor: Executor | None = None) ->
         return result
 
     async def in_thread(*args: Any) -> object:
-        call = partial(copy_context().run, guarded, *args)
+        call = partial(copy_context().run, guarded, asyncio.current_task(), *args)
         return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     return in_thread

@@ -127,7 +127,7 @@ class Runner:
         self.schedule = Schedule(
             options.concurrency, options.batch or SINGLE, options.look_ahead, cumulative=cumulative
         )
-        self._workers = Workers(self._work, self._fail)
+        self.workers = Workers(self._work, self._fail)
         self._batch_timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
@@ -139,7 +139,7 @@ class Runner:
 
     async def run(self, records: AsyncIterator[Sequence[ConsumedRecord]]) -> RunReport:
         """Handle ``records``, which yields at most `TURN_RECORDS` at a time."""
-        intake = self._workers.spawn(self._take(records))
+        intake = self.workers.spawn(self._take(records))
         try:
             await self._stopping.wait()
         finally:
@@ -189,7 +189,7 @@ class Runner:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
-            await self._workers.cancel()
+            await self.workers.cancel()
 
     # Calls of the handler
 
@@ -198,7 +198,7 @@ class Runner:
         if not self._deliveries.feed.may_deliver:
             return
         if self.schedule.can_start(asyncio.get_running_loop().time()):
-            self._workers.start()
+            self.workers.start()
         if self._options.batch is not None and not self._ended:
             if self._batch_timer is not None:
                 self._batch_timer.cancel()
@@ -233,7 +233,7 @@ class Runner:
             else:
                 self.report.handled += len(begun)
                 await self._store(schedule.finished(batch))
-            if self._workers.should_pause(now := clock()):
+            if self.workers.should_pause(now := clock()):
                 await asyncio.sleep(0)
             batch = schedule.start(now) if self._deliveries.feed.may_deliver else None
             if self._options.batch is not None:

@@ -7,7 +7,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from headgate.client.consuming.record_feed import Spawn
 from headgate.client.decisions.held_segments import HeldKey
@@ -34,6 +34,8 @@ class SegmentCallbacks:
         self._spawn = spawn
         self._log = log
         self._turn = asyncio.Lock()
+        self.caller: asyncio.Task[Any] | None = None
+        """The task that calls a callback now."""
         self._announced: dict[HeldKey, SegmentSlice] = {}
 
     def granted(self, grants: Iterable[Grant]) -> asyncio.Task[None] | None:
@@ -64,7 +66,10 @@ class SegmentCallbacks:
 
     async def _call(self, callback: Call, *args: object) -> None:
         async with self._turn:
+            self.caller = asyncio.current_task()
             try:
                 await callback(*args)
             except SystemExit as error:  # it would end the event loop before the consumer
                 raise HeadgateError(f"{callback!r} raised {error!r}") from error
+            finally:
+                self.caller = None

@@ -25,7 +25,7 @@ class Workers:
         """``work`` is what a worker does. ``fail`` gets the error of a task that has failed."""
         self._work = work
         self._fail = fail
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._starting = 0
         self._turn_began_at: float | None = None
         """Loop time of the first question of this turn of the loop."""
@@ -42,12 +42,12 @@ class Workers:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._on_done)
         return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
@@ -63,4 +63,4 @@ class Workers:
         self._turn_began_at = None
 
     async def cancel(self) -> None:
-        await end_tasks(*self._tasks, seconds=CANCEL_SECONDS)
+        await end_tasks(*self.tasks, seconds=CANCEL_SECONDS)

@@ -116,6 +116,18 @@ async def test_a_call_that_returns_before_the_end_is_an_error_and_releases_no_ch
     assert ["waiting", "blocked", "blocked"] == [progress.status for progress in described.segments]
 
 
+@pytest.mark.parametrize("what", ["close", "run"])
+async def test_a_call_that_would_wait_for_itself_fails_at_once(what: str) -> None:
+    async def read(_: GrantedSegment) -> None:
+        await (consumer.__aexit__(None) if what == "close" else consumer.run(read))
+
+    async with world() as (cluster, admin):
+        await admin.import_topic("orders", SPLIT)
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
+            with pytest.raises(HeadgateError, match=f"{what}: it would wait for the handler or callback"):
+                await asyncio.wait_for(consumer.run(read), 3)
+
+
 async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
     async def breaks(segment: GrantedSegment) -> None:
         raise OSError(f"{segment.label} is unreachable")

@@ -300,6 +300,17 @@ async def test_a_record_whose_handler_fails_is_the_first_of_the_next_program(str
             await until(lambda: reader.by_key == whole(6), SECONDS)
 
 
+@pytest.mark.parametrize("what", ["close: it would wait", "run: this consumer has run"])
+async def test_a_handler_that_would_wait_for_itself_fails_at_once(what: str, stream: FakeKinesisStream) -> None:
+    async def handle(_: KinesisRecord) -> None:
+        await (consumer.__aexit__() if what.startswith("close") else consumer.run(handle))
+
+    put(stream, 0, 1)
+    async with world() as (cluster, _), consuming(cluster) as consumer:
+        with pytest.raises(HandlerFailedError, match=what):
+            await asyncio.wait_for(consumer.run(handle, retry=RetryPolicy(attempts=1)), 4)
+
+
 async def test_a_program_that_starts_lists_the_shards_again_if_another_one_has_imported_newer_ones(
     stream: FakeKinesisStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

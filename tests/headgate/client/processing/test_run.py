@@ -194,11 +194,46 @@ async def test_a_handler_that_cancels_itself_has_failed_and_the_run_ends_at_once
             await reader.run(handle, retry=ONCE)
 
 
-async def test_one_run_at_a_time_and_with_arguments_that_make_sense(cluster):
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, running(reader, Handler()):
-        await asyncio.sleep(1)
-        with pytest.raises(HeadgateError, match="runs already"):
-            await reader.run(Handler())
+WAITS = {
+    "close: it would wait": lambda reader: reader.close(),
+    "run: this consumer runs": lambda reader: reader.run(Handler()),
+    "get_many: this consumer runs": lambda reader: reader.get_many(timeout_seconds=1000),
+    "the iteration: this consumer runs": anext,
+    "until_caught_up: this consumer runs": lambda reader: anext(reader.until_caught_up()),
+}
+
+
+@pytest.mark.parametrize("text", WAITS)
+async def test_a_handler_that_would_wait_for_itself_fails_at_once_and_the_consumer_can_be_closed(text, cluster):
+    cluster.store_records(keyed("a"))
+
+    async def handle(_record) -> None:
+        await reader.flush()
+        await WAITS[text](reader)
+
+    async with cluster.leader(grants=[grant()]) as leader, asyncio.timeout(2):
+        async with consumer(cluster) as reader:
+            with pytest.raises(HandlerFailedError, match=text):
+                await reader.run(handle, retry=ONCE)
+        assert 1 == len(leader.seen(m.LeaveConsumer))
+
+
+@pytest.mark.parametrize("callback", ["on_granted", "on_revoked"])
+async def test_a_callback_that_would_wait_for_itself_ends_its_consumer_at_once(callback, cluster):
+    async def close(*_) -> None:
+        await reader.close()
+
+    async with (
+        cluster.leader(grants=[grant()]) as leader,
+        asyncio.timeout(3),
+        consumer(cluster, **{callback: close}) as reader,
+    ):
+        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        with pytest.raises(HeadgateError, match="close: it would wait for the handler or callback"):
+            await anext(reader)
+
+
+async def test_arguments_of_a_run_make_sense(cluster):
     with pytest.raises(HeadgateError, match="is not open"):
         await consumer(cluster).run(Handler(), until_caught_up=True)
     async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
