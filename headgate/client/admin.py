@@ -6,9 +6,9 @@ in every attempt, so it is made once, and a deadline, so it is not made after th
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, Self, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import asdict
@@ -26,7 +26,7 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.shard_map import MAX_SHARDS
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
-from headgate.settings.arguments import require_choice, require_seconds, require_time_ms
+from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
 from headgate.views.backlogs import BacklogInfo
@@ -110,7 +110,7 @@ class Admin:
         maintenance. Raises RequestRejectedError if that daemon cannot take the shard, and ConfigError if there is no
         such shard.
         """
-        if not 0 <= shard < self._all_shards():
+        if not 0 <= require_integer("transfer_shard: shard", shard) < self._all_shards():
             raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
         await self._request(shard, m.TransferShard(daemon=daemon, token=self._token()), m.Done)
 
@@ -124,6 +124,7 @@ class Admin:
 
     async def _request_any(self, request: m.AnyRequestBody) -> None:
         """Send a command to the leader of any shard; raises NoLeaderError if there is none."""
+        m.require_fields(request)
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
         if not led:
             raise NoLeaderError("no shard has a leader that could store it; it was not stored")
@@ -143,8 +144,8 @@ class Admin:
         Returns, once it is stored, how many topics are looked for in more than one place then. Daemons follow within
         seconds. Raises ConfigError: the number does not rise, or is above 1024.
         """
-        before = self._all_shards()
-        if (later := self.client.cluster_watch.shards.grown(shards)) is None:
+        before, wanted = self._all_shards(), require_integer("set_shards: shards", shards)
+        if (later := self.client.cluster_watch.shards.grown(wanted)) is None:
             raise ConfigError(f"the cluster has {before} shards, and the number can only rise, to at most {MAX_SHARDS}")
         topics = await self.list_topics()
         if not dry_run:
@@ -170,6 +171,7 @@ class Admin:
                 the others stay.
             dry_run: only return what would change.
         """
+        require_type("import_topic: layout", layout, ExternalLayout)
         request = m.ImportTopic(
             topic=topic,
             token=self._token(),
@@ -247,6 +249,7 @@ class Admin:
         The fields of ``policy`` that are not None are set, and those in ``reset`` return to the cluster's settings.
         Others stay as they are.
         """
+        require_type("reset", reset, Collection)
         for field in reset:
             require_choice("reset", field, get_args(m.PolicyField))
         request = m.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
@@ -321,16 +324,12 @@ class Admin:
         remove_consumers: Sequence[str] = (),
     ) -> Plan:
         """Return what these changes would move in one subscription. Changes nothing."""
-        for name in (*add_consumers, *remove_consumers):
-            m.require_name("consumer", name)
-        request = m.PlanChanges(
-            topic=topic,
-            subscription=subscription,
-            splits=list(splits),
-            merges=list(merges),
-            add_consumers=list(add_consumers),
-            remove_consumers=list(remove_consumers),
-        )
+        names = {"add_consumers": add_consumers, "remove_consumers": remove_consumers}
+        changes: dict[str, Any] = {"splits": splits, "merges": merges, **names}
+        for what, given in changes.items():
+            require_type(f"plan: {what}", given, Collection)
+            changes[what] = [m.require_name("consumer", each) if what in names else each for each in given]
+        request = m.PlanChanges(topic=topic, subscription=subscription, **changes)
         return (await self._ask(request, m.PlanReply)).plan
 
     async def create_subscription(
@@ -424,7 +423,9 @@ class Admin:
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")
         require_choice("seek: to", to, (*get_args(m.Start), None))
-        pairs = sorted((int(segment), int(offset)) for segment, offset in (positions or {}).items())
+        require_type("seek: positions", positions or {}, Mapping)
+        integer = partial(require_integer, "seek: a segment or offset in positions")
+        pairs = sorted((integer(segment), integer(offset)) for segment, offset in (positions or {}).items())
         if timestamp_ms is not None:
             pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(

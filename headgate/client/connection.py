@@ -334,7 +334,9 @@ class Client:
             CommandUnknownError: no leader replied in time, and the command may have been executed.
             FencedError: a newer incarnation has replaced this one.
             RequestRejectedError: the leader refuses the request for good.
+            ConfigError: no leader could decode ``body``.
         """
+        m.require_fields(body)
         loop = asyncio.get_running_loop()
         deadline = self.request_ids.require_own_loop() + timeout_seconds
         limit = CommandDeadline(deadline) if m.is_command(body) else None

@@ -3,6 +3,7 @@
 Decoding enforces the limits of each field.
 """
 
+import contextlib
 import re
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -10,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from headgate.errors import InvalidNameError
+from headgate.errors import ConfigError, InvalidNameError
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.shard_map import MAX_SHARDS
 
@@ -96,6 +97,13 @@ def require_name(kind: str, name: object) -> str:
     return str.__str__(name)  # nothing encodes a subclass
 
 
+def failure_text(reason: object) -> str:
+    """Return a program's ``reason`` of a failure as a request can state it. Raises ConfigError."""
+    if not isinstance(reason, str):
+        raise ConfigError(f"reason={reason!r:.60} has to be a str")
+    return reason[:MAX_FAILURE_CHARACTERS].encode(errors="replace").decode()
+
+
 def shared_name(public: str, secret: str) -> str:
     """Return a producer's name that every user who knows ``secret``, of 128 random bits, can open."""
     return f"{public}-{sha256(secret.encode()).hexdigest()[:32]}"
@@ -103,6 +111,22 @@ def shared_name(public: str, secret: str) -> str:
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Base class of request bodies."""
+
+
+_UNDECODABLE = TypeError, ValueError, OverflowError, RecursionError
+
+
+def require_fields(body: RequestBody) -> None:
+    """Raise ConfigError if no leader can decode ``body``: an argument is of another type, or beyond a limit."""
+    with contextlib.suppress(*_UNDECODABLE):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=type(body))
+        return
+    for field in msgspec.structs.fields(body):
+        value = getattr(body, field.name)
+        try:
+            msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=field.type)
+        except _UNDECODABLE as error:
+            raise ConfigError(f"{field.name}={value!r:.60}: {error}") from None
 
 
 class ListRequest(RequestBody, frozen=True, kw_only=True):

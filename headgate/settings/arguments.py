@@ -33,11 +33,15 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
     return value
 
 
+def require_integer(name: str, value: object, advice: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ConfigError(f"{name}={value!r:.60} has to be an integer{advice}")
+    return index(value)
+
+
 def require_time_ms(name: str, value: object) -> None:
     """Raise ConfigError if ``value`` is no plausible time in milliseconds since 1970."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ConfigError(f"{name}={value!r:.60}: use an integer, in milliseconds; int(1000 * TIME.timestamp())")
-    if not is_plausible(index(value)):
+    if not is_plausible(require_integer(name, value, ", in milliseconds; int(1000 * TIME.timestamp())")):
         raise ConfigError(f"{name}={value} is not between 1990 and 2100 in milliseconds")
 
 
@@ -49,9 +53,7 @@ def require_choice(name: str, value: object, choices: Sequence[str | None]) -> N
 
 
 def require_count(name: str, value: object, at_most: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ConfigError(f"{name}={value!r:.60} has to be an integer")
-    if not 1 <= index(value) <= at_most:
+    if not 1 <= require_integer(name, value) <= at_most:
         raise ConfigError(f"{name}={value} has to be 1 {'or more' if at_most == math.inf else f'to {at_most}'}")
 
 

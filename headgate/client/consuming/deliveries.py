@@ -105,9 +105,9 @@ class Deliveries:
             self._acknowledger.acknowledge_single(offset, single)
 
     def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str) -> None:
-        holding = self._present(record)
-        if holding is not None:
-            self._fail(holding, record.offset, self._bucket(record), delay_seconds, reason[: m.MAX_FAILURE_CHARACTERS])
+        text = m.failure_text(reason)
+        if (holding := self._present(record)) is not None:
+            self._fail(holding, record.offset, self._bucket(record), delay_seconds, text)
 
     def extend(self, record: ConsumedRecord, seconds: float) -> None:
         """Let the present delivery of ``record`` time out after so many seconds from now."""

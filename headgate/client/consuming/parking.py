@@ -76,7 +76,7 @@ class Parking:
             raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
         while self._feed.holds(holding):
             try:
-                await self._requests.park(record, reason[: m.MAX_FAILURE_CHARACTERS])
+                await self._requests.park(record, m.failure_text(reason))
             except NoLeaderError as error:
                 if self._tasks.failure is not None:
                     raise self._tasks.failure from error

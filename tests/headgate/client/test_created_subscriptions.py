@@ -30,7 +30,7 @@ async def test_it_starts_at_a_point_in_time():
             (each.acknowledged_offset, each.next_offset, each.unacknowledged) for each in created.segments
         ]
         for wrong in (datetime.fromtimestamp(moment / 1000, UTC), str(moment), True, 1.5):
-            with pytest.raises(ConfigError, match=r"timestamp_ms=.*: use an integer, in milliseconds"):
+            with pytest.raises(ConfigError, match=r"timestamp_ms=.* has to be an integer, in milliseconds"):
                 await admin.seek("orders", "audit", timestamp_ms=wrong)
         with pytest.raises(ConfigError, match="is in the future"):
             await admin.create_subscription("orders", "other", timestamp_ms=now_ms() + 1000)
