@@ -70,12 +70,13 @@ class DeadLetterSender:
         try:
             while True:
                 alive = await self.heartbeat()
-                self.problem = ""
+                known, self.problem = self.problem, ""
                 if not alive.dead_letters:
                     return
                 await self._send(alive)
                 if self.problem:
-                    self._log.warning("dead_letters.not_sent", reason=self.problem)
+                    if self.problem != known:  # once: an operator acts, or it ends
+                        self._log.error("dead_letters.not_sent", reason=self.problem)
                     return
         except (NoLeaderError, RequestRejectedError) as error:
             self._log.warning("dead_letters.interrupted", reason=str(error))

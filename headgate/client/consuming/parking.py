@@ -131,8 +131,9 @@ class Parking:
                         return
                     named = await self._present(named)
                 except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
-                    self.problem = str(error)
-                    self._log.warning("key.not_resumed", key=repr(named.key), reason=self.problem)
+                    if self.problem != (text := str(error)):  # once: an operator acts, or it ends
+                        self._log.error("key.not_resumed", key=repr(named.key), reason=text)
+                    self.problem = text
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             state.end_resumption()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +15,10 @@ from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parked_records import ParkedRecords
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
-from headgate.errors import HandlerFailedError, RequestRejectedError
+from headgate.errors import HandlerFailedError, RequestRejectedError, StoreUnavailableError
 from headgate.model.dead_letter import Origin
 from headgate.protocol import messages as m
+from tests.support.logged import errors_of
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
 
@@ -117,6 +119,22 @@ async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_t
         await traffic
         assert [4, 14, *range(4, 2000, 10)] == program.values(OTHER)
         assert [POISON] == [key for key, *_ in await parked(admin)]
+
+
+async def test_a_key_that_cannot_be_resumed_is_one_error_which_a_script_prints(caplog, monkeypatch):
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        await produce(world, 20)
+        await program.read(consumer, 10)
+        program.spared = 1000
+        with monkeypatch.context() as patched:
+            patched.setattr(ParkedRecords, "take", AsyncMock(side_effect=StoreUnavailableError("away")))
+            await admin.resume_key("orders", "billing", POISON)
+            await program.read(consumer, 60)
+        assert ["key.not_resumed"] == errors_of(caplog)
+        await program.read(consumer, 60)
+        assert [] == await parked(admin)
 
 
 async def test_a_run_that_ends_when_caught_up_stores_what_it_parked_and_resumes_what_it_is_to_resume():

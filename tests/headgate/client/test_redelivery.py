@@ -25,6 +25,7 @@ from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
 from headgate.protocol import messages as m
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS
+from tests.support.logged import errors_of
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client, create, produce, reader
@@ -202,15 +203,18 @@ async def test_a_queue_that_is_caught_up_has_stored_its_dead_letters(caplog):
     assert "fenced" not in caplog.text
 
 
-async def test_a_dead_letter_that_is_not_stored_stays_and_is_sent_again(monkeypatch: pytest.MonkeyPatch):
+async def test_a_dead_letter_that_is_not_stored_stays_and_is_sent_again_and_is_one_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
     async with jobs(2, max_deliveries=1, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
         failed = asyncio.get_running_loop().create_future()
         failed.set_exception(DeliveryFailedError("not now"))
         with monkeypatch.context() as patched:
             patched.setattr(Producer, "send", AsyncMock(return_value=failed))
             await fail_until_dead(consumer, 1)
-            await asyncio.sleep(1)
+            await asyncio.sleep(60)
         assert [(b"key-0", b"0")] == await dead_letters(world, 120)
+    assert ["dead_letters.not_sent"] == errors_of(caplog)
 
 
 @pytest.mark.parametrize(
