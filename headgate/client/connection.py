@@ -325,16 +325,14 @@ class Client:
     ) -> m.Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 
-        ``ledger_id``: which ledger the request is for; empty: the one of the first leader that is known.
-        No leader begins to execute a command once ``timeout_seconds`` have passed. It costs one more round trip, which
-        learns the leader's clock.
+        ``ledger_id``: of the ledger that the request is for; empty: of the first leader that is known. No leader begins
+        to execute a command once ``timeout_seconds`` have passed: one more round trip learns the leader's clock.
 
         Raises:
             NoLeaderError: no leader replied in time. A command was not executed and never will be.
             CommandUnknownError: no leader replied in time, and the command may have been executed.
             FencedError: a newer incarnation has replaced this one.
-            RequestRejectedError: the leader refuses the request for good.
-            ConfigError: no leader could decode ``body``.
+            RequestRejectedError, ConfigError: the leader refuses the request for good, or could not decode it.
         """
         m.require_fields(body)
         loop = asyncio.get_running_loop()

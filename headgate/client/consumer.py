@@ -153,8 +153,8 @@ class Consumer:
             self._kind, self._client, requests, self._feed, self._acknowledger, self._tasks, self._log
         )
         self._deliveries = Deliveries(context)
-        self._callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
-        self._holdings = Holdings(context, self._callbacks)
+        callbacks = SegmentCallbacks(on_granted, on_revoked, self._tasks.spawn, self._log)
+        self._holdings = Holdings(context, callbacks)
         self._membership = Membership(context, self._holdings, self._deliveries, open_feed=self._open_feed)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
@@ -257,7 +257,7 @@ class Consumer:
         """
         readers = [each.read_task for each in list(self._feed.holdings.values())]  # of an external topic
         workers = () if (run := self._holdings.handling) is None else run.workers.tasks
-        refuse_own_caller(what, [self._callbacks.caller, *readers, *workers])
+        refuse_own_caller(what, [self._holdings.callbacks.caller, *readers, *workers])
 
     async def _flush_and_leave(self, *, failed: bool) -> AcknowledgementsNotStoredError | None:
         """Return the error of the last flush. A fenced consumer has no segments, so there is nothing to wait for.

@@ -81,7 +81,7 @@ class Holdings:
         self._acknowledger = context.acknowledger
         self._tasks = context.tasks
         self._log = context.log
-        self._callbacks = callbacks
+        self.callbacks = callbacks
         self.decisions = HeldSegments()
         self._closed = False
 
@@ -112,7 +112,7 @@ class Holdings:
         await self._revoked(self._feed.generations(), self.finish_seconds)
 
     async def _revoked(self, keys: list[HeldKey], seconds_left: float) -> None:
-        if (call := self._callbacks.revoked(keys, seconds_left)) is not None:
+        if (call := self.callbacks.revoked(keys, seconds_left)) is not None:
             await asyncio.wait([call])
 
     def _apply(self, changes: Changes) -> None:
@@ -123,12 +123,12 @@ class Holdings:
             self._log.info("segment.dropped", segment=key[0], generation=key[1])
             if self._kind == SubscriptionType.CHECKPOINT:
                 self.on_dropped()
-        self._callbacks.revoked(changes.stop, 0.0)
+        self.callbacks.revoked(changes.stop, 0.0)
         for revocation in changes.finish:
             self._tasks.spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
             self.confirmations.add(revocation)
-        call = self._callbacks.granted(changes.start)
+        call = self.callbacks.granted(changes.start)
         for grant in changes.start:
             begun = self._feed.begin(grant, call)
             self._acknowledger.unstored.begin((grant.segment, grant.generation), begun.acknowledged)

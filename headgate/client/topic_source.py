@@ -86,8 +86,8 @@ class TopicSource:
         except (OtherHistoryError, PositionOutOfRangeError) as error:
             raise type(error)(error.verdict, f"{error}; {remedy}") from None
 
-    async def until_deleted(self) -> NoReturn:
-        """Wait until the topic is deleted, and raise HeadgateError.
+    async def until_deleted(self, on_change: Callable[[m.TopicInfo], object] = lambda _: None) -> NoReturn:
+        """Wait until the topic is deleted, and raise HeadgateError. ``on_change`` gets each description before.
 
         Its deletion is a chunk, so the leader is asked after new chunks, and now and then in case the news is lost.
         """
@@ -108,6 +108,7 @@ class TopicSource:
             else:
                 if found.topic_id != self.description.topic_id:
                     raise HeadgateError(f"topic {name!r} was deleted and created again; run the command again")
+                on_change(found)
 
 
 @asynccontextmanager

@@ -191,14 +191,14 @@ class TopicReader:
             yield list(self._with_key(StoredRows(columns, range(len(columns)), item.segment)))[::-1]
 
     async def follow(self, head: Head) -> AsyncGenerator[LedgerRecord]:
-        """Yield all records and then new ones as they become durable, until cancelled. Raises LedgerError.
+        """Yield all records and then new ones as they become durable, until cancelled, or `end_at`. Raises LedgerError.
 
         ``head`` learns of new chunks; without one the ledger is polled ever more seldom, as by headgate.reading.tail.
         """
         self._bounded = False
-        planned_at, polls = float("-inf"), 0
+        planned_at, polls, problem = float("-inf"), 0, ""
         now = asyncio.get_running_loop().time
-        while True:
+        while not (self._bounded and self._is_complete()):
             try:
                 if now() - planned_at >= COMPACTION_RECHECK_SECONDS:
                     async with aclosing(self._pass()) as found:
@@ -220,13 +220,24 @@ class TopicReader:
                 polls = polls + 1 if head.number == known else 0
                 continue
             except StoreUnavailableError as error:
-                log.warning("topic.unreadable", reason=str(error))
+                if problem != (problem := str(error)):  # once: it is read on when that is over
+                    log.error("topic.unreadable", reason=problem)  # noqa: TRY400 - no bug
                 await asyncio.sleep(POLL_SECONDS)
                 continue
-            self._next_chunk, polls = self._next_chunk + 1, 0
+            self._next_chunk, polls, problem = self._next_chunk + 1, 0, ""
             self._note(header)
             for record in self._with_key(StoredRows(columns, self._advance(columns))):
                 yield record
+
+    def end_at(self, topic: TopicInfo) -> bool:
+        """Let `follow` end with the last record, if each segment that it reads is sealed by now; return whether."""
+        now = {each.segment: each for each in topic.segments if each.segment in self._ends}
+        if self._accepts_new or any(each.state == "active" for each in now.values()):
+            return False
+        # Nothing more can be read of a segment that was pruned.
+        self._ends = {each: now[each].next_offset if each in now else self._next_offsets[each] for each in self._ends}
+        self._bounded = True
+        return True
 
     # One pass
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headgate.client.topic_source import TopicSource
     from headgate.reading.stored_rows import LedgerRecord
     from headgate.reading.topic_reader import TopicReader
+    from headgate.views.topics import TopicInfo
 
 MAX_TAIL_RECORDS: Final = 100_000
 """They are in memory until the oldest of them is found."""
@@ -91,8 +92,8 @@ def read(
     """Print the stored records of TOPIC, without a subscription: nothing is registered, acknowledged or moved.
 
     Records come in the order in which they were stored: each segment by offset, and children after their parents.
-    Without --follow, the command ends after the last record that was stored when it began. With it, a deletion of the
-    topic ends it with an error.
+    Without --follow, the command ends after the last record that was stored when it began. With it, it ends when all
+    segments that --from names are sealed and read, and a deletion of the topic ends it with an error.
     """
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
@@ -123,24 +124,46 @@ async def _print_records(
 ) -> int:
     """Print until the end, Ctrl-C or the maximum; return the number of records."""
     async with context.open_topic(topic) as source:
+        reader, ended = await _reader(source, wanted), ""
         if not wanted.follow:
-            return await _print_from(context, source, wanted, line)
+            return await _print_from(context, source, reader, wanted, line)
+
+        def end_if_sealed(now: TopicInfo) -> None:
+            nonlocal ended
+            if reader.end_at(now):
+                ended = _sealed_text(now, {start[0] for start in wanted.starts if isinstance(start, tuple)})
+                source.head.advance(source.head.number + 1)  # Wakes the reader.
+
         loop = asyncio.get_running_loop()
-        deletion = loop.create_task(source.until_deleted(), name="until-deleted")
-        printing = loop.create_task(_print_from(context, source, wanted, line), name="print-records")
+        deletion = loop.create_task(source.until_deleted(end_if_sealed), name="until-deleted")
+        printing = loop.create_task(_print_from(context, source, reader, wanted, line), name="print-records")
         try:
             await asyncio.wait({deletion, printing}, return_when=asyncio.FIRST_COMPLETED)
-            return printing.result() if printing.done() else deletion.result()
+            if not printing.done():
+                deletion.result()
+            if ended and printing.result() != wanted.max_records:
+                click.echo(ended, err=True)
+            return printing.result()
         finally:
             await end_tasks(deletion, printing)
 
 
+def _sealed_text(topic: TopicInfo, named: set[int]) -> str:
+    """Return why no record follows in the ``named`` segments, and where their children begin."""
+    children = [f"--from {each.segment}=0" for each in topic.segments if named & {*each.parents}]
+    ended = "no record follows: the named segments are sealed, and are read to the end"
+    return f"{ended}; read on with {' '.join(children)}" if children else ended
+
+
 async def _print_from(
-    context: CommandContext, source: TopicSource, wanted: _Wanted, line: Callable[[LedgerRecord], bytes]
+    context: CommandContext,
+    source: TopicSource,
+    reader: TopicReader,
+    wanted: _Wanted,
+    line: Callable[[LedgerRecord], bytes],
 ) -> int:
     printed = 0
     block = bytearray()
-    reader = await _reader(source, wanted)
     async with aclosing(_records(source, reader, wanted)) as records:
         async for record in records:
             block += line(record)

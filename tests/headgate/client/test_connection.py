@@ -240,17 +240,6 @@ async def test_a_time_out_that_cannot_work_is_refused_before_connecting(cluster,
         Admin(cluster.client(), timeout_seconds=seconds)
 
 
-async def test_choices_are_checked_before_anything_is_sent(cluster):
-    async with cluster.leader() as leader, Admin(cluster.client()) as admin:
-        with pytest.raises(ConfigError, match="seek: to='beginning': use 'earliest' or 'latest'"):
-            await admin.seek("orders", "billing", to="beginning")
-        with pytest.raises(ConfigError, match="order='loose': use 'strict' or 'none'"):
-            await admin.set_order("orders", "billing", "loose")
-        with pytest.raises(ConfigError, match="reset='retention': use 'auto_split' or"):
-            await admin.set_topic_policy("orders", reset=["retention"])
-    assert [] == leader.requests
-
-
 async def test_a_request_that_no_leader_accepts_is_refused_before_it_is_sent(cluster):
     segments = [m.SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
     async with cluster.leader() as leader, cluster.client() as client:

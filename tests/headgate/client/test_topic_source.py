@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from headgate.client.admin import Admin
 from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
+from headgate.process.background import end_tasks
+from headgate.reading.topic_reader import TopicReader
 from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
@@ -30,6 +32,24 @@ async def test_a_deletion_is_noticed_soon():
             with pytest.raises(HeadgateError, match="topic 'orders' was deleted, with its records"):
                 async with asyncio.timeout(5):  # far below the longest time between two questions
                     await waiting
+
+
+async def test_a_segment_that_is_split_while_it_is_followed_ends_what_reads_it_alone():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        async with open_topic_source(client(world, "reader"), "orders") as source:
+            reader = TopicReader(source.ledger, source.description, starts={0: 0}, only_started=True)
+            ended: list[bool] = []
+            waiting = asyncio.create_task(source.until_deleted(lambda now: ended.append(reader.end_at(now))))
+            await produce(world, 5)
+            await asyncio.sleep(100)
+            assert not any(ended)
+            await admin.split("orders", 0)
+            await asyncio.sleep(5)  # far below the longest time between two questions
+            assert ended[-1]
+            assert 5 == len([record async for record in reader.follow(source.head)])
+        await end_tasks(waiting)
 
 
 async def test_a_topic_that_was_created_again_is_another_one():

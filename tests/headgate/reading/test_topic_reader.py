@@ -18,6 +18,7 @@ from headgate.reading.head import Head
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
 from headgate.views.topics import TopicInfo
+from tests.support.logged import errors_of
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, Step, possible
 from trials.compaction import compact
 
@@ -167,6 +168,16 @@ async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_a
         await known.ledger.delete(3)
     with pytest.raises(LedgerError, match="an older one was put back"):
         await anext(following)
+
+
+async def test_an_outage_of_the_store_while_a_topic_is_followed_is_one_error_and_then_it_reads_on(caplog):
+    known = await written((0,))
+    following = reader(known).follow(Head())
+    await anext(following)
+    known.ledger.store.fail_next("unavailable", "read", times=5)
+    await known.write(60, 0)
+    await anext(following)
+    assert ["topic.unreadable"] == errors_of(caplog)
 
 
 async def test_what_is_read_before_it_is_announced_is_made_durable_first():

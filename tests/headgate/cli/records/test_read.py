@@ -1,5 +1,7 @@
 """`headgate read`: where it begins and ends, what it prints, and wrong options."""
 
+import asyncio
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -10,6 +12,7 @@ from headgate.client.topic_source import TopicSource
 from headgate.errors import HeadgateError
 from headgate.model.layout import SegmentState
 from headgate.reading.stored_rows import LedgerRecord
+from headgate.views.topics import TopicInfo
 from tests.headgate.cli.conftest import Invoke, never
 from tests.support.fakes.cli_client import FakeCluster
 
@@ -96,10 +99,33 @@ def test_segments_that_are_sealed_are_not_followed(invoke: Invoke, stored: FakeC
     assert (2, True) == (result.exit_code, "no record follows in sealed segments" in result.stderr)
 
 
+class SealedSource(TopicSource):
+    """A topic whose segment 0 is split once it is followed."""
+
+    async def until_deleted(self, on_change: Callable[[TopicInfo], object] = lambda _: None) -> NoReturn:
+        first, *others = self.description.segments
+        await asyncio.sleep(0.2)
+        on_change(self.description)
+        split = [replace(first, state=SegmentState.SEALED), *others, replace(first, segment=2, parents=(0,))]
+        on_change(replace(self.description, segments=tuple(split)))
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+
+def test_a_segment_that_is_sealed_while_it_is_followed_ends_the_command_after_its_last_record(
+    invoke: Invoke, stored: FakeCluster
+):
+    assert stored.source is not None
+    stored.source = SealedSource(stored.source.description, stored.source.ledger, "ledger", 3, never)
+    result = invoke("read", "orders", "--from", "0=1", "--follow", "--raw")
+    text = "no record follows: the named segments are sealed, and are read to the end; read on with --from 2=0\n"
+    assert (0, "0.1\n0.2\n", text) == (result.exit_code, result.stdout, result.stderr)
+
+
 class DeletedSource(TopicSource):
     """A topic that is deleted as soon as it is read."""
 
-    async def until_deleted(self) -> NoReturn:
+    async def until_deleted(self, *_: object) -> NoReturn:
         raise HeadgateError("topic 'orders' was deleted, with its records")
 
 
