@@ -69,26 +69,36 @@ class Transfer:
             self._waits.pop().cancel()
 
     def problem(self, event: Event, leader: str) -> str | None:
-        """Return why the transfer has failed, which ended with ``event``. ``leader`` began the newest known term."""
+        """Return why the transfer has failed, which ended with ``event``. ``leader`` began the newest known term.
+
+        The text states what this daemon has seen: it may be the slow one.
+        """
         successor, seconds = f"daemon {self.successor!r}", f"{self.timeout_seconds:g} s"
         if self.stopped_at is None:
             if event is Event.SUCCESSOR_LEFT:
-                return f"{successor} has ended, or lost its session in ZooKeeper"
+                left = f"{successor} does not contend for shard {self.shard} any more"
+                return f"{left}: it has ended, lost its session in ZooKeeper, or cannot read the ledger"
             if event is Event.TRANSFER_ABANDONED:
-                not_ready = f"{successor} was not ready to lead shard {self.shard} within {seconds}"
-                return f"{not_ready}: see transfer.not_prepared in its log"
+                seen = f"this daemon has not seen within {seconds} that {successor} is ready to lead shard"
+                return f"{seen} {self.shard}: see transfer.not_prepared in its log"
             return f"the term ended: {event.value.replace('_', ' ')}"
         if event is Event.TERM_FOLLOWED and leader == self.successor:
             return None
+        given = f"{successor} was ready, and was given the lock of shard {self.shard}"
+        if event is Event.TRANSFER_ABANDONED and not self.sees_terms:
+            unread = f"this daemon could not read the ledger to its end for {BEGIN_TIMEOUT_SECONDS:g} s"
+            return f"{given}; {unread}, so it does not know of a term: see ledger.unreachable in its own log"
         why = {
-            Event.TERM_FOLLOWED: f": daemon {leader!r} has begun one",
-            Event.TRANSFER_ABANDONED: f" within {BEGIN_TIMEOUT_SECONDS:g} s",
-            Event.LOCK_ACQUIRED: ", and has given the lock up",
-        }.get(event, f" before this one stopped waiting ({event.value.replace('_', ' ')})")
-        return (
-            f"{successor} was ready, got the lock of shard {self.shard} and began no term{why}: "
-            "see ledger.unreachable, term.outcome_unknown or ledger.unreadable in its log"
-        )
+            Event.TERM_FOLLOWED: f"daemon {leader!r} has begun the newest term",
+            Event.TRANSFER_ABANDONED: f"it began no term within {BEGIN_TIMEOUT_SECONDS:g} s",
+            Event.LOCK_ACQUIRED: "this daemon has the lock again, and has seen no term of it",
+        }.get(event, f"this daemon stopped waiting for its term ({event.value.replace('_', ' ')})")
+        return f"{given}; {why}: see ledger.unreachable, term.outcome_unknown or ledger.unreadable in its log"
+
+    @property
+    def sees_terms(self) -> bool:
+        """Whether the ledger was read to its end a moment ago: a term that had begun would be known."""
+        return asyncio.get_running_loop().time() - self.read_at < BEGIN_TIMEOUT_SECONDS / 3
 
 
 class ShardController:
@@ -241,7 +251,7 @@ class ShardController:
             transfer.wait(tasks.create_task(following, name=f"successor-{self.shard}"))
         elif action is Action.PASS_OVER:
             # A daemon that cannot read the ledger must not disturb a successor that leads.
-            if asyncio.get_running_loop().time() - transfer.read_at < BEGIN_TIMEOUT_SECONDS / 3:
+            if transfer.sees_terms:
                 self._log.warning("transfer.passed_over", successor=transfer.successor)
                 self._context.elections.pass_over(self.shard, transfer.successor)
         else:

@@ -59,7 +59,10 @@ async def test_a_leader_continues_at_once_if_its_successor_leaves() -> None:
         b.elections.withdraw(0)
 
         before = asyncio.get_running_loop().time()
-        assert await transfer == "daemon 'b' has ended, or lost its session in ZooKeeper"
+        assert await transfer == (
+            "daemon 'b' does not contend for shard 0 any more: it has ended, lost its session in ZooKeeper, or cannot read "
+            "the ledger"
+        )
         assert asyncio.get_running_loop().time() - before < 0.1
         assert a.leads
         b.store.thaw()
@@ -106,7 +109,7 @@ async def test_a_transfer_has_failed_if_the_successor_begins_no_term_in_time() -
             await until(lambda: c.leads, seconds=0.5)
 
     assert problem == (
-        "daemon 'b' was ready, got the lock of shard 0 and began no term within 3 s: "
+        "daemon 'b' was ready, and was given the lock of shard 0; it began no term within 3 s: "
         "see ledger.unreachable, term.outcome_unknown or ledger.unreadable in its log"
     )
     assert problem in [line["problem"] for line in logs if line["event"] == "transfer.abandoned"]
@@ -118,7 +121,10 @@ async def test_a_daemon_that_cannot_read_the_ledger_does_not_pass_its_successor_
     cluster = Cluster()
     async with three(cluster) as (a, b, _):
         a.store.read = partial(refused, data=b"")  # type: ignore[assignment]
-        assert "began no term within 3 s" in str(await a.controller.start_transfer("b", "maintenance"))
+        assert str(await a.controller.start_transfer("b", "maintenance")).endswith(
+            "this daemon could not read the ledger to its end for 3 s, so it does not know of a term: see "
+            "ledger.unreachable in its own log"
+        )
         await asyncio.sleep(3)
 
         assert b.leads
