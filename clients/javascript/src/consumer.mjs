@@ -26,11 +26,10 @@ const PARKED_KEY_BYTES = 256;
 export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
   #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; #callbacks; // since `open`
-  #runner = null;
+  #runner = null; #isAtWork = false; // handlers of `run` have not ended
   #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
-  #isAtWork = false; // handlers of `run` have not ended
   #tasks = [];
   /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
   constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker }) {
@@ -149,8 +148,7 @@ export class Consumer {
       const parts = { membership: this.#membership, holdings: this.#holdings, deliveries: this.#deliveries, deadLetters: this.#deadLetters };
       const catchUp = untilCaughtUp ? new CatchUp(parts) : null;
       this.#isAtWork = true;
-      const running = this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(() => this.#isStopping)));
-      const report = await running.finally(() => (this.#isAtWork = false));
+      const report = await this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(() => this.#isStopping))).finally(() => (this.#isAtWork = false));
       if (this.#connection.failure) throw this.#connection.failure;
       this.stop();
       if (opens) await this.close();
