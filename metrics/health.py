@@ -155,8 +155,8 @@ def _drain(facts: HealthFacts) -> _Verdict:
         return _OK, "ready"
     if facts.drain == "off" and facts.shards_led == 0:
         return _OK, "not asked yet, since this daemon leads no shard"
-    reason = facts.drain_reason or "no reason given"
-    return _DEGRADED, f"{facts.drain}: {reason}; children of split and merged segments stay blocked: see its log"
+    reason = facts.drain_reason or facts.drain
+    return _DEGRADED, f"{reason}; children of split and merged segments stay blocked: see its log"
 
 
 def _clock(facts: HealthFacts) -> _Verdict:

@@ -9,6 +9,7 @@ the process that was started here is believed, by its process id. The state for 
 
 import asyncio
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPoli
 from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"
+FULL_BYTES: Final = 64 * 1024
+"""A disk with less free space is called full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,10 @@ class DrainSupervisor(BackgroundService):
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
             ready_seconds = loop.time() - ready.result() if ready.done() else None
             if ended.done():
-                return _RunEnd(
-                    f"the Spark process ended with code {ended.result()}, see {self._log_path}", ready_seconds
-                )
+                reason = f"the Spark process ended with code {ended.result()}, see {self._log_path}"
+                # The log lacks the reason then.
+                full = f"; its disk is full: free space for {self._folder}" if self._disk_is_full() else ""
+                return _RunEnd(reason + full, ready_seconds)
             stop_seconds = self._times.stop_hung
             return _RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
         finally:
@@ -139,6 +143,11 @@ class DrainSupervisor(BackgroundService):
             with suppress(OSError):  # The next process replaces it, or says why it cannot.
                 self._path.unlink()
             self.pid = None
+
+    def _disk_is_full(self) -> bool:
+        with suppress(OSError):
+            return shutil.disk_usage(self._folder).free < FULL_BYTES
+        return False
 
     async def _watch(self, ready: asyncio.Future[float]) -> str:
         """Return the reason once the process fails; set ``ready`` to the loop time of its first reply."""

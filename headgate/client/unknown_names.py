@@ -24,7 +24,10 @@ class Lists(Protocol):
 
 def unknown_topic(topic: str, existing: Iterable[str]) -> str:
     """Return that ``topic`` does not exist, and which of the ``existing`` ones may be meant."""
-    hint = _hint(topic, existing) or f"create it first: headgate topic create {topic}"
+    hint = (
+        _hint(topic, existing)
+        or f"create it first: headgate topic create {topic}, or topic import if another system stores it"
+    )
     return f"topic {topic!r} does not exist; {hint}"
 
 

@@ -64,6 +64,7 @@ def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
     assert (health.ready, health.state) == (True, "degraded")
     assert [name] == [each.component for each in health.components if each.state is ComponentState.DEGRADED]
     assert facts.drain_reason in component(health, name).reason
+    assert not component(health, name).reason.startswith("degraded"), "the state is shown before it"
 
 
 def test_a_drain_service_that_a_standby_never_asked_does_not_degrade_it():

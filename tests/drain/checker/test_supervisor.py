@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -87,14 +89,19 @@ async def test_the_state_is_ready_once_the_process_answers_and_leaving_stops_it(
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_killed_process_is_restarted(tmp_path):
+@pytest.mark.parametrize("free_bytes", [0, 1 << 30])
+async def test_a_process_that_ended_is_restarted_and_a_full_disk_is_named(tmp_path, monkeypatch, free_bytes):
+    """Its log may lack the reason then."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes))
     supervised = Supervised(tmp_path, "well")
     async with supervised.supervisor:
         await supervised.until("ready")
         first = supervised.supervisor.pid
         os.kill(first, signal.SIGKILL)
 
-        assert "ended with code -9" in await supervised.until("degraded")
+        reason = await supervised.until("degraded")
+        assert "ended with code -9" in reason
+        assert ("its disk is full" in reason) == (not free_bytes)
         await supervised.until("ready", times=2)
         assert first != supervised.supervisor.pid
         assert supervised.reported_restarts == 1
