@@ -36,6 +36,8 @@ class Exporter:
         self._commit_bytes = commit_bytes
         self._skip_pruned = skip_pruned
         self._now: Snapshot | None = None
+        self._first_chunk = 1
+        """No record that is left to export is in an earlier chunk."""
         self.records = 0
         """Records in the commits so far."""
         self.commits = 0
@@ -76,6 +78,7 @@ class Exporter:
                 if present.topic_id != now.topic.topic_id or not gone:
                     raise
             self.pruned |= {segment: unread[segment] for segment in gone}
+        self._first_chunk = now.chunk + 1
         if self.pruned and not self._skip_pruned:
             where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])
             raise HeadgateError(
@@ -88,7 +91,8 @@ class Exporter:
     ) -> None:
         """Export from ``starts`` on, and move ``unread``, which has them. An error loses nothing that was read."""
         failed = None
-        reader = TopicReader(self._source.ledger, now.topic, starts=starts, describe=self._source.describe)
+        first, describe = self._first_chunk, self._source.describe
+        reader = TopicReader(self._source.ledger, now.topic, starts=starts, first_chunk=first, describe=describe)
         pending: list[pa.RecordBatch] = []
         pending_bytes = 0
         try:
