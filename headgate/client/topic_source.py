@@ -69,17 +69,18 @@ class TopicSource:
         return Snapshot(await self.describe(), self.ledger_id, chunk, term_id)
 
     async def starts_after(
-        self, position: TopicPosition, now: Snapshot, *, remedy: str, skip_pruned: bool = False
+        self, position: TopicPosition, now: Snapshot, *, remedy: str, if_pruned: str = "", skip_pruned: bool = False
     ) -> dict[int, int]:
         """Return segment → offset of the first record after ``position``, without complete segments.
 
         Raises OtherHistoryError or PositionOutOfRangeError, by the rules of headgate.reading.topic_position. The text
-        ends with ``remedy``. With ``skip_pruned``, pruned records are passed over.
+        ends with ``remedy``, and ``if_pruned`` if records are missing. With ``skip_pruned``, pruned ones do not count.
         """
         try:
             require_same_topic(position, now)
             known = not position.chunk or (position.term_id == now.term_id and position.chunk <= now.chunk)
             require_same_history(position, position.term_id if known else await self.ledger.term_id_at(position.chunk))
+            remedy += if_pruned
             pruned = unread(now.topic, position.newest, position.offsets).keys() - now.ends.keys()
             ends = await self.pruned_ends(pruned) if pruned else {}
             return continued(now.topic, position.newest, position.offsets, skip_pruned=skip_pruned, pruned_ends=ends)

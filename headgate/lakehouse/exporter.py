@@ -19,9 +19,9 @@ from headgate.model.short_list import listed
 from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
 
-REMEDY: Final = (
-    "export to another table, or continue behind pruned records with --skip-pruned; --subscription keeps those that "
-    "are not exported"
+REMEDY: Final = "export to another table"
+IF_PRUNED: Final = (
+    ", or continue behind pruned records with --skip-pruned; --subscription keeps those that are not exported"
 )
 
 
@@ -54,7 +54,9 @@ class Exporter:
         position = self._table.position or beginning(self._source.description, self._source.ledger_id)
         self._now = now = await self._source.look(self._now)
         try:
-            starts = await self._source.starts_after(position, now, remedy=REMEDY, skip_pruned=self._skip_pruned)
+            starts = await self._source.starts_after(
+                position, now, remedy=REMEDY, if_pruned=IF_PRUNED, skip_pruned=self._skip_pruned
+            )
         except (OtherHistoryError, PositionOutOfRangeError) as error:
             raise HeadgateError(f"{self._table.name} cannot continue: {error}") from None
         return now, starts
@@ -83,7 +85,7 @@ class Exporter:
             where = listed([f"{segment} from offset {at} on" for segment, at in sorted(self.pruned.items())])
             raise HeadgateError(
                 f"segment {where} of topic {now.topic.topic!r} was pruned while it was exported, and "
-                f"{self._table.name} has the others; {REMEDY}"
+                f"{self._table.name} has the others; {REMEDY}{IF_PRUNED}"
             )
 
     async def _export(

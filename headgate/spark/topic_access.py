@@ -28,9 +28,9 @@ from headgate.sync import EventLoopThread
 
 IDLE_SECONDS: Final = 1.0
 """How long a query that has read everything waits for a new chunk, before it asks the leader again all the same."""
-REMEDY: Final = (
-    "start a query with a new checkpoint, or continue behind pruned records with failOnDataLoss=false; the option "
-    "subscription keeps what is unread"
+REMEDY: Final = "start a query with a new checkpoint"
+IF_PRUNED: Final = (
+    ", or continue behind pruned records with failOnDataLoss=false; the option subscription keeps what is unread"
 )
 TOKEN_PREFIX: Final = "positions-"  # noqa: S105 - no password
 
@@ -88,7 +88,9 @@ class TopicAccess:
 
     async def _offsets_after(self, position: StreamPosition, now: Snapshot, skip_pruned: bool) -> dict[int, int]:
         source, _ = await self._open()
-        return now.ends | await source.starts_after(position, now, remedy=REMEDY, skip_pruned=skip_pruned)
+        return now.ends | await source.starts_after(
+            position, now, remedy=REMEDY, if_pruned=IF_PRUNED, skip_pruned=skip_pruned
+        )
 
     def offsets_of(self, text: str, now: Snapshot) -> dict[int, int]:
         """Return the offset of each segment that an option names. Raises ConfigError, or as `offsets_after`."""
