@@ -116,7 +116,7 @@ def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], com
     asyncio.run(play())
 
 
-def test_an_export_that_goes_on_reads_what_is_new_only() -> None:
+def test_an_export_that_continues_reads_what_is_new_only() -> None:
     """It read all chunks that are not compacted, each time: a thousand objects of a bucket a minute."""
 
     async def play() -> None:
