@@ -1,8 +1,9 @@
 """Celery tasks that store records.
 
-Run them beside `headgate up`, with the topic orders: pip install . celery
+Run them beside `headgate up`, with the topic web-orders, and a Redis on this machine: pip install . 'celery[redis]'
 
     celery --workdir examples/celery --app tasks worker --concurrency 4
+    celery --workdir examples/celery --app tasks call tasks.store_order --args '["ann", 5]'
 
 Celery forks its workers. A producer has a thread and a connection, which a fork does not copy, so each worker process
 opens a producer of its own at its first task, and none is opened in the parent: no module-level `Producer()`.
@@ -19,7 +20,7 @@ from celery.signals import worker_process_shutdown
 from headgate import DeliveryFailedError, load_client_config
 from headgate.sync import Producer
 
-TOPIC = os.environ.get("TOPIC", "orders")
+TOPIC = os.environ.get("TOPIC", "web-orders")
 app = Celery("tasks", broker=os.environ.get("CELERY_BROKER_URL", "redis://localhost"))
 app.config_from_envvar("CELERY_CONFIG_MODULE", silent=True)
 

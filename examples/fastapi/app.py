@@ -1,6 +1,9 @@
 """A web service with headgate alone: requests become records, and a handler works on them in the same process.
 
-Run it beside `headgate up`, with the topic orders: pip install . fastapi uvicorn
+Run it beside `headgate up`, with a topic of its own, because the handler takes every record for an order:
+
+    pip install . fastapi uvicorn
+    headgate topic create web-orders
     uvicorn --app-dir examples/fastapi app:app
 """
 
@@ -15,7 +18,7 @@ from pydantic import BaseModel
 
 from headgate import ConsumedRecord, Consumer, Producer, load_client_config
 
-TOPIC = os.environ.get("TOPIC", "orders")
+TOPIC = os.environ.get("TOPIC", "web-orders")
 totals: dict[str, int] = {}
 
 

@@ -1,6 +1,9 @@
 """FastAPI and FastStream in one process: requests become records, and a handler works on them.
 
-Run it beside `headgate up`, with the topic orders: pip install . ./integrations/faststream fastapi uvicorn
+Run it beside `headgate up`, with a topic of its own, because the handler takes every record for an order:
+
+    pip install . ./integrations/faststream fastapi uvicorn
+    headgate topic create web-orders
     uvicorn --app-dir examples/fastapi with_faststream:app
 """
 
@@ -12,7 +15,7 @@ from fastapi import FastAPI
 from headgate_faststream import HeadgateBroker, HeadgateMessage
 from pydantic import BaseModel
 
-TOPIC = os.environ.get("TOPIC", "orders")
+TOPIC = os.environ.get("TOPIC", "web-orders")
 broker = HeadgateBroker()
 totals: dict[str, int] = {}
 

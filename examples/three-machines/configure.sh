@@ -7,9 +7,13 @@
 # /etc/headgate/headgate.toml and /etc/zookeeper/conf/zoo.cfg (a copy of deploy/zookeeper.cfg), and tells the process that
 # counts which ledger. A second call has the same effect. ETC and VAR name other folders, for a try.
 set -eu
+[ $# = 6 ] || { echo "$0: give the number of this machine, the ledger, the broker, and the names of three machines" >&2; exit 2; }
 number=$1 ledger=$2 broker=$3 etc=${ETC:-/etc} var=${VAR:-/var}
 shift 3
 case $number in [123]) own=$(eval "echo \$$number") ;; *) echo "$0: the number is 1, 2 or 3, not $number" >&2; exit 2 ;; esac
+for path in "$etc/headgate/headgate.toml" "$etc/zookeeper/conf/zoo.cfg" "$var/lib/zookeeper"; do
+  [ -e "$path" ] || { echo "$0: $path is missing: install headgate and ZooKeeper, with zookeeper.cfg, first" >&2; exit 2; }
+done
 servers="$1:2281,$2:2281,$3:2281"
 
 sed -i -e "s|^hosts = \"[^\"]*\"|hosts = \"$servers\"|" \

@@ -12,15 +12,27 @@ from tests.support.source_folders import ROOT
 
 def test_the_script_of_three_machines_writes_settings_that_a_daemon_and_zookeeper_can_use(tmp_path: Path) -> None:
     etc, hosts = tmp_path / "etc", ["one.example.org", "two.example.org", "three.example.org"]
-    for folder in (etc / "headgate", etc / "zookeeper" / "conf", tmp_path / "lib" / "zookeeper"):
+    for folder in (etc / "headgate", etc / "zookeeper" / "conf"):
         folder.mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "headgate.toml", etc / "headgate")
     shutil.copy(ROOT / "deploy" / "zookeeper.cfg", etc / "zookeeper" / "conf" / "zoo.cfg")
     script = str(ROOT / "examples" / "three-machines" / "configure.sh")
-    for number in ("2", "2", "0"):  # machines count from 1
-        command = "sh", script, number, "s3://shop/headgate", "mqtt.example.org", *hosts
-        done = subprocess.run(command, env={**os.environ, "ETC": str(etc), "VAR": str(tmp_path)}, check=number != "0")
-        assert (2 if number == "0" else 0) == done.returncode
+
+    def configure(number: str, *names: str) -> tuple[int, str]:
+        command = "sh", script, number, "s3://shop/headgate", "mqtt.example.org", *names
+        env = {**os.environ, "ETC": str(etc), "VAR": str(tmp_path)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr.removeprefix(f"{script}: ")
+
+    code, error = configure("2", *hosts)
+    assert (2, str(tmp_path / "lib" / "zookeeper")) == (code, error.partition(" ")[0]), (
+        "it changes no part of the files"
+    )
+    assert "example.org" not in (etc / "headgate" / "headgate.toml").read_text().partition("[http]")[0]
+    (tmp_path / "lib" / "zookeeper").mkdir(parents=True)
+    assert (2, "the number is 1, 2 or 3, not 0\n") == configure("0", *hosts), "machines count from 1"
+    assert 2 == configure("1", *hosts[:2])[0]
+    assert [(0, "")] * 2 == [configure("2", *hosts), configure("2", *hosts)]
     settings = tomllib.loads((etc / "headgate" / "headgate.toml").read_text())
     zookeeper = dict(re.findall(r"^([\w.]+)=(.*)$", (etc / "zookeeper" / "conf" / "zoo.cfg").read_text(), re.MULTILINE))
 
