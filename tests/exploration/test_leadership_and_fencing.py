@@ -46,7 +46,7 @@ def test_no_interleaving_breaks_a_promise(budget: Budget) -> None:
 
 @pytest.mark.nightly
 def test_one_lost_result_and_one_expired_session_are_searched_to_the_end() -> None:
-    assert explore(lambda: LeadershipAndFencing(Budget()), depth=30).complete
+    assert explore(lambda: LeadershipAndFencing(Budget()), depth=34).complete
 
 
 @pytest.mark.nightly
