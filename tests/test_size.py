@@ -23,7 +23,7 @@ LINES = {
     # removed for them; the aim is 51 000.
     "product": (PRODUCT, "*.py", 68_808),
     # Other brokers 430, a slow bucket 250, a new child 75, a recording 45, faults of processes 228, a frozen compaction and older clients 60, certificates that expire 47; the aim is 8 500.
-    "tools": (TOOLS, "*.py", 11_582),
+    "tools": (TOOLS, "*.py", 11_656),
     # The conformance suite of clients: cases, drivers and a scripted leader, whose ledger and producers the unit tests of the
     # client use as well, 15 for faults, 12 for ledgers in messages; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_227),
@@ -36,7 +36,7 @@ LINES = {
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 104, reading in runs 9, faults 301;
     # events and actions 246, faults of Kinesis readers 9, worlds that ask and re-create 457, sent chunks 135, ledgers
     # in messages 260, rolled-back tables and fenced tasks 103, rules of holders and of terms without a broker 150, runs of the JavaScript client 79; the aim is 66 000.
-    "tests": (("tests",), "*.*", 84_692),
+    "tests": (("tests",), "*.*", 84_772),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -284,7 +284,7 @@ class LeadershipAndFencing:
         if event is Event.TERM_LEFT and before.role is Role.CATCHING_UP and (daemon.reads or self._queue[0] == name):
             raise BrokenPromiseError(f"daemon {name} has not left its term to the daemon that waits")
         if event is Event.LOCK_LOST and before.role is Role.CATCHING_UP and (daemon.reads or daemon.put is not None):
-            raise BrokenPromiseError(f"daemon {name} goes on to begin a term after it has lost the lock")
+            raise BrokenPromiseError(f"daemon {name} continues to begin a term after it has lost the lock")
         if event is Event.SUCCESSOR_LEFT and before.transferring and daemon.nominates:
             raise BrokenPromiseError(f"daemon {name} waits for a successor that has left the queue")
         if daemon.leadership.role is Role.STOPPED and daemon.in_term:
