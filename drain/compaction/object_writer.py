@@ -1,7 +1,8 @@
 """Write sorted records as objects on Spark's workers, without a jar: one object of one segment at a time.
 
-Workers need what `drain.spark.object_reader` says. A task reads each object back before it reports it. The name of
-an object contains its checksum, so a task that is repeated, or runs twice, writes the same object again.
+Workers need what `drain.spark.object_reader` says. A task reads each object back before it reports it, also one whose
+write has failed: what is stored decides. The name of an object contains its checksum, so a task that is repeated, or
+runs twice, writes the same object again.
 """
 
 import sys
@@ -29,6 +30,7 @@ _WRITTEN: Final = (
     "topic_id long, segment long, part long, path string, first_offset long, end_offset long, size_bytes long, "
     "first_at_ms long, last_at_ms long, checksum long"
 )
+_FAILURES: Final = (obstore.exceptions.BaseError, OSError)
 Key = tuple[int, ...]
 
 
@@ -74,11 +76,15 @@ def _write(store: Any, folder: str, key: Key, rows: pa.Table) -> dict[str, Any]:
     data = written.getvalue().to_pybytes()
     stated = checksum(data)
     path = f"{place}/{stated:08x}.parquet"
+    unanswered: Exception | None = None
     try:
         obstore.put(store, path, data)
+    except _FAILURES as error:
+        unanswered = error  # The store may have lost its answer.
+    try:
         stored = checksum(bytes(obstore.get(store, path).bytes()))
-    except (obstore.exceptions.BaseError, OSError) as error:
-        raise object_error(path, error) from None
+    except _FAILURES as error:
+        raise object_error(path, unanswered or error) from None
     if stored != stated:
         raise ObjectError(f"{path} was written, and has another checksum when it is read back")
     times = pc.min_max(rows.column("stored_at_ms")).as_py()

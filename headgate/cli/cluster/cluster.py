@@ -56,5 +56,5 @@ def set_shards(context: CommandContext, shards: int, dry_run: bool) -> None:
     context.report(
         {"shards": shards, "dry_run": dry_run, "topics_with_several_places": twice},
         f"the cluster {'would get' if dry_run else 'gets'} {shards} shards; all topics stay where they are, and "
-        f"{twice} of them are looked for in more than one place",
+        f"{twice} of them {'is' if twice == 1 else 'are'} looked for in more than one place",
     )
