@@ -43,7 +43,7 @@ def growth_of(entries: Iterable[e.AnyEntry], state: ShardState) -> Growth:
                 growth[state.topics_by_id[entry.topic_id].user, "segments"] += len(entry.created)
             case e.SegmentSplit():
                 growth[state.topics_by_id[entry.topic_id].user, "segments"] += 2
-            case e.SegmentsMerged() | e.SegmentRolled():
+            case e.SegmentsMerged():  # A roll of retention is never refused: without it, nothing is pruned.
                 growth[state.topics_by_id[entry.topic_id].user, "segments"] += 1
             case e.SubscriptionCreated():
                 growth[entry.user, "subscriptions"] += 1
