@@ -143,10 +143,13 @@ async def test_an_eviction_of_an_unknown_consumer_names_the_consumers(harness: C
 
 async def test_a_will_starts_the_grace_period_at_once_and_only_once(harness: CoordinatorHarness) -> None:
     harness.register("ada")
+    await harness.run(12)
     harness.disconnect("anonymous/client-ada")
     await harness.run(30)
     harness.disconnect("anonymous/client-ada")
-    await harness.run(31)
+    await harness.run(29)
+    assert "ada" in harness.subscription.consumers, "the last heartbeat is longer ago, and does not count"
+    await harness.run(2)
 
     assert {} == harness.subscription.consumers
     assert 1 == len(harness.proposed(e.ConsumerDisconnected))

@@ -381,10 +381,3 @@ async def test_only_a_leader_of_an_earlier_term_may_write_a_number_that_is_taken
 
     ledger.checker.check_state(state, "d1", leads=True)
     refused("the state of d1 differs from the ledger in", lambda: ledger.checker.check_state(state, "d1"))
-
-
-async def test_a_state_of_another_chunk_is_not_compared(ledger: CheckedLedger) -> None:
-    """Its daemon has not read, or not written, everything yet."""
-    ledger.add(e.TermStarted(leader_epoch=2, instance="d2"))
-
-    ledger.checker.check_state(ledger.state, "d2")

@@ -13,11 +13,6 @@ def test_what_is_needed_and_only_that_remains(needed: set[int]) -> None:
     assert shrink(range(20), lambda parts: needed <= set(parts)) == sorted(needed)
 
 
-@given(st.integers(0, 19), st.integers(0, 19))
-def test_one_of_two_alternatives_remains(first: int, second: int) -> None:
-    assert shrink(range(20), lambda parts: first in parts or second in parts) in ([first], [second])
-
-
 def test_no_part_of_the_result_can_be_left_out() -> None:
     """A failure that needs an even number of parts cannot lose one, but two."""
 

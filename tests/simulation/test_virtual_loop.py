@@ -16,23 +16,18 @@ def loop() -> Iterator[VirtualLoop]:
     made.close()
 
 
-def test_an_hour_passes_at_once(loop: VirtualLoop) -> None:
-    loop.run_until_complete(asyncio.sleep(3600))
-
-    assert loop.time() == 3600
-
-
 def test_timers_run_by_time_and_then_in_the_order_in_which_they_were_set(loop: VirtualLoop) -> None:
     ran: list[str] = []
     done = loop.create_future()
     for when, name in [(2.0, "c"), (1.0, "a"), (1.0, "b"), (2.0, "d")]:
         loop.call_at(when, ran.append, name)
     loop.call_at(1.5, ran.append, "cancelled").cancel()
-    loop.call_at(3.0, done.set_result, None)
+    loop.call_soon(ran.append, "cancelled").cancel()
+    loop.call_at(3600, done.set_result, None)
 
     loop.run_until_complete(done)
 
-    assert ran == ["a", "b", "c", "d"]
+    assert (ran, loop.time()) == (["a", "b", "c", "d"], 3600)
 
 
 def test_what_is_ready_runs_before_time_passes(loop: VirtualLoop) -> None:
@@ -59,15 +54,6 @@ def test_a_callback_that_fails_is_reported_and_the_others_run(loop: VirtualLoop)
     loop.run_until_complete(done)
 
     assert reported == [error]
-
-
-def test_a_callback_that_is_cancelled_does_not_run(loop: VirtualLoop) -> None:
-    ran: list[str] = []
-    loop.call_soon(ran.append, "soon").cancel()
-    loop.call_later(1, ran.append, "later").cancel()
-    loop.run_until_complete(asyncio.sleep(2))
-
-    assert ran == []
 
 
 def test_a_loop_that_can_never_continue_raises(loop: VirtualLoop) -> None:

@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.retention.policy import PruneDecision, RetentionRules, decide_pruning, decide_rolls, rules_for
+from controller.retention.policy import (
+    PruneDecision,
+    RetentionRules,
+    decide_pruning,
+    decide_rolls,
+    prune_basis,
+    rules_for,
+)
 from controller.settings.sections import RetentionSettings
 from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.layout import Layout
+from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from shard.steps import complete
@@ -78,6 +86,7 @@ ROLLED = Layout.initial(2, 0).roll(0, 10, 1000)
         ({}, HOUR // 8, [(1, "age")]),
         ({}, 1000 + HOUR, [(1, "age")]),  # A subscription retains 0, so another segment would free nothing.
         ({"max_age_ms": 0}, 4999, []),
+        ({"max_age_ms": 0}, 5000, [(1, "age")]),
         ({"max_age_ms": -1, "max_bytes": 1600}, 7000, [(1, "size"), (2, "size")]),
         ({"max_age_ms": -1, "max_bytes": 1601}, 7000, [(1, "size"), (2, "size")]),
         ({"max_age_ms": -1, "max_bytes": 1616}, 7000, []),
@@ -141,6 +150,20 @@ def test_a_segment_without_a_record_is_retained_for_a_subscription_of_unknown_ty
     empty = Layout.initial(1, 0).split(0, 0, 0)
 
     assert pruning(empty, subscription(None)).retained == {0: "subscription 's' has acknowledged 0 of 0 records"}
+
+
+def test_a_record_that_is_not_yet_in_its_dead_letter_topic_retains_its_segment() -> None:
+    parked = subscription(drained={0}, positions={0: 10})
+    parked.redelivery.attempts[0] = {4: Attempts(0, dead_letter=1)}
+
+    assert pruning(SPLIT, parked).segments == ()
+
+
+@pytest.mark.parametrize("change", [("subscription_id", 3), ("seek_generation", 1), ("unused_since_ms", 5)])
+def test_a_decision_is_made_again_after_what_may_retain_more(change: tuple[str, int]) -> None:
+    changed = subscription()
+    setattr(changed, *change)
+    assert prune_basis(SPLIT, [subscription()]) != prune_basis(SPLIT, [changed])
 
 
 def test_every_subscription_can_retain_a_segment() -> None:

@@ -141,19 +141,16 @@ def test_owners_are_counted(shard: CommandShard) -> None:
         (user, quota): count_of(shard.state, user, quota)
         for user in ("shop", "billing")
         for quota in ("topics", "segments", "subscriptions", "consumers", "producers")
+        if count_of(shard.state, user, quota)
     }
 
     assert counted == {
         ("shop", "topics"): 1,
         ("shop", "segments"): 2,
-        ("shop", "subscriptions"): 0,
         ("shop", "consumers"): 1,
         ("shop", "producers"): 1,
-        ("billing", "topics"): 0,
-        ("billing", "segments"): 0,
         ("billing", "subscriptions"): 1,
         ("billing", "consumers"): 1,
-        ("billing", "producers"): 0,
     }
 
 

@@ -37,12 +37,3 @@ def test_the_producers_of_each_user_are_counted_and_ordered_by_use(seed: int) ->
         assert [each for each in producers.anonymous.values() if each.user == user] == list(
             producers.anonymous_of(user)
         )
-
-
-def test_the_histories_cover_every_kind_for_both_users() -> None:
-    """Otherwise the tests above would prove little."""
-    usage = Counter(key for seed in range(12) for key in random_history(seed).state.usage)
-
-    assert {
-        (user, owned) for user in ("u0", "u1") for owned in ("topics", "segments", "subscriptions", "consumers")
-    } == {*usage}

@@ -15,6 +15,7 @@ REMEDY = (
     "retention.checkpoint_retention_seconds"
 )
 CAUSE = "the ledger was restored from an older backup, or the topic was created again"
+BEYOND = f"segment 1 of topic 'orders' ends at 5, before position 6: {CAUSE}; start without this position"
 
 
 def registration(
@@ -53,11 +54,8 @@ def topic() -> Topic:
         ([], None),
         ([(1, 0), (2, 0)], None),
         ([(1, 5)], None),
-        ([(1, 6)], f"segment 1 of topic 'orders' ends at 5, before position 6: {CAUSE}; start without this position"),
-        (
-            [(2, 9), (1, 6)],
-            f"segment 1 of topic 'orders' ends at 5, before position 6: {CAUSE}; start without this position",
-        ),
+        ([(1, 6)], BEYOND),
+        ([(2, 9), (1, 6)], BEYOND),
         ([(2, 1)], f"segment 2 of topic 'orders' ends at 0, before position 1: {CAUSE}; start without this position"),
         ([(0, 60)], None),
         ([(0, 10)], f"{PRUNED} its records 10 to 59 are gone, {REMEDY}"),
@@ -86,6 +84,14 @@ def test_a_position_exists_or_is_refused_with_the_end(positions, expected):
 def test_a_consumer_that_continues_passes_over_pruned_segments_only(positions: list[tuple[int, int]], refused: bool):
     found = topic()
     assert refused == bool(own_positions_error(found, found.pruned_ends, registration(positions, behind="continue")))
+
+
+@pytest.mark.parametrize(("ends", "refused"), [({1: 5}, True), ({1: 0}, False), ({}, True)])
+def test_a_segment_that_was_created_and_pruned_since_is_unread_unless_it_was_empty(ends: dict[int, int], refused: bool):
+    found = topic()
+    del found.tails[1]
+    error = own_positions_error(found, {0: 60, **ends}, registration([(0, 60)]))
+    assert refused == ("segment 1 of topic 'orders' was created and pruned since" in str(error))
 
 
 def test_positions_of_an_external_topic_are_not_judged():

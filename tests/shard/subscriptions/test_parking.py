@@ -9,18 +9,16 @@ from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
 from shard.state.parked_keys import ParkedKey
 from shard.subscriptions import acknowledgements
-from shard.subscriptions.parking import judge_park, judge_unpark, resuming_keys
+from shard.subscriptions.parking import ParkedInBatch, judge_park, judge_unpark, resuming_keys
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 IDS: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
 ADA: dict[str, Any] = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 1}
-LOW, OTHER, HIGH = (
-    next(key for key in (b"%d" % n for n in range(start, 999)) if (segment_hash(key) < 0x8000) == low)
-    for start, low in ((0, True), (100, True), (0, False))
-)
-"""Keys of segment 0, segment 0 and segment 1."""
+LOW, HIGH = b"57882", b"24539"
+"""The last hash of segment 0, and the first one of segment 1."""
+OTHER = next(key for key in (b"%d" % n for n in range(999)) if segment_hash(key) < 0x7FFF)
 
 
 @pytest.fixture
@@ -48,14 +46,14 @@ def park(harness: CoordinatorHarness, limit: int = 9, **other: Any) -> e.KeyPark
 
 
 def acknowledge(
-    harness: CoordinatorHarness, end: int, *parked: tuple[int, bytes], resumed: tuple[tuple[bytes, int], ...] = ()
+    harness: CoordinatorHarness, *ends: int, parked: tuple[int, ...] = (), key: bytes = LOW, resumed: Any = ()
 ) -> tuple[list[tuple[int, int, bytes]], list[tuple[bytes, int]], str]:
-    """Acknowledge segment 0, and apply what counts; return what is parked and resumed, and the refusal."""
+    """Acknowledge segment 0 to ``ends``, with the offsets ``parked``; return what is parked and resumed, or why not."""
     held = 0, generation(harness)
     batch = m.AcknowledgeBatch(
         **ADA,
-        acknowledgements=[m.Acknowledgement(*held, 0, end)],
-        parked=[m.ParkedRecord(*held, *each) for each in parked],
+        acknowledgements=[m.Acknowledgement(*held, 0, end) for end in ends],
+        parked=[m.ParkedRecord(*held, each, key) for each in parked],
         resumed=[m.ResumedKey(*held, *each) for each in resumed],
     )
     judged = acknowledgements.judge(harness.subscription, harness.topic, batch)
@@ -74,7 +72,7 @@ def acknowledge(
         ({"number": 1}, None),
         ({"consumer": "eve"}, None),
         ({"generation": 99}, None),
-        ({"offset": 99}, "has no offset 99 with this key"),
+        ({"offset": 18}, "has no offset 18 with this key"),
         ({"key": HIGH}, "has no offset 5 with this key"),
         ({"limit": 1}, "has 1 parked keys, the most that are kept"),
     ],
@@ -92,47 +90,67 @@ async def test_a_key_without_a_dead_letter_topic_is_not_parked(harness: Coordina
 
 
 async def test_a_parked_record_counts_once_with_what_covers_it(harness: CoordinatorHarness) -> None:
-    assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, (2, LOW), (4, LOW), (7, LOW))
-    assert ([(0, 7, LOW)], [], "") == acknowledge(harness, 9, (4, LOW), (7, LOW))
-    assert (2, 9) == (state(harness).records, harness.subscription.position(0))
+    assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, parked=(2, 4, 6))
+    assert ([(0, 6, LOW), (0, 7, LOW)], [], "") == acknowledge(harness, 7, 9, parked=(4, 6, 7))
+    assert (3, 9) == (state(harness).records, harness.subscription.position(0))
     dead = harness.subscription.redelivery.dead
-    assert {1: (0, 4), 2: (0, 7)} == dead
-    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1, 2]))
-    assert (2, {}) == (state(harness).records, dead)
+    assert {1: (0, 4), 2: (0, 6), 3: (0, 7)} == dead
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1, 2, 3]))
+    assert (3, {}) == (state(harness).records, dead)
+
+
+async def test_a_segment_keeps_as_many_parked_records_as_its_limit(harness: CoordinatorHarness) -> None:
+    held = 0, generation(harness)
+    batch = m.AcknowledgeBatch(
+        **ADA, acknowledgements=[], parked=[m.ParkedRecord(*held, each, LOW) for each in (3, 4, 5)]
+    )
+    judged = ParkedInBatch(harness.subscription, harness.topic, batch, 2)
+
+    accepted = [judged.accept(m.Acknowledgement(*held, 0, end), 0) for end in (4, 5, 6)]
+    assert [None, None] == accepted[:2]
+    assert "segment 0 has 2 parked records" in str(accepted[2])
 
 
 async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_parked(harness: CoordinatorHarness) -> None:
-    assert acknowledge(harness, 6, (4, OTHER))[2] == "offset 4 of segment 0 is not of a key that is parked there"
+    assert (
+        acknowledge(harness, 6, parked=(4,), key=OTHER)[2]
+        == "offset 4 of segment 0 is not of a key that is parked there"
+    )
     assert 3 == harness.subscription.position(0)
 
 
 async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: CoordinatorHarness) -> None:
-    acknowledge(harness, 6, (4, LOW), (5, LOW))
+    parking = state(harness).number
+
+    def unpark(last: int, parking: int = parking) -> Any:
+        held = {"segment": 0, "generation": generation(harness), "key": LOW}
+        request = m.UnparkKey(**ADA, **held, parking=parking, last=last)
+        return judge_unpark(harness.subscription, harness.topic, request)
+
+    assert "were not processed" in unpark(0), "it is not resumed"
+    acknowledge(harness, 6, parked=(4, 5))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
     (named,) = resuming_keys(harness.subscription, harness.topic, "ada")
     assert (LOW, 0, 2, 0) == (named.key, named.number, named.last, named.stored)
     harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1]))
     assert [1] == [each.stored for each in resuming_keys(harness.subscription, harness.topic, "ada")]
 
-    def unpark(last: int, parking: int = named.parking) -> Any:
-        held = {"segment": 0, "generation": generation(harness), "key": LOW}
-        request = m.UnparkKey(**ADA, **held, parking=parking, last=last)
-        return judge_unpark(harness.subscription, harness.topic, request)
-
     assert "were not processed" in unpark(2)
-    assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 1), (LOW, 2), (LOW, 3), (HIGH, 1)))
+    assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 2), (LOW, 1), (LOW, 3), (HIGH, 1)))
     assert "were not processed" in unpark(1)
-    assert unpark(2, parking=named.parking + 1) is None
+    assert park(harness, key=LOW, number=2) is None, "it was processed"
+    assert unpark(2, parking=parking + 1) is None
     ended = unpark(2)
     assert e.KeyUnparked(**IDS, key=LOW) == ended
     harness.propose(ended)
     assert unpark(2) is None
+    assert not harness.subscription.redelivery.parked.resuming
     harness.propose(e.KeyParked(**IDS, key=LOW, reason="poison"))
     assert (2, 2, 2) == (state(harness).last, state(harness).resumed, state(harness).number)
 
 
 async def test_a_dropped_key_is_resumed_behind_its_records(harness: CoordinatorHarness) -> None:
-    acknowledge(harness, 6, (4, LOW))
+    acknowledge(harness, 6, parked=(4,))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=True, token="r"))
     (named,) = resuming_keys(harness.subscription, harness.topic, "ada")
     assert (1, 1) == (named.number, named.last)
@@ -147,7 +165,7 @@ async def test_a_grant_names_the_parked_keys_of_its_part(harness: CoordinatorHar
 
 
 async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(harness: CoordinatorHarness) -> None:
-    acknowledge(harness, 6, (4, LOW))
+    acknowledge(harness, 6, parked=(4,))
     subscription = harness.subscription
     harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
     assert {1: (0, 4)} == subscription.redelivery.dead
