@@ -241,7 +241,7 @@ def _reported(verb: str, path: Path | str) -> Iterator[None]:
     except (OSError, obstore.exceptions.BaseError) as error:
         if verb == "read" and isinstance(error, _MISSING):
             raise ObjectMissingError(f"{path} does not exist") from None
-        raise StoreUnavailableError(f"cannot {verb} {path}: {_reason(error)}") from error
+        raise StoreUnavailableError(f"cannot {verb} {path or 'the bucket'}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from controller.settings.sections import CompactionSettings, DrainSettings, SnapshotSettings
 from drain.spark.session import build_session
 from headgate.spark import HeadgateDataSource
 from headgate.sync import Admin, Consumer, Producer
@@ -265,41 +266,57 @@ from headgate.spark import HeadgateDataSource
 folder = Path(sys.argv[1])
 session = build_session(master="local[2]", wrapper_folder=folder / "java", extra={"spark.local.dir": str(folder / "s")})
 session.dataSource.register(HeadgateDataSource)
-read = session.readStream.format("headgate").option("maxRecordsPerTrigger", 50).load("killed")
+read = session.readStream.format("headgate").options(config=sys.argv[2], maxRecordsPerTrigger=50).load("killed")
 write = read.writeStream.format("parquet").option("path", str(folder / "out"))
 write.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 """
-KILLS = 20
+KILLS = 12
+
+
+@pytest_asyncio.fixture
+async def compacting(tls: bool, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A cluster whose chunks are compacted as soon as they are counted, and deleted a minute later."""
+    async with Cluster(tmp_path / "cluster", shards=1) as made:
+        folder = str(tmp_path / "drain")
+        made.sections["drain"] = DrainSettings(socket=made.spark.socket, folder=folder, master="local[1]")
+        made.sections["compaction"] = CompactionSettings(min_chunks=8, delay_seconds=0.0, delete_delay_seconds=60.0)
+        made.sections["snapshots"] = SnapshotSettings(min_chunks=50, min_interval_seconds=1.0)
+        await made.start_leader()
+        yield made
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(KILLS * TEST_SECONDS)
 async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
-    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+    spark: SparkSession, compacting: Cluster, tmp_path: Path
 ) -> None:
-    rng = random.Random(7)
-    admin.create_topic("killed", segments=2)
-    keys = Keys(producer, "killed")
+    """Meanwhile the topic is split, and its chunks are compacted and deleted."""
+    rng, config = random.Random(7), str(compacting.client_config_path)
     (tmp_path / "query.py").write_text(PROGRAM)
     commits, log = tmp_path / "checkpoint/commits", tmp_path / "query.log"
-    for _ in range(KILLS):
-        keys.send(120)
-        active = [each.segment for each in admin.describe_topic("killed").segments if each.state == "active"]
-        admin.split("killed", rng.choice(active))
-        before = len(list(commits.glob("[0-9]*")))
-        command = (sys.executable, str(tmp_path / "query.py"), str(tmp_path))
-        with log.open("ab") as output:
-            program = await asyncio.create_subprocess_exec(
-                *command, stdout=output, stderr=output, start_new_session=True
-            )
-        try:
-            await wait_until(lambda: len(list(commits.glob("[0-9]*"))) > before, log.read_text, 60)  # noqa: B023
-            await asyncio.sleep(rng.random())  # chance, and no condition
-        finally:
-            os.killpg(program.pid, signal.SIGKILL)
-            await program.wait()
-    last = spark.readStream.format("headgate").load("killed").writeStream.format("parquet")
-    finish(last.option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "checkpoint")))
-
+    first_chunks: list[str] = []
+    """The oldest one that is not kept for good, at each kill."""
+    with Admin(compacting.client_config()) as admin, Producer(compacting.client_config()) as producer:
+        admin.create_topic("killed", segments=2)
+        keys = Keys(producer, "killed")
+        while len(first_chunks) < KILLS or len({*first_chunks}) < 3:
+            for _ in range(12):
+                keys.send(10)
+            active = [each.segment for each in admin.describe_topic("killed").segments if each.state == "active"]
+            admin.split("killed", rng.choice(active))
+            before = len(list(commits.glob("[0-9]*")))
+            command = (sys.executable, str(tmp_path / "query.py"), str(tmp_path), config)
+            with log.open("ab") as out:
+                program = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out, start_new_session=True)
+            try:
+                await wait_until(lambda: len(list(commits.glob("[0-9]*"))) > before, log.read_text, 60)  # noqa: B023
+                await asyncio.sleep(rng.random())  # chance, and no condition
+            finally:
+                os.killpg(program.pid, signal.SIGKILL)
+                await program.wait()
+            first_chunks.append(sorted(compacting.folder.glob("store/chunks/*/*"))[1].name)
+    read = spark.readStream.format("headgate").option("config", config).load("killed")
+    write = read.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    finish(write.option("checkpointLocation", str(tmp_path / "checkpoint")))
     stored = [int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert list(range(keys.sent)) == sorted(stored)

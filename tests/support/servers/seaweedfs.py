@@ -28,6 +28,8 @@ def seaweedfs(folder: Path) -> Iterator[dict[str, str]]:
         credentials = {"accessKey": environment["AWS_ACCESS_KEY_ID"], "secretKey": environment["AWS_SECRET_ACCESS_KEY"]}
         identity = {"name": "tests", "credentials": [credentials], "actions": ["Admin", "Read", "List", "Write"]}
         (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        # The catalogs have ports that two test runs would share.
+        ports |= {"s3.port.iceberg": 0, "s3.port.lance": 0}
         options = {"dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "s3.config": folder / "s3.json"}
         command = [str(Path(sys.executable).with_name("weed")), "server", "-filer", "-s3", "-master.telemetry=false"]
         command += [f"-{name}={value}" for name, value in (options | ports).items()]
