@@ -70,8 +70,10 @@ class GrantedSegment:
         """With ``offsets`` positions: the first offset that is not acknowledged."""
         self.end_offset = grant.end_offset
         """With ``offsets`` positions: the end of a segment that was sealed when it was granted."""
-        self.finished = False
         self._positions = grant.external.positions
+        end_offset = OPAQUE_END_OFFSET if self._positions == "opaque" else grant.end_offset
+        self.finished = end_offset is not None and grant.start_offset >= end_offset
+        """Whether it was read to its end. A former holder may have done so, before the drain check has confirmed it."""
         self._member = member
 
     async def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
@@ -312,7 +314,8 @@ class _CallbackReader:
             await self._feed.started.wait()
             assert self._feed.read is not None, "started without the program's function"
             async with self._feed.turns.setdefault(self._segment.segment, asyncio.Lock()):
-                await self._feed.read(self._segment)
+                if not self._segment.finished:
+                    await self._feed.read(self._segment)
         finally:
             self._feed.reader_ended(self, self._segment.segment, self.generation)
         if not self._segment.finished:

@@ -71,6 +71,22 @@ async def test_a_subscription_continues_where_the_application_stopped(stream: Fa
                 await migrate(shared, stream, items, **options)
 
 
+@pytest.mark.looptime
+async def test_a_finished_shard_is_not_read_before_it_is_known_to_be_drained(stream: FakeKinesisStream) -> None:
+    put(stream, 0, 3)
+    stream.split("shardId-000000000000")
+    put(stream, 3, 5)
+    reader = Reader()
+    async with world() as (cluster, _):
+        cluster.drain_problem = "Spark is away"
+        async with client(cluster, "kcl") as shared:
+            await migrate(shared, stream, [lease("shardId-000000000000", FINISHED)], topic="s", subscription="sub")
+        async with reader.reading(cluster):
+            await asyncio.sleep(20)
+            cluster.drain_problem = None
+            await until(lambda: reader.by_key == whole(5, 3), 240)
+
+
 @pytest.mark.parametrize(
     ("items", "said"),
     [

@@ -28,7 +28,7 @@ class ExternalTopicShard(OneShard):
         topic = self.leading.state.topics_by_id[query.topic_id]
         position = self.leading.state.subscriptions[query.subscription_id].position
         ends = {s: topic.layout.segments[s].end_offset for s in query.segments}
-        drained = {s: end for s, end in ends.items() if position(s) >= end}
+        drained = {s: end for s, end in ends.items() if position(s) >= end and self.drain_problem is None}
         return DrainedResponse(id=0, drained=drained, watermark=query.at_least_chunk)
 
 
