@@ -14,6 +14,7 @@ from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
+from headgate.reading.read_tasks import first_chunk
 from headgate.reading.selected_offsets import OffsetBounds, select_offsets
 from headgate.reading.stored_rows import SCHEMA
 from headgate.reading.time_lookup import positions_at
@@ -85,12 +86,14 @@ class Dataset:
             ledger = Ledger(store, self.topic.shard)
             if loop.run(ledger.term_id_at(self._point[0])) != self._point[1]:
                 raise LedgerError(f"an older ledger was put back at {url}: call headgate.dataset again")
+            first = loop.run(first_chunk(ledger, self.topic.topic_id, wanted))
         reader = TopicReader(
             ledger,
             self.topic,
             starts={segment: first for segment, (first, _) in wanted.items()},
             ends={segment: end for segment, (_, end) in wanted.items()},
             stored_at_ms=self._since_ms,
+            first_chunk=first,
             describe=self._describe,
         )
         yield from stored_batches(reader)
@@ -124,7 +127,8 @@ def dataset(
 ) -> Dataset:
     """Return the records that ``topic`` has now, as Arrow data that is read when it is used.
 
-    Objects without a wanted record are not read. The call needs no event loop, and may be made where one runs.
+    Compacted objects without a wanted record are not read, and few chunks before the first one with any. The call needs
+    no event loop, and may be made where one runs.
 
     Args:
         topic: the topic. Its records must be stored in headgate.

@@ -54,17 +54,29 @@ async def read_tasks(
     return await retried(partial(_read_tasks, ledger, topic_id, bounds, first_chunk, task_bytes, task_chunks))
 
 
+async def first_chunk(ledger: Ledger, topic_id: int, bounds: Mapping[int, OffsetBounds]) -> int:
+    """Return a chunk before which no record within ``bounds`` is. It is searched among those that are not compacted.
+
+    Raises as `read_tasks`.
+    """
+    if not any(first for first, _ in bounds.values()):
+        return 1
+    found = await retried(partial(list_objects, ledger))
+    if any(_within(item, topic_id, bounds) for manifest in found.manifests for item in manifest.objects):
+        return 1
+    return await _Chunks(ledger, topic_id, found.chunks, bounds).first() if found.chunks else 1
+
+
+def _within(item: CompactedObject, topic_id: int, bounds: Mapping[int, OffsetBounds]) -> bool:
+    first, end = bounds.get(item.segment, (0, 0))
+    return item.topic_id == topic_id and item.first_offset < end and first < item.end_offset
+
+
 async def _read_tasks(
     ledger: Ledger, topic_id: int, bounds: dict[int, OffsetBounds], first_chunk: int, task_bytes: int, task_chunks: int
 ) -> list[ReadTask]:
     found = await list_objects(ledger, first_chunk)
-    objects = [
-        item
-        for manifest in found.manifests
-        for item in manifest.objects
-        if item.topic_id == topic_id and (within := bounds.get(item.segment)) is not None
-        if item.first_offset < within[1] and within[0] < item.end_offset
-    ]
+    objects = [item for each in found.manifests for item in each.objects if _within(item, topic_id, bounds)]
     left = dict(bounds)
     for item in objects:
         left[item.segment] = max(item.end_offset, left[item.segment][0]), bounds[item.segment][1]
@@ -105,6 +117,12 @@ class _Chunks:
         self._bounds = bounds
         self._firsts: dict[int, Mapping[int, int]] = {}
         """Chunk → the first offset of each segment in it."""
+
+    async def first(self) -> int:
+        """Return a chunk before which none is wanted."""
+        begin = {segment: first for segment, (first, _) in self._bounds.items()}
+        first, _ = await self._search(lambda starts: self._known(starts, begin, le), 0, len(self._numbers))
+        return self._numbers[first]
 
     async def tasks(self, task_chunks: int) -> list[ReadTask]:
         begin = {segment: first for segment, (first, _) in self._bounds.items()}

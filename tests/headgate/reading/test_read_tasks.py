@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.reading.read_tasks import read_tasks
+from headgate.reading.read_tasks import first_chunk, read_tasks
 from headgate.reading.topic_reader import TopicReader
 from tests.support.samples.positioned_ledger import CHUNKS, LedgerWithPositions, possible
 
@@ -35,12 +35,17 @@ def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_ch
         ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
         bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
         tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=task_chunks, task_bytes=task_bytes)
+        wanted = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
+        first = await first_chunk(known.ledger, 1, wanted)
         await known.write(10_000, 1, 1)
         if compacted < known.state.chunk:
             await known.compact(min(compacted + later, known.state.chunk), first=compacted + 1)
 
         expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
         assert expected == sorted(await read(known, tasks))
+        starts, ends = ({segment: each[i] for segment, each in wanted.items()} for i in (0, 1))
+        reader = TopicReader(known.ledger, known.description(), starts=starts, ends=ends, first_chunk=first)
+        assert expected == sorted([(each.segment, each.offset) async for each in reader.stored()])
 
     asyncio.run(play())
 
@@ -65,3 +70,12 @@ async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(
     assert most >= sum(len(plan.chunks) for _, plan in tasks)
     expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
     assert expected == sorted(await read(known, tasks))
+
+
+async def test_a_read_of_some_offsets_begins_near_the_first_one() -> None:
+    """It read all chunks before it that were not compacted."""
+    known = LedgerWithPositions()
+    for time in range(800):
+        await known.write(time + 1, 0, 1)
+    assert 501 - 8 <= await first_chunk(known.ledger, 1, {1: (500, 600)}) <= 501
+    assert known.ledger.store.calls["read"] < 100
