@@ -174,8 +174,8 @@ class ClusterWatch:
             break
         return described.ledger_id
 
-    def outage(self, otherwise: str = "no connection yet") -> str:
-        return f"cannot reach {self.broker}: {self._transport.unreachable_reason or otherwise}"
+    def outage(self) -> str:
+        return f"cannot reach {self.broker}: {self._transport.unreachable_reason or 'no connection yet'}"
 
     async def _reach_broker(self, timeout_seconds: float) -> None:
         """Return once the broker has accepted a connection. Raises NoLeaderError or TransportError."""
@@ -190,4 +190,4 @@ class ClusterWatch:
             raise TransportError(f"cannot reach {self.broker}: {self.refusal[0]}")
 
     def _unreachable(self, waited_seconds: float) -> NoLeaderError:
-        return NoLeaderError(f"{self.outage('no connection yet; is it running?')} (waited {waited_seconds:g} s)")
+        return NoLeaderError(f"{self.outage()} (waited {waited_seconds:g} s); is it running, and is that its address?")

@@ -32,8 +32,8 @@ async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, 
             pass
 
     assert str(error.value) in {
-        f"cannot reach the broker at 127.0.0.1:{port} (from {file}): {reason} (waited 0.2 s)"
-        for reason in ("[Errno 111] Connection refused", "no connection yet; is it running?")
+        f"cannot reach the broker at 127.0.0.1:{port} (from {file}): {reason} (waited 0.2 s); is it running, and is that its address?"
+        for reason in ("[Errno 111] Connection refused", "no connection yet")
     }
 
 
@@ -54,5 +54,5 @@ def test_a_command_waits_for_a_broker_for_seconds_or_as_configured(tmp_path: Pat
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         f"headgate: cannot reach the broker at 127.0.0.1:{port} (from {file}): [Errno 111] Connection refused "
-        "(waited 0.3 s)\n"
+        "(waited 0.3 s); is it running, and is that its address?\n"
     )
