@@ -67,8 +67,6 @@ class QueueProgram:
         """Workers that ended without a farewell."""
         self._losses = self._searched = 0
         """Losses of workers in the ledger, up to this chunk."""
-        self.dead = 0
-        """Records in the dead-letter topic at the end."""
 
     async def start(self, rng: random.Random) -> None:
         """Create the queue and start its workers; they end with the run."""
@@ -101,8 +99,9 @@ class QueueProgram:
     async def _fall_silent(self) -> None:
         """Take some records, and then live without ever asking for another one."""
         options = {"topic": MAIN_TOPIC, "subscription": WORK, "type": "QUEUE", "name": "silent"}
+        consumer = Consumer(self._world.client("silent"), **options)
         with suppress(NoLeaderError):
-            async with Consumer(self._world.client("silent"), **options) as consumer:
+            async with self._world.faults.rare.ending_at_damage("silent"), consumer:
                 records = await consumer.get_many(5, timeout_seconds=60)
                 self._begun.update((each.segment, each.offset) for each in records)
                 self._world.log("silent", f"falls silent with {len(records)} records")
@@ -178,7 +177,6 @@ class QueueProgram:
             raise InvariantViolationError(f"{WORK}: not every record is acknowledged")
         checker = self._world.checker
         dead = Counter((each.key, each.value) for each in checker.stored[GRAVEYARD])
-        self.dead = dead.total()
         lost, stored = Counter(), Counter()
         for each in checker.stored[MAIN_TOPIC]:
             stored[each.key, each.value] += 1
