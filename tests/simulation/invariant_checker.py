@@ -31,6 +31,7 @@ from tests.simulation.leadership_checker import LeadershipChecker
 from tests.simulation.ledger_rules import LedgerRules
 from tests.simulation.parking_program import CELLAR
 from tests.simulation.queue_program import GRAVEYARD
+from tests.simulation.quota_rules import QuotaRules
 from tests.simulation.rare_clients import headers_of
 from tests.simulation.rebirth_program import ASHES, PHOENIX
 from tests.simulation.story import Story
@@ -125,6 +126,7 @@ class InvariantChecker:
     backlogs: BacklogChecker = field(default_factory=BacklogChecker)
     leadership: LeadershipChecker = field(default_factory=LeadershipChecker)
     rules: LedgerRules = field(default_factory=LedgerRules)
+    quotas: QuotaRules = field(default_factory=QuotaRules)
     clients: ClientHistory = field(default_factory=ClientHistory)
     calm: bool = False
     on_entry: Callable[[ShardState, e.AnyEntry], None] = lambda *_: None
@@ -214,6 +216,7 @@ class InvariantChecker:
             case e.ConsumerRegistered():
                 self._check_registration(state, entry)
         self.rules.check_after(state, entry)
+        self.quotas.check_after(state, entry)
 
     def _check_name(self, state: ShardState, entry: e.TopicCreated | e.TopicImported) -> None:
         """Check that no other shard has a name that becomes a topic, and that the name gets a new id."""

@@ -72,6 +72,7 @@ SITUATIONS: Final = {
     "rebirth": 0.05,
     "inquirer": 0.05,
     "upgrade": 0.05,
+    "tenants": 0.03,
 }
 """Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
 with odd seeds, and the producer that is cut beside the import program."""
@@ -242,6 +243,7 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
         "lasting": seed < FIRST_SMALL_SEED or _draw(seed, "parkers") < SITUATIONS["parkers"],
         "growth": scale is BUSY or "quotas" in programs,
         "upgrade": seed < FIRST_SMALL_SEED,
+        "tenants": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
         "rebirth": scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
     }
     drawn = [name for name, share in SITUATIONS.items() if not pointless.get(name) and _draw(seed, name) < share]

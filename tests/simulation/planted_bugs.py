@@ -231,6 +231,7 @@ MERGE = "drain.backlog.merge"
 SESSIONS = "shard.subscriptions.sessions"
 SEEK = "shard.subscriptions.seek:seek_positions"
 DEVICES = "controller.devices"
+QUOTA = "shard.requests.quota"
 SUBSCRIPTION = "shard.state.subscription:Subscription"
 SERVE = (Role.LEADING, (Action.SERVE,))
 
@@ -322,6 +323,12 @@ BUGS = (
         "inquirer"),
     Bug("A blocked segment names its parents only.", "shard.subscriptions.gate:_Blocked._nearest_behind",
         lambda right, *args: [each for each in right(*args) if each[0] == 1], "inquirer"),
+    # Quotas
+    Bug("No quota of objects holds.", f"{QUOTA}:judge_growth", always(None), "tenants"),
+    Bug("A quota refuses the last object that it allows.", f"{QUOTA}:judge_growth",
+        lambda right, growth, *rest: right({owned: added + 1 for owned, added in growth.items() if added}, *rest), "tenants"),
+    Bug("A consumer that is removed stays counted.", "shard.state.usage:Usage.add_consumer",
+        lambda right, self, found, times=1: right(self, found) if times > 0 else None, "tenants"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),

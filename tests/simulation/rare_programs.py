@@ -16,6 +16,7 @@
 * ``inquirer``: a program asks what the cluster says about itself (`tests.simulation.inquirer`).
 * ``rebirth``: topics are deleted and created again (`tests.simulation.rebirth_program`).
 * ``upgrade``: daemons of the version before are replaced one by one (`tests.simulation.upgrade_program`).
+* ``tenants``: users with small quotas (`tests.simulation.tenants_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -46,6 +47,7 @@ from tests.simulation.inquirer import Inquirer
 from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
 from tests.simulation.rebirth_program import RebirthProgram
+from tests.simulation.tenants_program import TenantsProgram
 from tests.simulation.upgrade_program import UpgradeProgram
 from tests.support.fakes.broker import FakeBroker, Faults, Message
 
@@ -119,6 +121,7 @@ class RarePrograms:
         self.growth = GrowthProgram(world)
         self.rebirth = RebirthProgram(world)
         self.upgrade = UpgradeProgram(world)
+        self.tenants = TenantsProgram(world)
         self._waiting: set[str] = set()
         """Newcomers whose record is not committed yet, and a pipeline whose records have no outcome yet."""
 
@@ -136,6 +139,7 @@ class RarePrograms:
             "growth": self.growth.start,
             "rebirth": self.rebirth.start,
             "upgrade": self.upgrade.start,
+            "tenants": self.tenants.start,
             "inquirer": Inquirer(self._world).run,
         }
         plan = self._world.plan
@@ -143,7 +147,9 @@ class RarePrograms:
             name: self._world.spawn(run(plan.rng(name))) for name, run in programs.items() if name in plan.programs
         }
         # Those that process every record may have to wait for a leader to begin.
-        return [task for name, task in tasks.items() if name not in ("workers", "parkers", "rebirth", "upgrade")]
+        return [
+            task for name, task in tasks.items() if name not in ("workers", "parkers", "rebirth", "upgrade", "tenants")
+        ]
 
     @property
     def is_settled(self) -> bool:
@@ -158,8 +164,8 @@ class RarePrograms:
             each.check()
 
     @property
-    def _handlers(self) -> list[QueueProgram | ParkingProgram | RebirthProgram]:
-        programs = {"workers": self.queue, "parkers": self.parking, "rebirth": self.rebirth}
+    def _handlers(self) -> list[QueueProgram | ParkingProgram | RebirthProgram | TenantsProgram]:
+        programs = {"workers": self.queue, "parkers": self.parking, "rebirth": self.rebirth, "tenants": self.tenants}
         return [each for name, each in programs.items() if name in self._world.plan.programs]
 
     # The inspector

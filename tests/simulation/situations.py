@@ -40,7 +40,6 @@ NOT_YET: Final = {
     "BatchJudged": "quota_exceeded out_of_range other_history unavailable expired",
     "HandoverFinished": "stalled drained pruned",
     "LayoutChanged": "bytes size",
-    "QuotaExceeded": "topics subscriptions consumers producers",
     "SplitSuppressed": "hot_key undrained_ancestors single_hash layout_full",
 }
 """Event → values that no world reaches yet: what the workload lacks, or what this event never says."""

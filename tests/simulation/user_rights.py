@@ -12,8 +12,12 @@ RESTRICTED = AccessRules(
 )
 
 
-def rules_of(plan: Plan, scarce: Limits) -> AccessRules:
+def rules_of(plan: Plan, scarce: Limits, tenants: dict[str, Limits]) -> AccessRules:
+    """Return the rights and quotas. ``scarce``: of all clients together, in worlds where they meet them."""
     # One of the large records would spend them for many minutes.
     if plan.kinds & {"quotas", "large_records"} == {"quotas"}:
         return AccessRules({ANONYMOUS: (Right(Role.ADMINISTRATOR),)}, default_limits=scarce)
+    if tenants:
+        own = {tenant: (Right(Role.ADMINISTRATOR, topics=("tenant-*",)),) for tenant in tenants}
+        return AccessRules({**RESTRICTED.users, **own}, limits=tenants, default_limits=UNLIMITED)
     return RESTRICTED if "rule_breaker" in plan.programs else OPEN

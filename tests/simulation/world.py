@@ -62,6 +62,7 @@ from tests.simulation.page_cache import objects_of
 from tests.simulation.plan import DISTURBING, Plan
 from tests.simulation.rare_clients import balances_by_load, client_kind, headers_of, value_of
 from tests.simulation.simulated_daemon import CLUSTER, DELETE_SECONDS, SimulatedDaemon
+from tests.simulation.tenants_program import tenant_limits
 from tests.simulation.upgrade_program import BEFORE
 from tests.simulation.user_rights import rules_of
 from tests.support.fakes.broker import FakeBroker
@@ -139,7 +140,8 @@ class ClusterSimulation:
         self._burst_end: asyncio.TimerHandle | None = None
         self._failure: asyncio.Future[None] | None = None
         self._make_clients(device_switches)
-        self.access_rules = rules_of(plan, self.settings.limits)
+        checker.quotas.limits = tenant_limits(plan) if "tenants" in plan.programs else {}
+        self.access_rules = rules_of(plan, self.settings.limits, dict(checker.quotas.limits))
 
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
@@ -203,13 +205,14 @@ class ClusterSimulation:
             self.stores[-1].late_listings = 0.3
         return self.stores[-1]
 
-    def client(self, client_id: str, kind: type[ClientT] = Client) -> ClientT:
+    def client(self, client_id: str, kind: type[ClientT] = Client, user: str | None = None) -> ClientT:
         """Return another program's connection, not yet entered."""
         return kind(
-            transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
+            transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id, user)),
             store=self.store(),
             cluster=CLUSTER,
             client_id=client_id,
+            user=user,
             now_ms=now_ms,
             rng=self.plan.rng(f"client {client_id}"),
         )
