@@ -9,8 +9,7 @@
 2. Records of one partition key are handled one at a time and in order, across shards.
 3. The stream's shards are listed at the start, at the end of each shard and every `LISTING_SECONDS`, so a resharding is
    noticed by every copy, also one that happened while none was running.
-4. A shard that has expired is reported, and counts as finished; its children are read from their start. Records that
-   may have expired before they were read are reported.
+4. A shard that has expired is reported, and counts as finished; its children are read from their start.
 5. A stream that is deleted and created again is another source: it is refused, and needs another topic.
 """
 
@@ -333,9 +332,7 @@ class KinesisConsumer:
                     shard=held.segment.label,
                     sequence_number=sequence,
                     packed_number=packed.number,
-                    checkpoint=Position(
-                        sequence, None if packed is whole[-1] else packed.number, arrived_ms
-                    ).checkpoint,
+                    checkpoint=Position(sequence, None if packed is whole[-1] else packed.number).checkpoint,
                 )
 
     async def _start_of_shards(self) -> datetime | None:

@@ -1,8 +1,7 @@
 """Where a shard is read from, as a checkpoint says it. Pure.
 
 A checkpoint is ``SEQUENCE``: everything up to that record is handled; or ``SEQUENCE:NUMBER``: of that record, which the
-Kinesis Producer Library packed, everything up to that place. KCL keeps the same two numbers. ``@MILLISECONDS`` behind
-it is when that record arrived: what Kinesis keeps since then can still be read.
+Kinesis Producer Library packed, everything up to that place. KCL keeps the same two numbers.
 """
 
 import re
@@ -15,15 +14,13 @@ import msgspec
 from headgate.errors import HeadgateError
 from headgate.kinesis.aggregation import Packed
 
-_CHECKPOINT: Final = re.compile(r"([0-9]+)(?::([0-9]+))?(?:@([0-9]+))?")
+_CHECKPOINT: Final = re.compile(r"([0-9]+)(?::([0-9]+))?")
 
 
 class Position(msgspec.Struct, frozen=True):
     sequence: str
     number: int | None = None
     """The last place in the record ``sequence`` that is handled; None: all."""
-    arrived_ms: int | None = None
-    """When the record arrived at Kinesis; None: a lease of KCL does not say."""
 
     @classmethod
     def read(cls, checkpoint: str) -> Self:
@@ -33,12 +30,11 @@ class Position(msgspec.Struct, frozen=True):
             raise HeadgateError(
                 f"checkpoint {checkpoint!r} is no sequence number: another program wrote it; use another subscription"
             )
-        return cls(found[1], *(None if each is None else int(each) for each in found.groups()[1:]))
+        return cls(found[1], None if found[2] is None else int(found[2]))
 
     @property
     def checkpoint(self) -> str:
-        place = "" if self.number is None else f":{self.number}"
-        return f"{self.sequence}{place}" + ("" if self.arrived_ms is None else f"@{self.arrived_ms}")
+        return self.sequence if self.number is None else f"{self.sequence}:{self.number}"
 
     def unhandled(self, sequence: str, packed: Sequence[Packed]) -> Sequence[Packed]:
         """Return what this position leaves of the records that were packed into ``sequence``."""

@@ -4,9 +4,7 @@
 2. A request that Kinesis refuses for now is repeated after a growing pause. An iterator that has expired is asked for
    again, at the last page.
 3. An empty page is no end: only a page without a next iterator is.
-4. Kinesis passes over records that have expired in silence, so the reader says from when to when they arrived. Whether
-   there were any it cannot tell.
-5. With a stream consumer, one page is asked for whenever none is pushed: it tells whether the shard has ended.
+4. With a stream consumer, one page is asked for whenever none is pushed: it tells whether the shard has ended.
 """
 
 import asyncio
@@ -19,7 +17,6 @@ from headgate.backoff import BackoffSchedule
 from headgate.kinesis.position import Position, iterator_arguments
 from headgate.kinesis.stream import BACKOFF, IteratorExpiredError, KinesisStream, KinesisUnavailableError, Page
 from headgate.log.event_log import get_logger
-from headgate.log.report_limit import ConditionReport
 
 REQUEST_SECONDS: Final = 0.2
 BYTES_PER_SECOND: Final = 2_000_000
@@ -46,14 +43,11 @@ class ShardReader:
         self._max_records = max_records
         self._consumer_arn = consumer_arn
         self._backoff = BackoffSchedule(BACKOFF, draw.random)
-        self._expired = ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
 
     async def pages(self, position: Position | None, start: Any) -> AsyncGenerator[Page]:
         """Yield pages from ``position`` on; without one, from ``start``. Raises ShardGoneError or HeadgateError."""
         iterator: str | None = None
         failures = 0
-        read_to_ms = position.arrived_ms if position is not None else start and int(start.timestamp() * 1000)
-        """Everything that arrived before was read; None: not known."""
         while True:
             try:
                 if iterator is None:
@@ -61,12 +55,6 @@ class ShardReader:
                 page = await self._stream.page(iterator, self._max_records)
                 failures = 0
                 self._backoff.reset()
-                now_ms = self._stream.now_ms()
-                kept_from_ms = now_ms - self._stream.retention_ms
-                expired = read_to_ms is not None and read_to_ms < kept_from_ms
-                if self._expired.is_due(asyncio.get_running_loop().time(), expired or None):
-                    log.warning("kinesis.records_expired", shard=self._shard, first_ms=read_to_ms, last_ms=kept_from_ms)
-                read_to_ms = now_ms - page.behind_ms
                 yield page
                 if page.records:
                     position = Position(page.records[-1][0])

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from headgate.backoff import Backoff, BackoffSchedule
@@ -69,14 +69,9 @@ class KinesisStream:
         self._client = new_client("kinesis") if client is None else client
         self._threads = ThreadPoolExecutor(THREADS, "headgate-kinesis")
         self._asking, self._source, self._asked_at = asyncio.Lock(), "", 0.0
-        self.retention_ms = 0
-        """How long records are kept, as of the newest iterator."""
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def now_ms(self) -> int:
-        return time_ns() // 1_000_000
 
     async def shards(self) -> ExternalLayout:
         """Return all shards. Raises HeadgateError: the stream was created again since the first call."""
@@ -111,7 +106,6 @@ class KinesisStream:
                 if self._source not in ("", source):
                     raise HeadgateError(f"stream {self.name} was deleted and created again: it needs another topic")
                 self._source, self._asked_at = source, asked_at
-                self.retention_ms = found["RetentionPeriodHours"] * 3_600_000
         return self._source
 
     async def page(self, iterator: str, max_records: int) -> Page:

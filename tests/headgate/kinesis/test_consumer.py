@@ -5,7 +5,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal, cast
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
@@ -149,7 +149,7 @@ async def test_the_backlog_has_the_age_of_the_oldest_unhandled_record_while_a_pr
             (found,) = await admin.backlog("s", "sub")
             return found.records, found.oldest_ms and round((found.as_of_ms - found.oldest_ms) / 60_000, 1)
 
-        stream.time_ms = cluster.now_ms() - 500_000
+        stream.now_ms = cluster.now_ms() - 500_000
         put(stream, 0, 1)
         async with reader.reading(cluster):
             await asyncio.sleep(20)
@@ -208,12 +208,12 @@ async def test_what_was_resharded_twice_meanwhile_is_read_and_what_has_expired_i
 async def test_a_new_subscription_may_start_late(stream: FakeKinesisStream, start: str) -> None:
     reader = Reader()
     async with world() as (cluster, _):
-        stream.time_ms = cluster.now_ms() - 60_000
+        stream.now_ms = cluster.now_ms() - 60_000
         put(stream, 0, 3)
         [left, _right] = stream.split("shardId-000000000000")
         put(stream, 3, 5)
         wanted = stream.at()
-        stream.time_ms += 120_000 if start == "latest" else 0
+        stream.now_ms += 120_000 if start == "latest" else 0
         async with reader.reading(cluster, start="latest" if start == "latest" else wanted):
             put(stream, 5, 7)
             stream.split(left)
@@ -230,12 +230,12 @@ async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_th
     """
     reader = Reader()
     async with world() as (cluster, _), client(cluster, "admin") as shared, Admin(shared) as admin:
-        stream.time_ms = cluster.now_ms() - 1
+        stream.now_ms = cluster.now_ms() - 1
         put(stream, 0, 1)
         for first in (1, 4):
             async with reader.reading(cluster, start=stream.at()):
                 await asyncio.sleep(30)
-            stream.time_ms = cluster.now_ms()
+            stream.now_ms = cluster.now_ms()
             put(stream, first, first + 2)
             await asyncio.sleep(1)
             await admin.set_order("s", "sub", "none" if first == 1 else "strict")
@@ -246,25 +246,6 @@ async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_th
             reader.by_key.clear()
             await admin.seek("s", "sub", to="earliest")
             await until(lambda: reader.by_key == whole(7), SECONDS)
-
-
-@pytest.mark.parametrize(("days", "start"), [(0.9, "earliest"), (1.5, "earliest"), (1.5, "latest")])
-async def test_what_may_have_expired_while_no_program_ran_is_reported(
-    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture, days: float, start: Literal["earliest", "latest"]
-) -> None:
-    reader = Reader()
-    async with world() as (cluster, _):
-        stream.time_ms = cluster.now_ms()
-        put(stream, 0, 1)
-        async with reader.reading(cluster, start=start):
-            await (until(lambda: reader.by_key == whole(1), SECONDS) if start == "earliest" else asyncio.sleep(1))
-        put(stream, 1, 2)
-        stream.pass_time(int(days * 86_400_000))
-        put(stream, 2, 3)
-        async with reader.reading(cluster, start=start):
-            await until(lambda: len(reader.handled) >= len(KEYS) and reader.handled[-1][1] == "2", SECONDS)
-    assert ({"1"} & {value for _, value in reader.handled} == set()) == (days > 1)
-    assert caplog.text.count("kinesis.records_expired shard='shardId-000000000000'") == (days > 1)
 
 
 async def test_a_stream_that_was_created_again_is_another_source(stream: FakeKinesisStream) -> None:
@@ -371,7 +352,7 @@ async def test_a_shard_whose_program_hangs_is_read_by_another_until_it_continues
     reader, slow, released = Reader(), Reader(), asyncio.Event()
     stream.split("shardId-000000000000")
     async with world() as (cluster, admin):
-        stream.time_ms = cluster.now_ms() - 3_600_000  # Both are behind, and one of them makes progress.
+        stream.now_ms = cluster.now_ms() - 3_600_000  # Both are behind, and one of them makes progress.
         async with reader.reading(cluster, name="one"), consuming(cluster, name="two") as two:
 
             async def hang(record: KinesisRecord) -> None:

@@ -16,12 +16,7 @@ PACKED = [Packed(number, "k", b"") for number in (0, 2, 3)]
 
 @pytest.mark.parametrize(
     ("checkpoint", "kind", "left"),
-    [
-        ("7", "AFTER_SEQUENCE_NUMBER", []),
-        ("7@9", "AFTER_SEQUENCE_NUMBER", []),
-        ("7:0@9", "AT_SEQUENCE_NUMBER", [2, 3]),
-        ("7:2", "AT_SEQUENCE_NUMBER", [3]),
-    ],
+    [("7", "AFTER_SEQUENCE_NUMBER", []), ("7:0", "AT_SEQUENCE_NUMBER", [2, 3]), ("7:2", "AT_SEQUENCE_NUMBER", [3])],
 )
 def test_a_checkpoint_continues_behind_what_is_handled(checkpoint: str, kind: str, left: list[int]) -> None:
     position = Position.read(checkpoint)
@@ -37,7 +32,7 @@ def test_without_a_checkpoint_reading_starts_where_the_program_says() -> None:
     assert {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": START} == iterator_arguments(None, START)
 
 
-@pytest.mark.parametrize("checkpoint", ["", "LATEST", "7:", "7:x", "7@", "\u0667"])
+@pytest.mark.parametrize("checkpoint", ["", "LATEST", "7:", "7:x", "\u0667"])
 def test_a_checkpoint_of_another_program_is_refused(checkpoint: str) -> None:
     with pytest.raises(HeadgateError, match="is no sequence number"):
         Position.read(checkpoint)

@@ -24,13 +24,12 @@ class Shard:
 
 
 class FakeKinesisStream:
-    """Time is ``time_ms``, which each record moves by one millisecond."""
+    """Time is ``now_ms``, which each record moves by one millisecond."""
 
     def __init__(self, name: str = "s") -> None:
         self.name = name
         self.created = 1
-        self.time_ms = 1_800_000_000_000
-        self.retention_ms = 86_400_000
+        self.now_ms = 1_800_000_000_000
         self.refusals = 0
         """So many of the next requests for records are refused for now."""
         self.requests: list[str] = []
@@ -42,9 +41,6 @@ class FakeKinesisStream:
         self._epoch = 0
         """Iterators of earlier epochs have expired."""
         self._add((0, 2**KINESIS_HASH_BITS - 1))
-
-    def now_ms(self) -> int:
-        return self.time_ms
 
     def close(self) -> None:
         self.listed = 0
@@ -95,7 +91,7 @@ class FakeKinesisStream:
         shard = self.known[name]
         end = min(int(at) + max_records, len(shard.records))
         ended = shard.closed and end == len(shard.records)
-        behind_ms = 0 if end == len(shard.records) else self.time_ms - shard.records[end][3]
+        behind_ms = 0 if end == len(shard.records) else self.now_ms - shard.records[end][3]
         return Page(shard.records[int(at) : end], None if ended else f"{name} {end} {epoch}", behind_ms)
 
     async def register(self, name: str) -> str:
@@ -117,11 +113,11 @@ class FakeKinesisStream:
     def put(self, key: str, data: bytes) -> str:
         """Store a record in the open shard of its key; return its sequence number."""
         self._made += 1
-        self.time_ms += 1
+        self.now_ms += 1
         [shard] = [
             each for each in self.known.values() if not each.closed and each.hashes[0] <= hash_of(key) <= each.hashes[1]
         ]
-        shard.records.append((str(self._made), key, data, self.time_ms))
+        shard.records.append((str(self._made), key, data, self.now_ms))
         return str(self._made)
 
     def split(self, name: str) -> list[str]:
@@ -139,12 +135,6 @@ class FakeKinesisStream:
         for name in names:
             del self.known[name]
 
-    def pass_time(self, milliseconds: int) -> None:
-        """Expire what is older than the retention then."""
-        self.time_ms += milliseconds
-        for shard in self.known.values():
-            shard.records = [each for each in shard.records if each[3] >= self.time_ms - self.retention_ms]
-
     def expire_iterators(self) -> None:
         self._epoch += 1
 
@@ -155,7 +145,7 @@ class FakeKinesisStream:
 
     def at(self) -> datetime:
         """Return the time of the next record."""
-        return datetime.fromtimestamp((self.time_ms + 1) / 1000).astimezone()
+        return datetime.fromtimestamp((self.now_ms + 1) / 1000).astimezone()
 
     def _add(self, hashes: tuple[int, int], *parents: str) -> str:
         name = f"shardId-{self._shards_made:012}"
