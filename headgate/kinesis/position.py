@@ -43,10 +43,13 @@ class Position(msgspec.Struct, frozen=True):
         return [] if self.number is None else [each for each in packed if each.number > self.number]
 
 
-def iterator_arguments(position: Position | None, start: datetime | None) -> dict[str, Any]:
-    """Return the arguments of GetShardIterator. Without a position: from ``start`` on, or from the oldest record."""
+def iterator_arguments(position: Position | None, start: datetime | None, *, again: bool = False) -> dict[str, Any]:
+    """Return the arguments of GetShardIterator. Without a position: from ``start`` on, or from the oldest record.
+
+    ``again``: the record of the position is read, too.
+    """
     if position is not None:
-        kind = "AFTER_SEQUENCE_NUMBER" if position.number is None else "AT_SEQUENCE_NUMBER"
+        kind = "AFTER_SEQUENCE_NUMBER" if position.number is None and not again else "AT_SEQUENCE_NUMBER"
         return {"ShardIteratorType": kind, "StartingSequenceNumber": position.sequence}
     if start is not None:
         return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": start}

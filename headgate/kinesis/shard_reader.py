@@ -4,7 +4,9 @@
 2. A request that Kinesis refuses for now is repeated after a growing pause. An iterator that has expired is asked for
    again, at the last page.
 3. An empty page is no end: only a page without a next iterator is.
-4. With a stream consumer, one page is asked for whenever none is pushed: it tells whether the shard has ended.
+4. Kinesis passes over expired records in silence. So the record of the checkpoint is read again. If another one comes
+   in its place, or the end, it has expired, and those behind it may have expired unread.
+5. With a stream consumer, one page is asked for whenever none is pushed: it tells whether the shard has ended.
 """
 
 import asyncio
@@ -47,14 +49,18 @@ class ShardReader:
     async def pages(self, position: Position | None, start: Any) -> AsyncGenerator[Page]:
         """Yield pages from ``position`` on; without one, from ``start``. Raises ShardGoneError or HeadgateError."""
         iterator: str | None = None
-        failures = 0
+        failures, at_checkpoint = 0, position is not None
         while True:
             try:
                 if iterator is None:
-                    iterator = await self._stream.iterator(self._shard, iterator_arguments(position, start))
+                    iterator = await self._stream.iterator(
+                        self._shard, iterator_arguments(position, start, again=at_checkpoint)
+                    )
                 page = await self._stream.page(iterator, self._max_records)
                 failures = 0
                 self._backoff.reset()
+                if at_checkpoint and position is not None and (page.records or page.iterator is None):
+                    page, at_checkpoint = self._behind_checkpoint(page, position), False
                 yield page
                 if page.records:
                     position = Position(page.records[-1][0])
@@ -69,7 +75,7 @@ class ShardReader:
                         async for pushed in pages:
                             yield pushed
                             if pushed.records:
-                                position = Position(pushed.records[-1][0])
+                                position, at_checkpoint = Position(pushed.records[-1][0]), False
             except IteratorExpiredError:
                 iterator = None
                 await asyncio.sleep(REQUEST_SECONDS)
@@ -78,3 +84,10 @@ class ShardReader:
                 if failures % LOGGED_FAILURES == 0:
                     log.warning("kinesis.waiting", shard=self._shard, failures=failures, reason=str(error))
                 await asyncio.sleep(self._backoff.next_seconds())
+
+    def _behind_checkpoint(self, page: Page, position: Position) -> Page:
+        """Return the first page without the record of the checkpoint, unless a part of that is left to handle."""
+        if not page.records or page.records[0][0] != position.sequence:
+            log.warning("kinesis.records_expired", shard=self._shard, checkpoint=position.checkpoint)
+            return page
+        return page if position.number is not None else page._replace(records=page.records[1:])

@@ -248,6 +248,29 @@ async def test_a_later_start_skips_nothing_of_a_subscription_and_after_a_seek_th
             await until(lambda: reader.by_key == whole(7), SECONDS)
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "open"])
+@pytest.mark.parametrize("expired", [0, 1, 2, 3])
+async def test_records_that_may_have_expired_unread_are_reported(
+    stream: FakeKinesisStream, caplog: pytest.LogCaptureFixture, expired: int, closed: bool
+) -> None:
+    reader = Reader()
+    stream.put("k", b"0")
+    async with world() as (cluster, _):
+        async with reader.reading(cluster):
+            await until(lambda: reader.by_key["k"] == [0], SECONDS)
+        for number in (1, 2):
+            stream.put("k", b"%d" % number)
+        del stream.known["shardId-000000000000"].records[:expired]
+        if closed:
+            stream.split("shardId-000000000000")
+        stream.put("k", b"3")
+        async with reader.reading(cluster):
+            await until(lambda: reader.by_key["k"][-1] == 3, SECONDS)
+    left = [1, 2][max(0, expired - 1) :]
+    assert reader.by_key["k"] == [0, *left, 3]
+    assert caplog.text.count("kinesis.records_expired shard='shardId-000000000000'") == (expired > 0)
+
+
 async def test_a_stream_that_was_created_again_is_another_source(stream: FakeKinesisStream) -> None:
     reader = Reader()
     put(stream, 0, 3)

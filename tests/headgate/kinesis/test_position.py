@@ -25,6 +25,8 @@ def test_a_checkpoint_continues_behind_what_is_handled(checkpoint: str, kind: st
     assert left == [each.number for each in position.unhandled("7", PACKED)]
     assert PACKED == position.unhandled("8", PACKED)
     assert checkpoint == position.checkpoint
+    again = iterator_arguments(position, START, again=True)
+    assert {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "7"} == again
 
 
 def test_without_a_checkpoint_reading_starts_where_the_program_says() -> None:
