@@ -13,6 +13,7 @@ export class Holdings {
   onDropped = () => {};
   #released = new Map(); // segment → the highest generation that was revoked or confirmed
   #grantedSince = new Set(); // segments that a push granted since the registration was requested
+  #known = new Set(); // holdings before the registration was requested, also those that `dropAll` has dropped
   #early = []; // pushes before the first registration
   #registered = false;
   #keepsPositions;
@@ -35,14 +36,21 @@ export class Holdings {
     const held = this.bySegment.get(segment);
     return held?.generation === generation ? held : undefined;
   }
-  registrationRequested = () => this.#grantedSince.clear();
+  registrationRequested() {
+    this.#grantedSince.clear();
+    this.all.forEach((held) => this.#known.add(held));
+  }
   registered(grants, epoch) {
     this.#registered = true;
     for (const push of this.#early.splice(0))
       if (push.leader_epoch === epoch) push.revoked?.forEach((each) => this.#revoke(each));
     const listed = new Map(grants.map(({ segment, generation }) => [segment, generation]));
-    for (const held of this.all)
-      if (listed.get(held.segment) !== held.generation && !held.revokedAt && !this.#grantedSince.has(held.segment)) this.#drop(held);
+    const isGone = ({ segment, generation, revokedAt, dropped }) =>
+      listed.get(segment) !== generation && (dropped || !revokedAt) && !this.#grantedSince.has(segment);
+    for (const held of [...this.#known].filter(isGone)) // a late copy of its grant begins nothing
+      this.#released.set(held.segment, max(this.#released.get(held.segment) ?? -1n, held.generation));
+    this.#known.clear();
+    for (const held of this.all) if (isGone(held)) this.#drop(held);
     for (const grant of grants) this.#grant(grant);
     this.own = new Set(this.bySegment.keys());
   }
@@ -60,7 +68,9 @@ export class Holdings {
       this.own.delete(held.segment);
     }
   }
-  dropAll = () => this.all.forEach((held) => this.#drop(held));
+  dropAll() {
+    for (const held of this.all) this.#drop((this.#known.add(held), held));
+  }
   #grant(grant) {
     const { segment, generation } = grant;
     const before = this.bySegment.get(segment);

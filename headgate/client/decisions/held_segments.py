@@ -12,7 +12,8 @@ The rules, first match wins:
 3. A holding that `Registered` does not list is dropped: another consumer may hold it. One that is
    being finished is never listed, and stays unless a listed one overlaps it. One that was pushed
    after the registration was sent stays, because the list may be older. If it is gone nevertheless,
-   the leader answers the next heartbeat with a final revocation.
+   the leader answers the next heartbeat with a final revocation. One that was known before the registration was sent is
+   gone: a late copy of its grant begins nothing.
 4. A grant is ignored if one of its buckets was released, or is held, at its generation or a later
    one. A holding of one of its buckets at an earlier generation was fenced and is dropped.
 5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.
@@ -61,6 +62,8 @@ class HeldSegments:
         self._early_revocations: list[tuple[int, Revocation]] | None = []
         """(leader epoch, revocation) before the first list; None: there was one."""
         self._granted_since_registration: set[HeldKey] = set()
+        self._known_before_registration: dict[HeldKey, Grant] = {}
+        """Also those that `drop_all` has dropped."""
         self._by_segment: dict[int, dict[int, SegmentSlice]] = {}
         self._released_slices: dict[int, dict[SegmentSlice, int]] = {}
         """Segment → slice that was held → highest generation released."""
@@ -68,6 +71,7 @@ class HeldSegments:
 
     def registration_requested(self) -> None:
         self._granted_since_registration.clear()
+        self._known_before_registration |= self.held
 
     def registered(self, leader_epoch: int, reply: Registered) -> Changes:
         changes = Changes()
@@ -80,9 +84,12 @@ class HeldSegments:
         listed = {_key(grant) for grant in reply.grants}
         self.may_lack_grants = any(epoch == leader_epoch and key not in listed for epoch, key in self._early_grants)
         self._early_grants.clear()
-        for key in list(self.held):
-            if key not in listed and key not in self.revoking and key not in self._granted_since_registration:
-                self._drop(key, changes)
+        kept = listed | self.revoking | self._granted_since_registration
+        for key in self._known_before_registration.keys() - kept:
+            self._record_release(key[0], _slice_of(self._known_before_registration[key]), key[1])
+        self._known_before_registration.clear()
+        for key in [each for each in self.held if each not in kept]:
+            self._drop(key, changes)
         for grant in reply.grants:
             self._start_unless_released(grant, changes)
         return changes
@@ -112,6 +119,7 @@ class HeldSegments:
 
     def drop_all(self) -> Changes:
         changes = Changes()
+        self._known_before_registration |= self.held
         for key in list(self.held):
             self._drop(key, changes)
         return changes

@@ -50,6 +50,19 @@ def test_an_unlisted_holding_is_dropped():
     assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(*registered(grant(0, 3)))
 
 
+@pytest.mark.parametrize("lease_ended", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_late_copy_of_a_grant_begins_nothing_once_a_list_lacks_it(listed: bool, lease_ended: bool):
+    assignment = holding(grant(0, 3))
+    if lease_ended:
+        assert Changes(stop=[(0, 3)]) == assignment.drop_all()
+    assignment.registration_requested()
+    assignment.registered(*registered(*[grant(0, 3)] * listed))
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
+    assert (0, 3) in assignment.held or not listed
+    assert Changes(stop=[(0, 3)] * listed, start=[grant(0, 4)]) == assignment.changed(pushed(granted=[grant(0, 4)]))
+
+
 def test_a_list_older_than_a_grant_does_not_drop_it():
     assignment = holding(grant(0, 1))
     assignment.registration_requested()
