@@ -10,6 +10,7 @@ Rules:
 4. The data may also name a successor: the holder asks it to read the ledger. That changes no order.
 5. Data that is not an order is ignored.
 6. The previous holder may pass over the one that it made the first: then the one behind it is first.
+7. An instance that contends again may still have its previous node, which it is about to delete: the newest counts.
 """
 
 import re
@@ -59,9 +60,14 @@ def instance_of(node: str) -> str:
     return _CONTENDER.sub("", node)
 
 
+def newest_node(instance: str, nodes: Iterable[str]) -> str | None:
+    """Return the node with which ``instance`` waits among ``nodes``, in any order (rule 7); None: it does not."""
+    return max((node for node in nodes if instance_of(node) == instance), key=_number, default=None)
+
+
 def queue_nodes(names: Iterable[str]) -> list[str]:
     """Return the names of queue nodes, by number; other names are left out."""
-    return sorted((name for name in names if _CONTENDER.search(name)), key=lambda name: int(name[-10:]))
+    return sorted((name for name in names if _CONTENDER.search(name)), key=_number)
 
 
 def in_order(nodes: Iterable[str], order: QueueOrder) -> list[str]:
@@ -72,3 +78,7 @@ def in_order(nodes: Iterable[str], order: QueueOrder) -> list[str]:
 def passing_over(queue: Sequence[str], instance: str) -> QueueOrder | None:
     """Return the order without ``instance`` at the front of ``queue`` (rule 6); None: it is not there, or alone."""
     return QueueOrder(first=queue[1]) if len(queue) > 1 and instance_of(queue[0]) == instance else None
+
+
+def _number(node: str) -> int:
+    return int(node[-10:])

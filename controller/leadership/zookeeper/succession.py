@@ -14,7 +14,7 @@ import msgspec
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from controller.leadership.election import EventHandler, LockEvent
-from controller.leadership.policy.queue_order import QueueOrder, SeenQueue, instance_of
+from controller.leadership.policy.queue_order import QueueOrder, SeenQueue, newest_node
 from controller.leadership.policy.transitions import Event
 from controller.leadership.zookeeper.connection import ZooKeeperConnection
 
@@ -90,9 +90,7 @@ class ZooKeeperSuccession:
             return order
         if contender.placed_next and contender.placed_next not in queue:
             contender.wanted_next = contender.placed_next = ""
-        behind = contender.placed_next or next(
-            (name for name in queue[1:] if instance_of(name) == contender.wanted_next), ""
-        )
+        behind = contender.placed_next or newest_node(contender.wanted_next, queue[1:]) or ""
         contender.placed_next = behind
         fixed = contender.keeps or (order.fixed and order.first == mine)
         wanted = QueueOrder(first=mine, fixed=fixed, next=behind or order.next)
@@ -111,7 +109,7 @@ class ZooKeeperSuccession:
             return
         if not contender.successor:
             wanted = contender.wanted_successor
-            node = next((name for name in queue[1:] if instance_of(name) == wanted), None)
+            node = newest_node(wanted, queue[1:])
             if node is None:
                 return
             fixed = contender.seen is not None and contender.seen.fixed

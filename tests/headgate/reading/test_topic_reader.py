@@ -170,6 +170,12 @@ async def test_following_ends_where_an_older_ledger_was_put_back_and_has_grown_a
         await anext(following)
 
 
+async def test_following_ends_only_if_every_segment_that_is_read_is_sealed():
+    known = await written((0, 1), ("split",))
+    for starts, ends in (({0: 0}, True), ({0: 0, 1: 0}, False), ({1: 0}, False)):
+        assert ends == reader(known, starts, only_started=True).end_at(known.description())
+
+
 async def test_an_outage_of_the_store_while_a_topic_is_followed_is_one_error_and_then_it_reads_on(caplog):
     known = await written((0,))
     following = reader(known).follow(Head())

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from controller.leadership.policy.queue_order import QueueOrder, in_order, instance_of, queue_nodes, read_order
+from controller.leadership.policy.queue_order import QueueOrder, in_order, newest_node, queue_nodes, read_order
 
 A, B, C = "b-1-0a1b2c3d-0000000007", "a-00000000-0000000008", "c-ffffffff-0000000010"
 
@@ -48,5 +48,8 @@ def test_an_order_is_read_as_it_was_written() -> None:
     assert read_order(msgspec.json.encode(order)) == order
 
 
-def test_the_name_of_a_node_begins_with_its_instance() -> None:
-    assert [instance_of(node) for node in (A, B, C)] == ["b-1", "a", "c"]
+def test_the_newest_node_of_an_instance_counts() -> None:
+    """Rule 7."""
+    again = "b-1-0a1b2c3d-0000000011"
+
+    assert [newest_node(name, [again, A, B, C]) for name in ("b-1", "a", "c", "b", "")] == [again, B, C, None, None]
