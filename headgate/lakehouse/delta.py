@@ -32,7 +32,7 @@ RECENT_COMMITS: Final = 100
 class DeltaExport:
     def __init__(self, url: str, begin: TopicPosition, rows: TableRows) -> None:
         self.name = f"Delta table {url}"
-        self._begin = begin
+        self._begin, self._rows = begin, rows
         self._app = f"headgate/{begin.ledger_id}/{begin.topic}/{begin.topic_id}"
         with table_errors(self.name, CommitFailedError):
             if not DeltaTable.is_deltatable(url):
@@ -54,7 +54,7 @@ class DeltaExport:
         before = {} if self.position is None else self.position.offsets
         numbers |= {f"{segment}/complete": 1 for segment in before.keys() - position.offsets.keys()}
         marks = [Transaction(f"{self._app}/{name}", version) for name, version in numbers.items()]
-        with table_errors(self.name, CommitFailedError, is_stored=lambda: self._stored() == position):
+        with table_errors(self.name, CommitFailedError, is_stored=lambda: self._is_stored(position)):
             write_deltalake(
                 self._table,
                 rows,
@@ -64,9 +64,13 @@ class DeltaExport:
             )
         self.position, self._evolves = position, False
 
-    def _stored(self) -> TopicPosition | None:
+    def _is_stored(self, position: TopicPosition) -> bool:
+        """Return whether the table has it now. Raises HeadgateError: a change of the columns came first."""
         self._table.update_incremental()
-        return self._position()
+        if self._position() == position:
+            return True
+        self._rows.lacks_columns(pa.schema(self._table.schema().to_arrow()), self.name)
+        return False
 
     def _position(self) -> TopicPosition | None:
         begin = self._begin

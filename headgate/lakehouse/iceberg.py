@@ -2,7 +2,8 @@
 
 A position is a property of the snapshot that added the rows. So a table that is rolled back has the position of its
 rows. It is a property of the table as well, because old snapshots expire. pyiceberg repeats a commit that came too late
-on the new state of the table, where it would add the rows of another export again: a property forbids that.
+on the new state of the table, where it would add the rows of another export again: a property forbids that. It compares
+no columns, so what is in one that was dropped meanwhile would be lost: a requirement forbids that.
 """
 
 from typing import Any, Final, cast
@@ -12,7 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, TableRequirement, TableUpdate
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
@@ -30,6 +31,7 @@ class IcebergExport:
     def __init__(self, name: str, _: TopicPosition, rows: TableRows) -> None:
         """``name``: CATALOG.NAMESPACE.TABLE."""
         self.name = f"Iceberg table {name}"
+        self._rows = rows
         with table_errors(self.name, CommitFailedException):
             self._table = _opened(*_parts(name), rows)
             self._table.catalog = cast("Catalog", _ConfirmingCatalog(self._table.catalog))
@@ -40,10 +42,16 @@ class IcebergExport:
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
-        with table_errors(self.name, CommitFailedException), self._table.transaction() as transaction:
+        errors = table_errors(self.name, CommitFailedException, is_stored=self._is_stored)
+        with errors, self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
             transaction.set_properties(stated)
         self.position = position
+
+    def _is_stored(self) -> bool:
+        """Return False, as `_ConfirmingCatalog` has found. Raises HeadgateError: a change of the columns came first."""
+        self._rows.lacks_columns(self._table.refresh().schema().as_arrow(), self.name)
+        return False
 
     def _position(self) -> TopicPosition | None:
         if not NO_RETRIES.items() <= self._table.properties.items():
@@ -70,7 +78,7 @@ class IcebergExport:
 
 
 class _ConfirmingCatalog:
-    """A catalog that knows its own commits.
+    """A catalog that knows its own commits, and refuses one if the columns have changed since the table was read.
 
     When the answer to a commit was lost, its repetition is refused. Without retries pyiceberg (seen with 0.12) would
     then delete the manifests of what is in the table.
@@ -85,8 +93,9 @@ class _ConfirmingCatalog:
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
+        same_columns = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
         try:
-            return self._catalog.commit_table(table, requirements, updates)
+            return self._catalog.commit_table(table, (*requirements, same_columns), updates)
         except CommitFailedException:
             added = [each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)]
             found = self._catalog.load_table(table.name())

@@ -52,7 +52,7 @@ def table_errors(
     """Raise the errors of a library, which have no common base, as one line. They end the export.
 
     Of a conflict, ``is_stored`` tells whether the table has what was to be committed. Then there is none: a store has
-    repeated the commit, because its first answer was lost.
+    repeated the commit, because its first answer was lost. It may raise a HeadgateError that names the other commit.
     """
     try:
         yield

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
@@ -241,6 +242,39 @@ def test_fields_become_columns_and_a_later_schema_adds_columns(kind: Kind) -> No
             kind.opened(TableRows(types, by_day=False))
 
 
+@pytest.mark.parametrize("dropped", [False, True], ids=["added", "dropped"])
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_change_of_columns_during_an_export_ends_it(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, dropped: bool
+) -> None:
+    """What is in a column that was dropped would be lost: the position says that it is in the table."""
+    kind, layout = kind_at(request, name, str(tmp_path / "orders")), TableRows({"id": "string"}, by_day=False)
+    table = kind.opened(layout)
+    table.append(rows(b'{"id":"x"}', layout=layout), position(1, s0=1))
+    if name == "delta":
+        found = kind.rows()
+        found = found.drop_columns("id") if dropped else found.append_column("n", pa.array([3]))
+        write_deltalake(kind.place, found, mode="overwrite", schema_mode="overwrite")
+    else:
+        with table_of_orders().update_schema(allow_incompatible_changes=True) as columns:
+            _ = columns.delete_column("id") if dropped else columns.add_column("n", LongType())
+    next_rows, reason = (
+        rows(b'{"id":"y"}', layout=layout),
+        "has column 'n' of type int64, which is missing in the schema",
+    )
+
+    with pytest.raises(HeadgateError, match="another commit .* came first" if dropped else reason):
+        table.append(next_rows, position(2, s0=2))
+
+    assert len(kind.rows()) == 1
+    if dropped:
+        kind.opened(layout).append(next_rows, position(2, s0=2))
+        assert {None, "y"} == {*kind.rows()["id"].to_pylist()}, "dropped, and added again"
+    else:
+        with pytest.raises(HeadgateError, match=reason):
+            kind.opened(layout)
+
+
 def test_delta_and_iceberg_are_partitioned_by_day(kind: Kind) -> None:
     layout = TableRows(None, by_day=True)
     if kind.open_table is ParquetExport:
@@ -326,8 +360,6 @@ def test_an_iceberg_table_without_old_snapshots_continues_behind_its_rows_or_is_
 
 def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) -> None:
     if kind.open_table is DeltaExport:
-        from deltalake import write_deltalake  # noqa: PLC0415
-
         write_deltalake(kind.place, rows(b"a"))
     elif kind.open_table is IcebergExport:
         kind.opened()
