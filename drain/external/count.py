@@ -35,7 +35,7 @@ from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_k
 from drain.external.file_facts import facts_frame, rows_frame
 from drain.external.file_reader import GONE, Columns, DataFile, sortable
 from drain.external.known_files import FilesGoneError, KnownFiles, Range, TableError
-from drain.external.table_files import table_files
+from drain.external.table_files import Manifests, table_files
 from drain.protocol import Backlog
 from drain.spark.engines import RunError, run_errors
 from drain.spark.tasks import spark_frame
@@ -120,6 +120,7 @@ class _Topic:
     listings: dict[Table, asyncio.Future[list[DataFile]]] = field(default_factory=dict)
     """The last one of each table. Only the count that began it uses it."""
     listing_seconds: dict[Table, float] = field(default_factory=dict)
+    manifests: dict[Table, Manifests] = field(default_factory=dict)
     ranges: dict[Range, RemainingEntries] = field(default_factory=dict)
     """Those that the last count needed."""
 
@@ -197,7 +198,7 @@ class _Topic:
     def _list(self, table: Table, columns: Sequence[str]) -> list[DataFile]:
         began = time.monotonic()
         try:
-            return table_files(table, columns)
+            return table_files(table, columns, self.manifests.setdefault(table, {}))
         finally:
             self.listing_seconds[table] = max(LISTING_SECONDS, 2 * (time.monotonic() - began))
 

@@ -59,7 +59,7 @@ class KnownFiles:
         first, self.next_number = self.next_number, self.next_number + len(files)
         faults = {row["file"]: row["fault"] for row in facts.filter(pc.is_valid(facts["fault"])).to_pylist()}
         sound = pc.invert(pc.is_in(facts["file"], pa.array(faults, pa.int64())))
-        self._facts = pa.concat_tables([self._facts, facts.filter(sound)])
+        self._facts = pa.concat_tables([self._facts, facts.filter(sound)]).combine_chunks()
         self._numbers |= {file: first + at for at, file in enumerate(files) if first + at not in faults}
         for number, fault in sorted(faults.items()):
             kind = FilesGoneError if fault == GONE else TableError

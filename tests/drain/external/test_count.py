@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import json
+import random
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +22,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile as IcebergFile
-from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.table import DataScan, FileScanTask
+from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent, ManifestFile
+from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.types import LongType
 from pyroaring import BitMap
 
@@ -243,6 +246,8 @@ async def test_a_file_of_another_table_of_that_name_is_another_file(counter: Cou
 async def test_rows_in_a_position_delete_of_iceberg_do_not_count(counter: Counter, tmp_path: Path, monkeypatch) -> None:
     """pyiceberg writes none, so its plan is changed here. Other kinds of deletes are refused."""
     write_table(tmp_path / "t", entry_rows(), "iceberg")
+    assert by_segment(await counter(entries(tmp_path / "t", "iceberg")))[1][:2] == (4, 28)
+    monkeypatch.setattr(ManifestFile, "content", ManifestContent.DELETES)
     plan = DataScan.plan_files
     (task,) = plan(load_catalog("lake").load_table("shop.t").scan())
     deletes = pa.table({"file_path": [task.file.file_path, "another", task.file.file_path], "pos": [12, 1, 13]})
@@ -260,6 +265,67 @@ async def test_rows_in_a_position_delete_of_iceberg_do_not_count(counter: Counte
     deleted_by(FileFormat.PUFFIN)
     with pytest.raises(TableError, match=r"deletes.parquet is not Parquet, and .* deletion vectors are not read"):
         await counter(entries(tmp_path / "t", "iceberg"))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_list_of_an_iceberg_table_reads_its_new_manifests_only_whatever_has_happened_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng, catalog, read = random.Random(seed), load_catalog("lake"), list[str]()
+    catalog.create_namespace("shop")
+    rows = pa.table({"shard": ["a", "b"], "seq": [1, 2]})
+    pq.write_table(rows.slice(0, 0), tmp_path / "empty.parquet")
+    fetch = ManifestFile.fetch_manifest_entry
+    known: table_files.Manifests = {}
+
+    def created() -> None:
+        merging = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "3"}
+        made = catalog.create_table("shop.t", rows.schema, properties=merging if rng.random() < 0.5 else {})
+        with made.update_spec() as spec:
+            spec.add_identity("shard")
+
+    def rolled_back(table: Table) -> None:
+        earlier = rng.choice([*ancestors_of(table.current_snapshot(), table.metadata)])
+        with table.manage_snapshots() as snapshots:
+            snapshots.rollback_to_snapshot(earlier.snapshot_id)
+
+    def expired(table: Table) -> None:
+        with table.maintenance.expire_snapshots() as snapshots:
+            snapshots.by_ids([each.snapshot_id for each in table.snapshots() if each != table.current_snapshot()])
+
+    def counted(manifest: ManifestFile, *given: Any, **options: Any) -> Any:
+        read.append(manifest.manifest_path)
+        return fetch(manifest, *given, **options)
+
+    happenings: list[Callable[[Table], object]] = [
+        *(4 * [lambda table: table.append(rows)]),
+        lambda table: table.overwrite(rows),
+        lambda table: table.delete("seq = 1"),
+        lambda table: table.add_files([str(tmp_path / "empty.parquet")], check_duplicate_files=False),
+        lambda _: (catalog.drop_table("shop.t"), created()),
+        rolled_back,
+        expired,
+    ]
+    created()
+    for _ in range(25):
+        table = catalog.load_table("shop.t")
+        rng.choice(happenings if table.current_snapshot() else happenings[:1])(table)
+        table = catalog.load_table("shop.t")
+        whole = sorted(
+            (each.file.file_path.removeprefix("file://"), each.file.file_size_in_bytes)
+            for each in table.scan().plan_files()
+        )
+        snapshot, before = table.current_snapshot(), {*known}
+        with monkeypatch.context() as patched:
+            patched.setattr(ManifestFile, "fetch_manifest_entry", counted)
+            found = table_files.table_files(entries(tmp_path / "t", "iceberg"), ["shard", "seq"], known)
+        assert whole == [(file.path, file.size_bytes) for file in found]
+        uuid = str(table.metadata.table_uuid)
+        names = {(uuid, each.manifest_path) for each in snapshot.manifests(table.io)} if snapshot else set()
+        assert names == known.keys(), "others are forgotten"
+        assert sorted(name for _, name in names - before) == sorted(read)
+        read.clear()
 
 
 async def test_a_column_of_an_iceberg_table_may_be_renamed_and_widened(counter: Counter, tmp_path: Path) -> None:
