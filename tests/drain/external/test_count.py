@@ -398,9 +398,9 @@ async def test_a_listing_that_hangs_names_its_table_and_delays_no_other_count(
     for name in ("slow", "quick"):
         write_table(tmp_path / name, entry_rows())
 
-    def listing(table: Any, columns: Any) -> Any:
+    def listing(table: Any, *given: Any) -> Any:
         assert table.path.endswith("quick") or hangs.wait(60)
-        return listed(table, columns)
+        return listed(table, *given)
 
     monkeypatch.setattr(count_module, "table_files", listing)
     monkeypatch.setattr(count_module, "LISTING_SECONDS", 0.2)
@@ -429,8 +429,8 @@ async def test_acknowledgements_that_a_seek_deleted_after_a_slow_listing_do_not_
     write_table(tmp_path / "acks", [ack()], "delta")
     listed, slow_seconds = count_module.table_files, [0.1, 0.5]
 
-    def listing(table: Any, columns: Any) -> Any:
-        found = listed(table, columns)
+    def listing(table: Any, *given: Any) -> Any:
+        found = listed(table, *given)
         time.sleep(slow_seconds.pop())
         return found
 
