@@ -8,6 +8,7 @@ the process that was started here is believed, by its process id. The state for 
 """
 
 import asyncio
+import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPoli
 from metrics.label_values import DrainState
 
 LOG_NAME: Final = "drain.log"
+ERROR_PREFIXES: Final = ("error: ", "headgate: ")
+"""Beginnings of the line with which the process says why it ends."""
+MAX_ERROR_BYTES: Final = 2048
 FULL_BYTES: Final = 64 * 1024
 """A disk with less free space is called full."""
 
@@ -114,6 +118,7 @@ class DrainSupervisor(BackgroundService):
 
     async def _run_process(self) -> _RunEnd:
         """Start the process, watch it until it fails, and stop it; return why it ended."""
+        before = self._log_bytes()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             process = await ChildProcess.start(*self._command, log_path=self._log_path)
@@ -129,10 +134,7 @@ class DrainSupervisor(BackgroundService):
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
             ready_seconds = loop.time() - ready.result() if ready.done() else None
             if ended.done():
-                reason = f"the Spark process ended with code {ended.result()}, see {self._log_path}"
-                # The log lacks the reason then.
-                full = f"; its disk is full: free space for {self._folder}" if self._disk_is_full() else ""
-                return _RunEnd(reason + full, ready_seconds)
+                return _RunEnd(f"the Spark process ended with code {ended.result()}{self._why(before)}", ready_seconds)
             stop_seconds = self._times.stop_hung
             return _RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
         finally:
@@ -144,10 +146,18 @@ class DrainSupervisor(BackgroundService):
                 self._path.unlink()
             self.pid = None
 
-    def _disk_is_full(self) -> bool:
+    def _why(self, before: int) -> str:
+        """Return what follows the exit code: an error that ends the log, which had ``before`` bytes at the start."""
         with suppress(OSError):
-            return shutil.disk_usage(self._folder).free < FULL_BYTES
-        return False
+            if shutil.disk_usage(self._folder).free < FULL_BYTES:  # The log lacks the reason then.
+                return f", see {self._log_path}; its disk is full: free space for {self._folder}"
+            with self._log_path.open("rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(max(end - MAX_ERROR_BYTES, before if before <= end else 0))
+                last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
+            if last.startswith(ERROR_PREFIXES):
+                return f": {last.partition(': ')[2]} (log: {self._log_path})"
+        return f", see {self._log_path}"
 
     async def _watch(self, ready: asyncio.Future[float]) -> str:
         """Return the reason once the process fails; set ``ready`` to the loop time of its first reply."""
@@ -196,8 +206,10 @@ class DrainSupervisor(BackgroundService):
                 return connection
 
     def _signs(self) -> tuple[int, int]:
-        log_bytes = self._log_path.stat().st_size if self._log_path.exists() else 0
-        return log_bytes, int(processor_seconds(self.pid or 0) / self._times.sign)
+        return self._log_bytes(), int(processor_seconds(self.pid or 0) / self._times.sign)
+
+    def _log_bytes(self) -> int:
+        return self._log_path.stat().st_size if self._log_path.exists() else 0
 
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)

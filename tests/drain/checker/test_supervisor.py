@@ -148,11 +148,24 @@ async def test_a_start_may_be_slow_and_silent_while_the_process_works(tmp_path):
     assert not supervised.reported_restarts
 
 
-async def test_a_missing_command_is_reported(tmp_path):
+SAYS_WHY_ONCE = "test -e {0}/said && exit 3; touch {0}/said; echo error: no Java found >&2; exit 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "reasons"),
+    [
+        (["{0}/nothing"], ["cannot be started: No such file"] * 2),
+        (["sh", "-c", SAYS_WHY_ONCE], ["code 2: no Java found (log: {0}/folder/", "code 3, see {0}/folder/"]),
+        (["sh", "-c", "echo Traceback; exit 1"], ["code 1, see {0}/folder/"] * 2),
+    ],
+    ids=["no command", "it says why once", "it does not say why"],
+)
+async def test_the_state_says_why_a_process_does_not_start(tmp_path, command, reasons):
     supervised = Supervised(tmp_path, "well")
-    supervised.supervisor._command = [str(tmp_path / "nothing")]
+    supervised.supervisor._command = [each.format(tmp_path) for each in command]
     async with supervised.supervisor:
-        assert "cannot be started: No such file" in await supervised.until("degraded")
+        for times, reason in enumerate(reasons, 1):
+            assert reason.format(tmp_path) in await supervised.until("degraded", times)
 
 
 async def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path):
