@@ -86,7 +86,7 @@ class Dataset:
             ledger = Ledger(store, self.topic.shard)
             if loop.run(ledger.term_id_at(self._point[0])) != self._point[1]:
                 raise LedgerError(f"an older ledger was put back at {url}: call headgate.dataset again")
-            first = loop.run(first_chunk(ledger, self.topic.topic_id, wanted))
+            first = loop.run(first_chunk(ledger, self.topic, wanted))
         reader = TopicReader(
             ledger,
             self.topic,

@@ -47,7 +47,7 @@ class _Reader(TopicReading, DataSourceReader):
         self._url, self._bounds = url, dict.fromkeys(range(SEGMENTS), (0, end))
 
     def partitions(self) -> list[InputPartition]:
-        tasks = asyncio.run(read_tasks(Ledger(open_store(self._url), 0), 1, self._bounds))
+        tasks = asyncio.run(read_tasks(Ledger(open_store(self._url), 0), TOPIC, self._bounds))
         return [TaskPartition(self._url, TOPIC, task) for task in tasks]
 
 

@@ -19,6 +19,7 @@ from headgate.reading.selected_offsets import OffsetBounds
 from headgate.reading.time_lookup import first_offsets
 from headgate.reading.topic_files import list_objects, retried
 from headgate.reading.topic_reader import ReadPlan
+from headgate.views.topics import TopicInfo
 
 TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of keys, values and headers in compacted objects that are worth a task. Each object is read by one task."""
@@ -35,7 +36,7 @@ class ReadTask(NamedTuple):
 
 async def read_tasks(
     ledger: Ledger,
-    topic_id: int,
+    topic: TopicInfo,
     bounds: Mapping[int, OffsetBounds],
     first_chunk: int = 1,
     *,
@@ -51,10 +52,10 @@ async def read_tasks(
     bounds = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
     if not bounds:
         return []
-    return await retried(partial(_read_tasks, ledger, topic_id, bounds, first_chunk, task_bytes, task_chunks))
+    return await retried(partial(_read_tasks, ledger, topic, bounds, first_chunk, task_bytes, task_chunks))
 
 
-async def first_chunk(ledger: Ledger, topic_id: int, bounds: Mapping[int, OffsetBounds]) -> int:
+async def first_chunk(ledger: Ledger, topic: TopicInfo, bounds: Mapping[int, OffsetBounds]) -> int:
     """Return a chunk before which no record within ``bounds`` is. It is searched among those that are not compacted.
 
     Raises as `read_tasks`.
@@ -62,9 +63,9 @@ async def first_chunk(ledger: Ledger, topic_id: int, bounds: Mapping[int, Offset
     if not any(first for first, _ in bounds.values()):
         return 1
     found = await retried(partial(list_objects, ledger))
-    if any(_within(item, topic_id, bounds) for manifest in found.manifests for item in manifest.objects):
+    if any(_within(item, topic.topic_id, bounds) for manifest in found.manifests for item in manifest.objects):
         return 1
-    return await _Chunks(ledger, topic_id, found.chunks, bounds).first() if found.chunks else 1
+    return await _Chunks(ledger, topic, found.chunks, bounds).first() if found.chunks else 1
 
 
 def _within(item: CompactedObject, topic_id: int, bounds: Mapping[int, OffsetBounds]) -> bool:
@@ -73,15 +74,20 @@ def _within(item: CompactedObject, topic_id: int, bounds: Mapping[int, OffsetBou
 
 
 async def _read_tasks(
-    ledger: Ledger, topic_id: int, bounds: dict[int, OffsetBounds], first_chunk: int, task_bytes: int, task_chunks: int
+    ledger: Ledger,
+    topic: TopicInfo,
+    bounds: dict[int, OffsetBounds],
+    first_chunk: int,
+    task_bytes: int,
+    task_chunks: int,
 ) -> list[ReadTask]:
     found = await list_objects(ledger, first_chunk)
-    objects = [item for each in found.manifests for item in each.objects if _within(item, topic_id, bounds)]
+    objects = [item for each in found.manifests for item in each.objects if _within(item, topic.topic_id, bounds)]
     left = dict(bounds)
     for item in objects:
         left[item.segment] = max(item.end_offset, left[item.segment][0]), bounds[item.segment][1]
     left = {segment: each for segment, each in left.items() if each[0] < each[1]}
-    tasks = await _Chunks(ledger, topic_id, found.chunks, left).tasks(task_chunks) if left else []
+    tasks = await _Chunks(ledger, topic, found.chunks, left).tasks(task_chunks) if left else []
     return tasks + [_object_task(group, bounds) for group in _groups(objects, task_bytes)]
 
 
@@ -108,15 +114,16 @@ def _object_task(group: list[CompactedObject], bounds: Mapping[int, OffsetBounds
 
 class _Chunks:
     def __init__(
-        self, ledger: Ledger, topic_id: int, numbers: Sequence[int], bounds: Mapping[int, OffsetBounds]
+        self, ledger: Ledger, topic: TopicInfo, numbers: Sequence[int], bounds: Mapping[int, OffsetBounds]
     ) -> None:
         """Divide the chunks ``numbers``, which have the records within ``bounds``."""
         self._ledger = ledger
-        self._topic_id = topic_id
+        self._topic_id = topic.topic_id
+        self._segments = [each for each in topic.segments if each.segment in bounds]
         self._numbers = numbers
         self._bounds = bounds
-        self._firsts: dict[int, Mapping[int, int]] = {}
-        """Chunk → the first offset of each segment in it."""
+        self._firsts: dict[int, tuple[int, Mapping[int, int]]] = {}
+        """Chunk → when it was stored, and the first offset of each segment in it."""
 
     async def first(self) -> int:
         """Return a chunk before which none is wanted."""
@@ -172,9 +179,18 @@ class _Chunks:
         stop = min(index + SEARCHED_CHUNKS, len(self._numbers))
         for number in self._numbers[index:stop]:
             if number not in self._firsts:
-                _, self._firsts[number] = await first_offsets(self._ledger, self._topic_id, number)
-            found = {segment: at for segment, at in self._firsts[number].items() if segment in self._bounds} | found
+                self._firsts[number] = await first_offsets(self._ledger, self._topic_id, number)
+            at_ms, firsts = self._firsts[number]
+            if number == self._numbers[index]:
+                found = self._not_open(at_ms)
+            found = {segment: at for segment, at in firsts.items() if segment in self._bounds} | found
             if len(found) == len(self._bounds):
                 return found
         # What is in no later chunk has ended before.
         return found if stop < len(self._numbers) else {s: end for s, (_, end) in self._bounds.items()} | found
+
+    def _not_open(self, at_ms: int) -> dict[int, int]:
+        """Return the first offsets, from a chunk stored ``at_ms`` on, of segments created later or sealed before."""
+        later = {each.segment: 0 for each in self._segments if each.created_at_ms > at_ms}
+        ended = {each.segment: each.next_offset for each in self._segments if (each.sealed_at_ms or at_ms) < at_ms}
+        return later | ended

@@ -42,7 +42,7 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
     """Return how many of the chunks ``numbers``, which rise, are older than ``timestamp_ms``; see `positions_at`."""
     low, high = 0, len(numbers)
     while low < high:
-        middle = (low + high) // 2
+        middle = (low + high) // 2 if low else 0  # Often none is older.
         if (await ledger.header(numbers[middle])).at_ms < timestamp_ms:
             low = middle + 1
         else:

@@ -10,6 +10,7 @@ Each chunk names the term of the one before, so an older ledger that was put bac
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -95,8 +96,12 @@ class TopicReader:
         ends = {each.segment: each.next_offset for each in topic.segments} if ends is None else ends
         self._ends = {segment: end for segment, end in ends.items() if segment in starts}
         self._newest_segment = max((each.segment for each in topic.segments), default=-1)
-        self._stored_at_ms = stored_at_ms
+        unread = {segment for segment, end in self._ends.items() if starts[segment] < end}
+        created = (each.created_at_ms for each in topic.segments if each.segment in unread)
+        self._stored_at_ms = max(stored_at_ms, min(created, default=0))
         self._next_chunk = first_chunk
+        self._first_uncounted = sys.maxsize
+        """First chunk of the oldest compacted range with records behind ``ends``."""
         self._accepts_new = not only_started
         self._key = key
         self._first_plan = plan
@@ -113,6 +118,7 @@ class TopicReader:
         for each in topic.segments:
             self._next_offsets.setdefault(each.segment, 0)
             self._ends[each.segment] = each.next_offset
+        self._next_chunk = min(self._next_chunk, self._first_uncounted)
         return known and topic.topic_id == self._topic_id
 
     async def _is_same_history(self) -> bool:
@@ -254,7 +260,7 @@ class TopicReader:
                 yield StoredRows(columns, picked, item.segment)
         self._next_chunk = plan.compacted_through + 1
         chunks = plan.chunks
-        if self._stored_at_ms:
+        if self._stored_at_ms and len(chunks) > CONCURRENT_CHUNK_READS:
             chunks = chunks[await first_chunk_at(self._ledger, chunks, self._stored_at_ms) :]
         for begin in range(0, len(chunks), CONCURRENT_CHUNK_READS):
             if self._bounded and self._is_complete():
@@ -274,13 +280,16 @@ class TopicReader:
 
     async def _plan(self) -> ReadPlan:
         found = await list_objects(self._ledger, self._next_chunk)
-        objects = [
-            item
+        of_topic = [
+            (manifest.first, item)
             for manifest in found.manifests
             # A parent has a lower number than its children.
             for item in sorted(manifest.objects, key=attrgetter("segment", "first_offset"))
-            if item.topic_id == self._topic_id and self._is_wanted(item.segment)
+            if item.topic_id == self._topic_id
         ]
+        behind = (first for first, item in of_topic if item.end_offset > self._ends.get(item.segment, 0))
+        self._first_uncounted = min(behind, default=sys.maxsize)
+        objects = [item for _, item in of_topic if self._is_wanted(item.segment)]
         return ReadPlan(objects, found.compacted_through, found.chunks)
 
     async def _read_objects(self, items: Sequence[CompactedObject]) -> AsyncGenerator[tuple[CompactedObject, Columns]]:

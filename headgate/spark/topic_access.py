@@ -111,7 +111,7 @@ class TopicAccess:
 
     def tasks(self, bounds: dict[int, OffsetBounds], now: Snapshot, first_chunk: int = 1) -> list[ReadTask]:
         source, _ = self._loop.run(self._open())
-        return self._loop.run(read_tasks(source.ledger, now.topic.topic_id, bounds, first_chunk))
+        return self._loop.run(read_tasks(source.ledger, now.topic, bounds, first_chunk))
 
     def report(self, subscription: str, reached: Mapping[int, int], now: Snapshot) -> None:
         """Move a subscription to ``reached``, and create it if it does not exist.

@@ -29,14 +29,16 @@ def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_ch
         known = LedgerWithPositions()
         await known.write(1)
         for time, steps in enumerate(chunks, 1):
-            await known.write(10 * time, *possible(known, steps))
+            await known.write(10 * (time // 2), *possible(known, steps))
         if compacted:
             await known.compact(min(compacted, known.state.chunk))
         ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
         bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
-        tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=task_chunks, task_bytes=task_bytes)
+        tasks = await read_tasks(
+            known.ledger, known.description(), bounds, task_chunks=task_chunks, task_bytes=task_bytes
+        )
         wanted = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
-        first = await first_chunk(known.ledger, 1, wanted)
+        first = await first_chunk(known.ledger, known.description(), wanted)
         await known.write(10_000, 1, 1)
         if compacted < known.state.chunk:
             await known.compact(min(compacted + later, known.state.chunk), first=compacted + 1)
@@ -64,7 +66,7 @@ async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(
         await known.write(time + 2, 0, *[1] * (time % every == 0))
     reads = known.ledger.store.calls["read"]
     bounds = {0: part, 1: (part[0] // every, part[1] // every)}
-    tasks = await read_tasks(known.ledger, 1, bounds, task_chunks=32)
+    tasks = await read_tasks(known.ledger, known.description(), bounds, task_chunks=32)
 
     assert fewest > known.ledger.store.calls["read"] - reads
     assert most >= sum(len(plan.chunks) for _, plan in tasks)
@@ -72,10 +74,17 @@ async def test_a_part_of_many_chunks_is_found_by_reading_few_of_them(
     assert expected == sorted(await read(known, tasks))
 
 
-async def test_a_read_of_some_offsets_begins_near_the_first_one() -> None:
-    """It read all chunks before it that were not compacted."""
+@pytest.mark.parametrize("bounds", [{1: (500, 600)}, {2: (0, 40)}], ids=["some offsets", "a child"])
+async def test_a_read_begins_near_its_first_record(bounds: dict[int, tuple[int, int]]) -> None:
+    """It read all chunks before it that were not compacted, and so did its plan."""
     known = LedgerWithPositions()
-    for time in range(800):
-        await known.write(time + 1, 0, 1)
-    assert 501 - 8 <= await first_chunk(known.ledger, 1, {1: (500, 600)}) <= 501
-    assert known.ledger.store.calls["read"] < 100
+    for time in range(841):
+        await known.write(time + 1, *((0, 1) if time < 800 else ("split",) if time == 800 else (1, 2)))
+    calls, described = known.ledger.store.calls, known.description()
+    starts, ends = ({segment: each[i] for segment, each in bounds.items()} for i in (0, 1))
+    first = await first_chunk(known.ledger, described, bounds)
+    reader = TopicReader(known.ledger, described, starts=starts, ends=ends, first_chunk=first)
+    assert sum(each[1] - each[0] for each in bounds.values()) == len([each async for each in reader.stored()])
+    tasks = await read_tasks(known.ledger, described, bounds)
+    assert sum(len(plan.chunks) for _, plan in tasks) <= 120
+    assert calls["read"] < 250

@@ -65,7 +65,7 @@ async def test_records_after_the_description_are_not_read_and_chunks_after_its_e
     reads = known.ledger.store.calls["read"]
 
     assert [(0, 0), (1, 0)] == await places(bounded.stored())
-    assert 8 >= known.ledger.store.calls["read"] - reads
+    assert 9 >= known.ledger.store.calls["read"] - reads
 
 
 async def test_a_start_at_a_time_skips_older_chunks():
@@ -87,7 +87,7 @@ def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
         known = LedgerWithPositions()
         await known.write(1)
         for time, steps in enumerate(chunks, 1):
-            await known.write(10 * time, *possible(known, steps))
+            await known.write(10 * (time // 2), *possible(known, steps))
         if compacted:
             await known.compact(min(compacted, known.state.chunk))
         starts = await known.positions(at_ms)
