@@ -213,7 +213,7 @@ async def test_nominating_a_stranger_is_answered_by_silence(join: Join) -> None:
     await until(lambda: b.first == {0})
 
 
-@pytest.mark.usefixtures("short_sessions")
+@pytest.mark.usefixtures("short_session")
 async def test_a_grant_that_comes_too_late_changes_nothing(harness: ElectionHarness, join: Join) -> None:
     """The session of the holder has expired meanwhile, so another one is entitled already, by the order of the queue."""
     a, b, c = await waiting_line(join)

@@ -45,8 +45,6 @@ class ZooKeeperRegistry:
         self._registering: asyncio.Task[None] | None = None
         self._foreign: set[str] = set()
         """Nodes that were reported."""
-        self._written: bytes | None = None
-        """The data of the own instance, as it was written last."""
 
     async def register_instance(self, name: str, data: bytes) -> None:
         if self._registering is not None:
@@ -177,14 +175,13 @@ class ZooKeeperRegistry:
             registered = bool(stat.ephemeralOwner == self._connection.session_id)
             if registered:
                 await self._nodes.close(path)
-                if self._written != data:
+                # Not compared with what was written last: a write without a reply may have arrived.
+                if (await self._connection.call("get", path))[0] != data:
                     await self._connection.call("set", path, data)
-                    self._written = data
             return registered
         await self._nodes.ensure(f"{self._root}/instances")
         with suppress(NodeExistsError):
             await self._connection.call("create", path, data, ephemeral=True)
-            self._written = data
             return True
         return False
 
