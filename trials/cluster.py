@@ -147,7 +147,9 @@ class LocalCluster:
         return self.zookeepers[0]
 
     async def __aenter__(self) -> Self:
-        self.client_config_path.write_text(client_toml("", self.client_config()))
+        # A busy machine may need more than the 4 s after which a command reports that there is no connection.
+        patient = msgspec.structs.replace(self.client_config(), broker_timeout_seconds=30.0)
+        self.client_config_path.write_text(client_toml("", patient))
         try:
             await self.begin()
         except BaseException:
@@ -203,8 +205,7 @@ class LocalCluster:
         """Start a daemon."""
         settings = self.settings(name)
         command = python_module("controller", "run", "--config", str(self.write_settings(settings)))
-        environ = self.daemon_environ(name)
-        process = await ChildProcess.start(*command, log_path=self.log_path(name), environ=environ)
+        process = await ChildProcess.start(*command, log_path=self.log_path(name), environ=self.daemon_environ(name))
         self.programs[name] = process
         daemon = self.daemons[name] = LocalDaemon(process, settings)
         return daemon
@@ -215,11 +216,10 @@ class LocalCluster:
 
     async def start_program(self, name: str, *arguments: str) -> ChildProcess:
         """Start ``python ARGUMENTS…``, which imports nothing from the working folder."""
-        process = await ChildProcess.start(
+        self.programs[name] = await ChildProcess.start(
             *(self.program_python, "-u", "-P", *arguments), log_path=self.log_path(name), environ=self.environ
         )
-        self.programs[name] = process
-        return process
+        return self.programs[name]
 
     def write_settings(self, settings: Settings) -> Path:
         """Write the file that a daemon reads when it starts and at each SIGHUP; return its path."""

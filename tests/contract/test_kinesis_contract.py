@@ -66,8 +66,9 @@ class ServerStream(KinesisStream):
         before = {each["ShardId"] for each in self._shards()}
         change(StreamName=self.name, **arguments)
         while True:
-            if self.summary()["StreamStatus"] == "ACTIVE":
-                return sorted({each["ShardId"] for each in self._shards()} - before)
+            children = {each["ShardId"] for each in self._shards()} - before
+            if children and self.summary()["StreamStatus"] == "ACTIVE":
+                return sorted(children)
 
 
 @pytest.fixture(scope="module")

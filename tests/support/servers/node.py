@@ -79,6 +79,8 @@ class Node:
         self.start_output = program.errors()
         found = re.search(r"status +https?://(\S+)/\n", self.start_output)
         assert found, self.start_output
+        # A busy machine may need more than the 4 s after which a command reports that there is no connection.
+        self.config.write_text(f"broker_timeout_seconds = 30.0\n{self.config.read_text()}")
         self.http_address = HttpAddress(found[1], load_settings(self.data / "headgate.toml"))
 
     async def down(self) -> int:
