@@ -76,10 +76,10 @@ class AccessControl:
             return None
         user = m.user_of(address)
         key, limits = self._key(user), self._rules.limits_of(user)
-        spent = self._spending.get(key) or Spending()
+        spent = self._spending.get(key, Spending()).under(limits, now)
         quota = "requests_per_second" if full else spent.exceeded(now)
         if quota is None:
-            self._spending[key] = spent.request(size_bytes, limits, now)
+            self._spending[key] = spent.request(size_bytes, now)
             return None
         answered = not full and spent.may_answer_refusal(now)
         if answered:

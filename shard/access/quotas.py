@@ -13,6 +13,7 @@ its rates (a token bucket: "generic cell rate algorithm", ITU-T I.371):
 3. Beyond that, the request is not read. It is refused as ``unavailable``, so that clients pause and
    send it again. It adds no cost, so the debt falls, and the next request is accepted.
 4. At most `MAX_REFUSALS_PER_SECOND` are answered; to a client, others are lost messages.
+5. When a rate changes, what was sent before counts at the new one: a user whose rate was raised may send sooner.
 """
 
 from __future__ import annotations
@@ -78,17 +79,30 @@ def limits_of_user(default: Limits, of_roles: Iterable[Mapping[Quota, float]], o
 
 
 class Spending(NamedTuple):
-    """How long, in seconds of the loop's clock, a user has spent its rates."""
+    """How long, in seconds of the loop's clock, a user has spent its rates, and which ones they were."""
 
     requests_until: float = 0.0
     bytes_until: float = 0.0
     refusals_until: float = 0.0
+    limits: Limits = UNLIMITED
 
-    def request(self, size_bytes: int, limits: Limits, now: float) -> Spending:
+    def under(self, limits: Limits, now: float) -> Spending:
+        """Return the same spending at the rates of ``limits`` (rule 5)."""
+        if limits is self.limits:
+            return self
+        requests, size_bytes = self.requests_until - now, self.bytes_until - now
+        if requests > 0:  # Then the rate is not infinite.
+            requests *= self.limits.requests_per_second / limits.requests_per_second
+        if size_bytes > 0:
+            size_bytes *= self.limits.bytes_per_second / limits.bytes_per_second
+        return Spending(now + requests, now + size_bytes, self.refusals_until, limits)
+
+    def request(self, size_bytes: int, now: float) -> Spending:
         return Spending(
-            max(self.requests_until, now) + 1 / limits.requests_per_second,
-            max(self.bytes_until, now) + size_bytes / limits.bytes_per_second,
+            max(self.requests_until, now) + 1 / self.limits.requests_per_second,
+            max(self.bytes_until, now) + size_bytes / self.limits.bytes_per_second,
             self.refusals_until,
+            self.limits,
         )
 
     def refusal(self, now: float) -> Spending:

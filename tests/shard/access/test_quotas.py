@@ -10,9 +10,9 @@ TEN = quotas.Limits(requests_per_second=10, bytes_per_second=1000)
 
 
 def spent(requests: int, size_bytes: int = 1, limits: quotas.Limits = TEN, now: float = 100.0) -> quotas.Spending:
-    spending = quotas.Spending()
+    spending = quotas.Spending(limits=limits)
     for _ in range(requests):
-        spending = spending.request(size_bytes, limits, now)
+        spending = spending.request(size_bytes, now)
     return spending
 
 
@@ -52,7 +52,7 @@ def test_a_debt_is_paid_by_waiting() -> None:
 def test_idle_time_saves_no_more_than_a_burst() -> None:
     earlier = spent(1, now=0.0)
     for _ in range(11):
-        earlier = earlier.request(1, TEN, 100.0)
+        earlier = earlier.request(1, 100.0)
 
     assert earlier.debt_seconds(100.0) == pytest.approx(0.1)
 
@@ -79,6 +79,15 @@ def test_a_request_larger_than_a_burst_is_accepted_too() -> None:
 
 def test_an_unlimited_rate_costs_nothing() -> None:
     assert spent(1000, size_bytes=10**9, limits=quotas.UNLIMITED).debt_seconds(100.0) <= -quotas.BURST_SECONDS
+
+
+def test_what_was_sent_counts_at_the_present_rate() -> None:
+    owing, doubled = spent(1, size_bytes=60_000), TEN.changed({"bytes_per_second": 2000})
+    assert [60, 30, 0] == [
+        round(owing.under(limits, 100.0).bytes_until - 100) for limits in (TEN, doubled, quotas.UNLIMITED)
+    ]
+    assert quotas.UNLIMITED == owing.under(quotas.UNLIMITED, 100.0).limits
+    assert spent(9, limits=quotas.UNLIMITED).under(TEN, 100.0).debt_seconds(100.0) <= 0
 
 
 def test_so_many_refusals_are_answered() -> None:

@@ -42,15 +42,15 @@ def test_without_access_control_nothing_is_limited() -> None:
     assert 0.0 == rates.delay_seconds("shop", 100.0)
 
 
-def test_a_user_may_have_another_rate_at_any_time_and_keeps_its_debt() -> None:
+def test_a_user_may_have_another_rate_at_any_time_and_what_it_has_sent_counts_at_that() -> None:
     rates = limited()
     assert 9 == admitted(rates, "shop")
     generous = AccessRules(RULES.users, limits={"shop": DEFAULT_LIMITS}, default_limits=FOUR)
 
     rates.rules = generous
-
-    assert 0 == admitted(rates, "shop")
-    assert 50 == admitted(rates, "shop", now=101.0)
+    assert 50 == admitted(rates, "shop")
+    rates.rules = RULES
+    assert [0, 0, 2] == [admitted(rates, "shop", now) for now in (100.0, 112.0, 113.1)]
 
 
 def test_users_that_are_removed_are_forgotten() -> None:
