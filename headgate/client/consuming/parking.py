@@ -122,21 +122,18 @@ class Parking:
                 self._tasks.spawn(self._resume(holding, state, named), "resume-key")
 
     async def _resume(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
-        try:
-            while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
-                try:
-                    ended = await self._continue(holding, state, named)
-                    self.problem = ""
-                    if ended:
-                        return
+        """Resume until that has ended. If the segment is revoked, what was delivered can still be acknowledged."""
+        while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
+            try:
+                await self._continue(holding, state, named)
+                self.problem = ""
+                if state.is_resuming:
                     named = await self._present(named)
-                except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
-                    if self.problem != (text := str(error)):  # once: an operator acts, or it ends
-                        self._log.error("key.not_resumed", key=repr(named.key), reason=text)
-                    self.problem = text
-                    await asyncio.sleep(RETRY_SECONDS)
-        finally:
-            state.end_resumption()
+            except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
+                if self.problem != (text := str(error)):  # once: an operator acts, or it ends
+                    self._log.error("key.not_resumed", key=repr(named.key), reason=text)
+                self.problem = text
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _present(self, named: m.ResumingKey) -> m.ResumingKey:
         """Return the leader's newest word about a key, which may be the one before."""
@@ -146,8 +143,8 @@ class Parking:
         same = (each for each in resuming if (each.key, each.generation) == (named.key, named.generation))
         return next(same, named)
 
-    async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> bool:
-        """Take the next step of a resumption (rules 3 and 4); return whether it has ended."""
+    async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+        """Take the next step of a resumption (rules 3 and 4)."""
         rises, now = named.stored > state.queued, asyncio.get_running_loop().time
         while named.stored > state.queued and state.is_resuming and not holding.stopped:
             await self._deliver(holding, state, named)
@@ -165,8 +162,7 @@ class Parking:
             if self._feed.holds(holding):
                 self._log.info("key.resumed", key=repr(named.key))
                 holding.parked.pop(named.key, None)
-            return True
-        return False
+            state.end_resumption()
 
     async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
         end = min(named.stored, state.queued + RESUMED_RECORDS)

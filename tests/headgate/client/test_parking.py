@@ -104,6 +104,21 @@ async def test_a_resumed_key_delivers_what_is_parked_in_order_and_then_newer_rec
         assert 2 < sum(1 for each in program.handled if each.parked_number)
 
 
+async def test_a_resumed_record_is_delivered_once_if_its_segment_is_revoked_before_it_is_acknowledged() -> None:
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await program.read(consumer, 10)
+        program.spared = 1000
+        await admin.resume_key("orders", "billing", POISON)
+        while not (record := (await consumer.get_many(1, timeout_seconds=5))[0]).parked_number:
+            await consumer.acknowledge(record)
+        async with reader(world, "second"):
+            await asyncio.sleep(8)
+            await program.handle(consumer, record)
+            await program.read(consumer, 50)
+    assert [3, 13] == program.values()
+
+
 async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
