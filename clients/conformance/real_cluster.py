@@ -59,7 +59,9 @@ class RealServer:
         async with asyncio.timeout(seconds * 4):
             if do in own:
                 return await own[do](step)
-            arguments = step.get("with", {})
+            arguments = dict(step.get("with", {}))
+            if "key" in arguments:
+                arguments["key"] = as_bytes(arguments["key"])
             while True:
                 found = msgspec.to_builtins(await getattr(self._admin, do)(**arguments))
                 if "until" not in step or _has(found, step["until"]):

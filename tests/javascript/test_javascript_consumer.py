@@ -1,6 +1,7 @@
 """The consumer in JavaScript, with real daemons and a real drain check."""
 
 import json
+import signal
 import subprocess
 from collections import Counter
 from functools import partial
@@ -121,3 +122,40 @@ async def test_a_run_of_a_queue_that_has_caught_up_has_stored_its_dead_letters(
     assert sorted(value for _, _, value in records) == [n for n in range(COUNT) if n != 13]
     assert (COUNT - 1, 3, 2) == tuple(counts[name] for name in ("handled", "redelivered", "redeliveredRecords"))
     assert [13] == [each["value"] for each in (await cluster.commands.succeed("read", "dead")).records()]
+
+
+async def test_a_key_that_run_has_parked_is_resumed_in_order_after_a_split_under_its_own_traffic_and_one_is_dropped(
+    consume: Start, cluster: Cluster, tmp_path: Path
+) -> None:
+    out, subscription = tmp_path / "parked.out", ("orders", "billing")
+    await cluster.start_spark()
+    for topic in ("orders", "dead"):
+        await cluster.commands.succeed("topic", "create", topic, "--segments", "1")
+    await cluster.commands.succeed("subscription", "create", *subscription, "--type", "stream", "--from", "earliest")
+    await cluster.commands.succeed("subscription", "set", *subscription, "--dead-letter", "dead")
+
+    async def until(handled: int, **keys: int) -> None:
+        """Wait until so many records are handled, and so many of each of ``keys`` are parked."""
+
+        async def is_so() -> bool:
+            found = await cluster.commands.succeed("subscription", "parked", *subscription, "--json")
+            parked = {each["key"]: each["records"] for each in found.document()}
+            return len(printed(out, headers=())) >= handled and parked == {f"key-{key[1]}": keys[key] for key in keys}
+
+        await wait_until(is_so, lambda: f"{len(printed(out, headers=()))} of {handled} are handled", 90)
+
+    await produce(cluster, range(280))
+    worker = await consume("worker.mjs", out, "--poison", "key-3,key-5")
+    await until(200, k3=40, k5=40)
+    await cluster.commands.succeed("topic", "split", "orders", "0")
+    await produce(cluster, range(280, 560))
+    await until(400, k3=80, k5=80)
+    worker.send_signal(signal.SIGUSR2)
+    await cluster.commands.succeed("subscription", "drop", *subscription, "key-5", "--yes")
+    await cluster.commands.succeed("subscription", "resume", *subscription, "key-3")
+    for first in range(560, 840, 28):
+        await produce(cluster, range(first, first + 28))
+    await until(760)
+    assert await worker.terminate() == 0, worker.errors()
+    expected = [value for value in range(840) if value % KEYS != 5 or value >= 560]
+    assert expected == sorted(value for _, _, value in printed(out, headers=()))

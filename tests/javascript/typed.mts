@@ -10,6 +10,7 @@ const { handled } = await consumer.run(async (record) => consumer.extend(record,
 const callbacks = { onGranted: (segment: bigint) => segment, onRevoked: (_: bigint, msLeft: number) => msLeft };
 const drainer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", ledger: "ledger", ...callbacks });
 await drainer.run((records) => records.length, { batch: { maxRecords: 9 }, lookAhead: { maxRecords: 99 }, untilCaughtUp: true });
+for await (const { parkedNumber } of drainer) console.log(parkedNumber + 1n);
 const lag: number = drainer.metrics().lagMs;
 const verdict: string | null = new DeliveryFailedError("refused").verdict;
 // @ts-expect-error: an id is a BigInt

@@ -8,9 +8,9 @@ const hex = (data) => Buffer.from(data).toString("hex");
 const records = new Map(); // "segment/offset" → the record that was received last
 let broker, ledger, producer, consumer, iterator, pending;
 
-const shown = ({ segment, offset, key, value, headers, deliveryCount }) => ({
+const shown = ({ segment, offset, key, value, headers, deliveryCount, parkedNumber }) => ({
   segment: String(segment), offset: String(offset), key: hex(key), value: hex(value),
-  headers: headers.map(({ name, value: content }) => [name, hex(content)]), delivery: String(deliveryCount),
+  headers: headers.map(({ name, value: content }) => [name, hex(content)]), delivery: String(deliveryCount), parked: String(parkedNumber),
 });
 const word = (error) => {
   if (error instanceof DeliveryUnknownError) return "unknown";
@@ -43,7 +43,7 @@ const commands = {
     await consumer.open();
     iterator = consumer[Symbol.asyncIterator]();
   },
-  async receive({ count, seconds }) {
+  async receive({ count, seconds, acknowledging }) {
     return async () => {
       const found = [];
       const until = seconds ? new Promise((resolve) => setTimeout(resolve, seconds * 1000, null)) : new Promise(() => {});
@@ -54,6 +54,7 @@ const commands = {
         pending = undefined;
         records.set(`${next.value.segment}/${next.value.offset}`, next.value);
         found.push(next.value);
+        if (acknowledging) consumer.acknowledge(next.value);
       }
       return { records: found.map(shown) };
     };

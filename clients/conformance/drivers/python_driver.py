@@ -72,7 +72,9 @@ class Driver:
         self.consumer = await Consumer(self.config, **options).__aenter__()
         return {}
 
-    async def receive(self, count: int, seconds: float = 0.0) -> Callable[[], Awaitable[Answer]]:
+    async def receive(
+        self, count: int, seconds: float = 0.0, *, acknowledging: bool = False
+    ) -> Callable[[], Awaitable[Answer]]:
         async def receive() -> Answer:
             found: list[ConsumedRecord] = []
             until = asyncio.get_running_loop().time() + seconds
@@ -80,7 +82,10 @@ class Driver:
                 left = until - asyncio.get_running_loop().time() if seconds else 3600.0
                 if left <= 0:
                     break
-                found += await self.consumer.get_many(count - len(found), left)
+                records = await self.consumer.get_many(count - len(found), left)
+                for each in records if acknowledging else ():
+                    await self.consumer.acknowledge(each)
+                found += records
             self.records |= {(str(each.segment), str(each.offset)): each for each in found}
             return {"records": [shown(each) for each in found]}
 
@@ -126,6 +131,7 @@ def shown(record: ConsumedRecord) -> Answer:
         "value": record.value.hex(),
         "headers": [[name, value.hex()] for name, value in record.headers],
         "delivery": str(record.delivery_count),
+        "parked": str(record.parked_number),
     }
 
 

@@ -3,6 +3,7 @@
 // They are collected for a short interval. One request is in flight at a time. What is refused is sent again after a
 // pause, while its segment is held: a right may be given back, and a QUEUE at a limit accepts more once gaps are filled.
 import { AcknowledgementsNotStoredError } from "./errors.mjs";
+import { keyText } from "./held_segment.mjs";
 import { Signal, jittered } from "./waiting.mjs";
 
 const INTERVAL_MS = 100;
@@ -30,6 +31,16 @@ export class Acknowledger {
     if (end <= held.acknowledged || held.dropped) return;
     this.#add(held, "end", { first: held.acknowledged, end, delivery: 1n });
     held.acknowledged = end;
+  }
+  /** STREAM: acknowledge the resumed records of a key up to `number`. It is sent with an acknowledgement of the holding. */
+  acknowledgeResumed(held, key, number) {
+    held.resumed.set(keyText(key), { key, number });
+    this.#addPosition(held);
+  }
+  /** Send what is acknowledged of a segment again, for what goes with it. */
+  #addPosition(held) {
+    const { first, end } = held.pending.get("end") ?? { first: held.acknowledged, end: held.acknowledged };
+    if (!held.dropped) this.#add(held, "end", { first, end, delivery: 1n });
   }
   /** QUEUE: acknowledge the record at `offset`. */
   acknowledgeOne = (held, offset, delivery) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery });
@@ -79,16 +90,18 @@ export class Acknowledger {
     this.#isHurried = false;
     this.#since = this.#added = 0;
     this.#retryAt = Infinity;
-    const { positive, negative, parked } = this.#nextBatch(now);
+    const batch = this.#nextBatch(now);
+    const { positive, negative, parked, resumed } = batch;
     this.#requested++;
     const of = ({ segment, generation }) => [segment, generation];
     const fields = {
       acknowledgements: positive.map(({ held, first, end, delivery }) => [...of(held), first, end, delivery]),
       negative: negative.map(({ held, first, delivery, named: { bucket, delayMs, reason } }) => [...of(held), first, bucket, delivery, delayMs, reason]),
       parked: parked.map(([held, offset, key]) => [...of(held), offset, key]),
+      resumed: resumed.map(({ held, key, number }) => [...of(held), key, number]),
     };
     try {
-      if (positive.length || negative.length) this.#replied(positive, negative, await this.membership.ask("acknowledge", fields, true));
+      if (positive.length || negative.length) this.#replied(batch, await this.membership.ask("acknowledge", fields, true));
     } catch (error) {
       if (["fenced", "other_history"].includes(error.verdict) || this.connection.failure) throw error;
       this.#refuse([...positive, ...negative], error.message);
@@ -100,7 +113,7 @@ export class Acknowledger {
   }
   /** Return what is due: records that were delivered for the first time as ranges, and the others one by one. */
   #nextBatch(now) {
-    const batch = { positive: [], negative: [], parked: [] };
+    const batch = { positive: [], negative: [], parked: [], resumed: [] };
     for (const held of this.holdings.all) {
       const all = [...held.pending].sort(([, a], [, b]) => (a.first < b.first ? -1 : 1));
       let last = null;
@@ -115,6 +128,8 @@ export class Acknowledger {
         } else batch.positive.push((last = { held, first, end: this.#park(batch, held, end), delivery, items: [[name, item]] }));
       }
     }
+    const resumedOf = ({ held }) => [...held.resumed.values()].map((each) => ({ held, ...each }));
+    batch.resumed = batch.positive.flatMap(resumedOf).slice(0, MOST);
     return batch;
   }
   /** Name the parked records below `end`, as many as the batch takes; return the end of what they allow. */
@@ -126,17 +141,17 @@ export class Acknowledger {
     }
     return end;
   }
-  #replied(positive, negative, { rejected = [], negative_rejected = [], redeliveries = [] }) {
+  #replied({ positive, negative, resumed }, { rejected = [], negative_rejected = [], redeliveries = [] }) {
     const refused = [rejected, negative_rejected].map((each) => new Set(each.map(([at]) => Number(at))));
     const left = [];
-    [positive, negative].forEach((all, kind) => all.forEach((each, at) => (refused[kind].has(at) ? left.push(each) : this.#stored(each))));
+    [positive, negative].forEach((all, kind) => all.forEach((each, at) => (refused[kind].has(at) ? left.push(each) : this.#stored(each, resumed))));
     negative.forEach(({ held }, at) => (held.full = refused[1].has(at)));
     if (this.type === "STREAM") positive.forEach(({ held }, at) => (held.full = held.parked.size > 0 && refused[0].has(at)));
     for (const [at, redelivery] of redeliveries) this.onFailed(negative[Number(at)].held, [redelivery]);
     if (left.length) this.#refuse(left, [...rejected, ...negative_rejected][0][1]);
     else this.#pauseMs = FIRST_PAUSE_MS;
   }
-  #stored({ held, first, end, items, named }) {
+  #stored({ held, first, end, items, named }, resumed) {
     const from = this.type === "STREAM" ? held.stored : first;
     if (!named && end > from) this.counts.acknowledgedRecords += Number(end - from);
     if (end > held.stored) held.stored = end;
@@ -145,6 +160,9 @@ export class Acknowledger {
       if (held.pending.get(name) === item) held.pending.delete(name);
       if (end < item.end && !held.pending.has(name)) this.#add(held, name, item); // more parked records than one batch takes
     }
+    for (const { key, number } of resumed.filter((each) => each.held === held))
+      if (held.resumed.get(keyText(key))?.number === number) held.resumed.delete(keyText(key));
+    if (held.resumed.size && !held.pending.has("end")) this.#addPosition(held); // more resumed keys than one batch takes
   }
   #refuse(refused, reason) {
     this.#problem = reason;

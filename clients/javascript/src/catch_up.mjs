@@ -7,7 +7,7 @@ export class CatchUp {
   #goal = null; // the newest chunk at the begin
   #askAt = 0;
   #pauseMs = FIRST_PAUSE_MS;
-  /** `parts`: membership, holdings, deliveries and deadLetters of the consumer. */
+  /** `parts`: membership, holdings, deliveries, deadLetters and resumption of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
   }
@@ -18,8 +18,9 @@ export class CatchUp {
     this.#askAt = performance.now() + jittered(this.#pauseMs);
     this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
     this.#goal ??= reply?.head ?? null;
-    const isLeft = reply?.unread || (reply?.dead_letters?.length && !this.deadLetters.problem);
-    return reply !== null && !isLeft && this.#isRead();
+    if (reply === null) return false;
+    const isLeft = reply.unread || (reply.dead_letters?.length && !this.deadLetters.problem) || this.resumption.isUnderWay(reply);
+    return !isLeft && this.#isRead();
   }
   /** Whether nothing is queued, everything that is acknowledged is stored, and no delivery is due. */
   #isRead() {

@@ -8,24 +8,24 @@ import { CatchUp } from "./catch_up.mjs";
 import { Connection } from "./connection.mjs";
 import { DeadLetters } from "./dead_letters.mjs";
 import { Deliveries } from "./deliveries.mjs";
-import { HeadgateError, RequestRejectedError, reasonText } from "./errors.mjs";
+import { HeadgateError } from "./errors.mjs";
 import { Feed } from "./feed.mjs";
-import { keyText } from "./held_segment.mjs";
 import { History } from "./history.mjs";
 import { Holdings } from "./holdings.mjs";
 import { Ledger } from "./ledger.mjs";
 import { Membership } from "./membership.mjs";
+import { Parking } from "./parking.mjs";
 import { decodePositions, encodePositions } from "./positions.mjs";
+import { Resumption } from "./resumption.mjs";
 import { Runner } from "./runner.mjs";
 
 const CLOSE_MS = 5000; // for the last acknowledgements, and again for leaving
 const STOP_MS = 20_000; // for handlers that are at work
 const [POLL_MS, CATCH_UP_MS] = [1000, 50];
-const PARKED_KEY_BYTES = 256;
 
 export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
-  #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; #callbacks; // since `open`
+  #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; #parking; #resumption; #callbacks; // since `open`
   #runner = null; #isAtWork = false; // handlers of `run` have not ended
   #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
@@ -54,12 +54,14 @@ export class Consumer {
       const shard = await connection.shardOf(topic);
       const ledger = new Ledger(source, shard.number, connection.cluster.ledger_id);
       await ledger.check();
-      const parts = { connection, shard, ledger, holdings: this.#holdings, topic, type: this.#type, history: this.#history, counts: this.#counts };
-      parts.membership = this.#membership = new Membership({ ...parts, names: this.#names, options, topicId: this.#token?.topicId });
+      const own = { holdings: this.#holdings, history: this.#history, counts: this.#counts, names: this.#names, type: this.#type };
+      const parts = { connection, shard, ledger, topic, ...own };
+      parts.membership = this.#membership = new Membership({ ...parts, options, topicId: this.#token?.topicId });
       parts.feed = this.#feed = new Feed(parts);
-      parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, names: this.#names, broker });
-      parts.feed.onParked = (held) => this.#acknowledgeUpTo(held, held.acknowledged);
+      parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, broker });
+      parts.membership.resumption = this.#resumption = new Resumption(parts);
       parts.acknowledger = this.#acknowledger = new Acknowledger(parts);
+      this.#parking = new Parking({ ...parts, acknowledgeUpTo: (held, end) => this.#acknowledgeUpTo(held, end) });
       this.#deliveries = new Deliveries(parts);
       this.#callbacks = new Callbacks(callbacks, connection.guard, () => connection.changed.notify());
       const onGranted = (held) => connection.guard(() => this.#read(held, this.#callbacks.granted(held)));
@@ -145,7 +147,7 @@ export class Consumer {
     try {
       if (opens) await this.open();
       if (this.#isStopping) this.#runner.stop();
-      const parts = { membership: this.#membership, holdings: this.#holdings, deliveries: this.#deliveries, deadLetters: this.#deadLetters };
+      const parts = { membership: this.#membership, holdings: this.#holdings, deliveries: this.#deliveries, deadLetters: this.#deadLetters, resumption: this.#resumption };
       const catchUp = untilCaughtUp ? new CatchUp(parts) : null;
       this.#isAtWork = true;
       const report = await this.#runner.run(stopMs, catchUp && (() => catchUp.isDone(() => this.#isStopping))).finally(() => (this.#isAtWork = false));
@@ -178,20 +180,13 @@ export class Consumer {
   }
   /**
    * STREAM: the record could not be processed. It, and every later one of its key, goes to the dead-letter topic, and counts
-   * as acknowledged. Resolves once the leader has stored that; RequestRejectedError: the key cannot be parked.
+   * as acknowledged. Resolves once the leader has stored that; RequestRejectedError: the key cannot be parked. A key that a
+   * command resumes delivers its parked records again, in order: acknowledge each, or park it again.
    */
   async park(record, { reason = "" } = {}) {
     if (this.#type !== "STREAM") throw new HeadgateError("park: only a STREAM has parked keys; a QUEUE has negativeAcknowledge");
-    const { segment, generation, offset, key } = record;
     const held = this.#holdings.of(record);
-    if (!held || offset < held.acknowledged) return; // another consumer has it, or it is acknowledged
-    if (!held.isParked(key)) {
-      if (key.length > PARKED_KEY_BYTES) throw new RequestRejectedError(`invalid: a key of ${key.length} bytes cannot be parked: at most ${PARKED_KEY_BYTES}`, "invalid");
-      await this.#membership.ask("park_key", { segment, generation, offset, key, reason: reasonText(reason) }, true);
-      if (held.dropped) return;
-      held.parkedKeys.add(keyText(key));
-    }
-    this.#divert(held, record);
+    if (held) await this.#parking.park(held, record, reason);
   }
   /** Wait until everything that was acknowledged is stored. */
   flush = ({ timeoutMs = 30_000 } = {}) => this.#acknowledger.flush(timeoutMs);
@@ -216,21 +211,18 @@ export class Consumer {
   }
   #take() {
     this.#membership.asked ||= this.#runner?.isFree ?? true;
-    let entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
-    for (; entry?.held.isParked(entry.record.key); entry = this.#feed.take()) this.#divert(entry.held, entry.record);
-    if (entry && entry.record.offset >= entry.held.delivered) entry.held.delivered = entry.record.offset + 1n;
+    const entry = this.#membership.mayDeliver ? this.#feed.take() : undefined;
+    if (!entry) return undefined;
+    const { held, record: { offset, parkedNumber } } = entry;
+    if (!parkedNumber && offset >= held.delivered) held.delivered = offset + 1n;
     return entry;
   }
   #begin = async (held, record, isBegun = false) => this.#type !== "QUEUE" || this.#deliveries.begin(held, record, isBegun);
   #handled(held, record) {
     if (this.#type === "QUEUE") this.#deliveries.acknowledge(record);
+    else if (record.parkedNumber) this.#parking.acknowledge(held, record);
     else if (this.#type === "STREAM") this.#acknowledgeUpTo(held, record.offset + 1n);
     else this.#holdings.positions.set(held.segment, record.offset + 1n);
-  }
-  /** Send a record of a parked key with the acknowledgement that covers it: both count together. */
-  #divert(held, { offset, key }) {
-    held.parked.set(offset, key);
-    this.#acknowledgeUpTo(held, held.acknowledged);
   }
 
   // Segments
@@ -267,7 +259,7 @@ export class Consumer {
     return this.#holdings.all.filter((held) => {
       if (!held.revokedAt || now - held.revokedAt > this.#membership.finishMs) return held.revokedAt > 0 && !held.hasUnstoredFailure;
       if (held.ahead > 0 || !this.#callbacks.revoked(held, held.revokedAt + this.#membership.finishMs - now)) return false; // `ahead`: of handlers of `run`
-      const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.acknowledged >= held.delivered);
+      const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.isAcknowledged);
       return isProcessed && held.pending.size === 0;
     });
   }

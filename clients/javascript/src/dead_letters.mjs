@@ -6,11 +6,11 @@
 import { createHash } from "node:crypto";
 import { decode, encode } from "./encoding.mjs";
 import { HeadgateError } from "./errors.mjs";
+import { ownerOf, withOrigin } from "./origin.mjs";
 import { Producer } from "./producer.mjs";
 
 const SEND_MS = 30_000; // for the records of one reply
 const BATCH_BYTES = 2 ** 20;
-const PREFIX = "headgate-source-";
 
 export class DeadLetters {
   problem; // why some could not be sent; undefined: they could
@@ -65,11 +65,8 @@ export class DeadLetters {
   async #record({ segment, offset, start_chunk: chunk, deliveries, reason, died_at_ms, parked_number: parked = 0n }) {
     const found = await this.feed.readOne(segment, offset, chunk, this.#places);
     if (!found) throw new HeadgateError(`segment ${segment}, offset ${offset} cannot be read at present`);
-    const { membership, connection, names: { topic, subscription } } = this;
-    const origin = { ledger: connection.cluster.ledger_id, topic, "topic-id": membership.topicId, subscription, "subscription-id": membership.subscriptionId };
-    Object.assign(origin, { segment, offset, deliveries, reason, "died-at-ms": died_at_ms, ...(parked && { "parked-number": parked }) });
-    const added = Object.entries(origin).map(([name, value]) => ({ name: PREFIX + name, value: Buffer.from(String(value)) }));
+    const death = { segment, offset, deliveries, reason, "died-at-ms": died_at_ms, ...(parked && { "parked-number": parked }) };
     const { key, value, timestamp_ms: timestampMs, headers } = found;
-    return { key, value, timestampMs, headers: [...(headers ?? []).filter(({ name }) => !name.startsWith(PREFIX)), ...added] };
+    return { key, value, timestampMs, headers: withOrigin(headers, { ...ownerOf(this), ...death }) };
   }
 }

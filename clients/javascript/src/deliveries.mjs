@@ -49,7 +49,7 @@ export class Deliveries {
     if (!held.isReadable) return;
     const row = each.row ?? (await this.feed.readOne(held.segment, offset, chunk).catch((error) => this.feed.tolerate(error)));
     if (!row) return void this.#due.add({ ...each, at: performance.now() + RETRY_MS });
-    await this.feed.put(held, row, Number(delivery), true);
+    await this.feed.put(held, row, { deliveryCount: Number(delivery), again: true });
   }
   /** Return whether the program may have a record that was taken from the feed, or, if `isBegun`, still may. */
   async begin(held, record, isBegun) {

@@ -10,7 +10,7 @@ const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be m
 export class Feed {
   space = new Signal(); // a reader may continue, or has to end
   newestMs; // timestamp of the record that was taken last
-  onParked = () => {}; // gets the holding of a record that its acknowledgement parks
+  onParked = () => {}; // gets the holding and a record that its acknowledgement parks
   #queue = []; // {held, record}
   #chunks = new Map(); // number → promise of its rows by segment, or of null
   #absent = { number: -1n, at: 0 }; // the last attempt to read beyond the known head
@@ -20,13 +20,14 @@ export class Feed {
   constructor(parts) {
     Object.assign(this, parts);
   }
-  #reads = (held) => held.isReadable && !this.#isEnding;
+  /** Return whether records of a segment are still to be queued. */
+  reads = (held) => held.isReadable && !this.#isEnding;
   end = () => this.space.notify((this.#isEnding = true));
 
   /** Read a segment until it ends, or is revoked. */
   async read(held) {
     let missingSince = 0;
-    while (this.#reads(held) && !held.isAtEnd) {
+    while (this.reads(held) && !held.isAtEnd) {
       const number = held.chunk;
       const isProven = number <= this.membership.provenHead;
       const wasRead = await this.#readChunk(held).catch((error) => this.tolerate(error));
@@ -49,7 +50,7 @@ export class Feed {
     if (known.rows.some(isHere)) return known.rows.find(isHere);
     for (let at = known.number > number ? known.number : number; at <= this.membership.head; at++) {
       const chunk = await this.#chunk(at);
-      const range = chunk ? null : await this.ledger.compacted(at, this.membership.topicId, segment, offset, offset + 1n);
+      const range = chunk ? null : await this.#compacted(at, segment, offset, offset + 1n);
       const rows = chunk?.bySegment.get(segment) ?? range?.rows ?? [];
       const found = rows.find(isHere);
       if (found) return Object.assign(place, { offset, number: at, rows }) && found;
@@ -59,28 +60,42 @@ export class Feed {
   }
   /** Return the next entry of the queue, {held, record}; undefined: there is none. */
   take() {
-    let entry = this.#queue.shift();
-    for (; entry; entry = this.#queue.shift()) {
-      entry.held.queued--;
+    for (let entry; (entry = this.#queue.shift()); ) {
       if (!this.#queue.length || this.#queue.length === QUEUE_RECORDS / 2) this.space.notify();
-      if (entry.held.isReadable) break;
-    }
-    if (entry) {
+      if (!this.#isForProgram(entry)) continue;
       this.counts.deliveredRecords++;
       if (entry.record.deliveryCount > 1) this.counts.redeliveredRecords++;
       this.newestMs = entry.record.timestampMs;
+      return entry;
     }
-    return entry;
   }
-  /** Queue a row for the program, once there is space. `again`: it was delivered before. */
-  async put(held, row, deliveryCount = 1, again = deliveryCount > 1) {
-    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (!again && (held.full || held.paused));
-    while (isFull() && this.#reads(held)) await this.space.wait(POLL_MS);
-    if (!this.#reads(held)) return;
+  /** Note that a record has left the queue; return whether the program gets it. Its key may have been parked meanwhile. */
+  #isForProgram({ held, record }) {
+    const { offset, key, parkedNumber } = record;
+    const parked = held.parkedKey(key);
+    if (!parkedNumber) {
+      held.queued--;
+      held.takenEnd = offset + 1n;
+    }
+    if (!held.isReadable) return false;
+    if (parkedNumber) return parked?.takes(parkedNumber) ?? false;
+    if (parked) this.onParked(held, record);
+    return !parked;
+  }
+  /** Queue a row for the program, once there is space. `again`: it was delivered before. `parkedNumber`: of a resumed one. */
+  async put(held, row, { deliveryCount = 1, again = deliveryCount > 1, parkedNumber = 0n } = {}) {
+    const waits = !again && !parkedNumber;
+    const isFull = () => this.#queue.length >= QUEUE_RECORDS || (waits && (held.full || held.paused));
+    while (isFull() && this.reads(held)) await this.space.wait(POLL_MS);
+    if (!this.reads(held)) return;
     const { offset, key, value, timestamp_ms: timestampMs, headers } = row;
     const [{ segment, generation }, { topic }] = [held, this];
-    this.#queue.push({ held, record: { topic, segment, offset, key, value, timestampMs, headers: headers ?? [], generation, deliveryCount } });
-    held.queued++;
+    const record = { topic, segment, offset, key, value, timestampMs, headers: headers ?? [], generation, deliveryCount, parkedNumber };
+    this.#queue.push({ held, record });
+    if (!parkedNumber) {
+      held.queued++;
+      held.queuedEnd = offset + 1n;
+    }
     this.connection.changed.notify();
   }
   /** Deliver what the next chunk of a segment has; return whether there was one. */
@@ -89,11 +104,17 @@ export class Feed {
     const chunk = await this.#chunk(number);
     if (!chunk && number > this.membership.head) return false; // it is not written yet
     if (chunk) this.history.add(number, chunk.term_id, chunk.previous_term_id);
-    const range = chunk ? null : await this.ledger.compacted(number, this.membership.topicId, held.segment, held.next);
+    const range = chunk ? null : await this.#compacted(number, held.segment, held.next);
     if (!chunk && !range) return false;
     for (const row of range?.rows ?? chunk.bySegment.get(held.segment) ?? []) await this.#deliver(held, row, number);
     held.chunk = (range?.last ?? number) + 1n;
     return true;
+  }
+  #compacted(number, segment, offset, end = Infinity) {
+    const { topicId } = this.membership;
+    const isWanted = (item) =>
+      item.topic_id === topicId && item.segment === segment && item.end_offset > offset && item.first_offset < end;
+    return this.ledger.compacted(number, isWanted);
   }
   /** Return null if it is worth reading again later: the consumer waits until its store is back. */
   tolerate(error) {
@@ -122,13 +143,18 @@ export class Feed {
   async #deliver(held, row, number) {
     const { fact, offset, end_offset, key } = row;
     if (fact === "sealed") held.end = end_offset;
-    if (fact !== "record" || offset < held.next || !this.#reads(held)) return;
+    if (fact !== "record" || offset < held.next || !this.reads(held)) return;
     if (offset > held.next) throw new HeadgateError(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
-    const isParked = held.isParked(key);
-    while (isParked && held.full && this.#reads(held)) await this.space.wait(POLL_MS);
-    if (isParked) held.parked.set(offset, key);
-    else if (!held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
-    if (this.#reads(held)) held.next = offset + 1n;
-    if (isParked) this.onParked(held);
+    const isParked = await this.#isParked(held, key);
+    if (!isParked && !held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
+    if (!this.reads(held)) return;
+    held.next = offset + 1n;
+    if (isParked) this.onParked(held, row);
+  }
+  /** Return whether a record is parked; wait while its key is about to be parked no more, or no more can be parked. */
+  async #isParked(held, key) {
+    const waits = (state) => state && (state.isHeld || held.full) && this.reads(held);
+    while (waits(held.parkedKey(key))) await this.space.wait(POLL_MS);
+    return held.parkedKey(key) !== undefined;
   }
 }

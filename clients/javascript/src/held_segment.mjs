@@ -1,17 +1,22 @@
 // One granted segment of a consumer: how far it is read, delivered and acknowledged.
 import { bucketOf } from "./hashing.mjs";
+import { ParkedKey } from "./parked_key.mjs";
 
 export const keyText = (key) => Buffer.from(key).toString("latin1");
 
 export class HeldSegment {
   revokedAt = 0; // when to finish it was asked; 0: not yet
   dropped = false; // another consumer may read it
-  queued = 0; // records that are read, and that the program has not taken
+  queued = 0; // records that are read, and that the program has not taken; resumed ones do not count, here and in the next two
+  queuedEnd; // offset after the last record that was queued
+  takenEnd; // offset after the last one of them that was taken from the queue
   full = false; // the leader keeps no more failed or parked records of it
   paused = false; // `run` is far enough ahead
   pending = new Map(); // what is acknowledged and not stored: see acknowledger.mjs
   open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended
   parked = new Map(); // STREAM: offset → key of a record that its acknowledgement parks
+  parkedKeys; // STREAM: text of a key whose records are not delivered → ParkedKey
+  resumed = new Map(); // STREAM: text of a key → {key, number} of its resumed records that are acknowledged and not stored
   unpassed = []; // of `run`, in order: works that are not below the low-water mark
   ahead = 0; // of `run`: records beyond the mark; QUEUE: that are not handled
   aheadBytes = 0;
@@ -23,8 +28,9 @@ export class HeldSegment {
     Object.assign(this, { segment, generation, grant, end: end_offset, next: start });
     this.chunk = start >= start_offset ? start_chunk : 1n;
     this.delivered = this.acknowledged = this.stored = start; // the offsets after the last ones; acknowledged and stored: STREAM
+    this.queuedEnd = this.takenEnd = start;
     this.failed = new Set((grant.failed ?? []).map(([offset]) => offset));
-    this.parkedKeys = new Set((grant.parked ?? []).map(keyText));
+    this.parkedKeys = new Map((grant.parked ?? []).map((key) => [keyText(key), new ParkedKey(start, -Infinity)]));
     this.#ranges = starts.map(([first, end, from, acknowledged = []]) => ({ first, end, from, acknowledged, at: 0 }));
     this.#ranges.push({ first: 0n, end: grant.buckets ?? 16n, from: start, acknowledged: grant.acknowledged ?? [], at: 0 });
   }
@@ -37,7 +43,14 @@ export class HeldSegment {
   get isAtEnd() {
     return this.end !== null && this.next >= this.end;
   }
-  isParked = (key) => this.parkedKeys.size > 0 && this.parkedKeys.has(keyText(key));
+  /** STREAM: whether everything that was delivered is acknowledged. */
+  get isAcknowledged() {
+    return this.acknowledged >= this.delivered && [...this.parkedKeys.values()].every((each) => each.isAcknowledged);
+  }
+  /** Return the ParkedKey of a key that is parked. */
+  parkedKey = (key) => (this.parkedKeys.size > 0 ? this.parkedKeys.get(keyText(key)) : undefined);
+  /** Return whether a record of a key waits to be stored as parked. */
+  hasUnstoredParked = (key) => [...this.parked.values()].some((each) => keyText(each) === keyText(key));
   bucketOf = (key) => bucketOf(key, this.grant.buckets ?? 16n);
   /** Return whether a record was acknowledged before the grant. Offsets have to rise from call to call. */
   isAcknowledged(offset, key) {

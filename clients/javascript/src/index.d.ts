@@ -18,6 +18,8 @@ export interface Stored { placements: Placement[] | null; topicId: bigint | null
 export interface ConsumedRecord {
   topic: string; segment: bigint; offset: bigint; generation: bigint; deliveryCount: number;
   key: Uint8Array; value: Uint8Array; timestampMs: bigint; headers: Header[];
+  /** STREAM: its number among the parked records of its key, which is being resumed; 0n: it was not parked. */
+  parkedNumber: bigint;
 }
 /** Reads objects of the ledger by their paths; an object that does not exist is null. */
 export interface LedgerStore { read(path: string): Promise<Uint8Array | null>; list(folder: string): Promise<string[]> }

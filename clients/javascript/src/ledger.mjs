@@ -16,14 +16,16 @@ const parseJson = (text) => // JSON.parse alone would round 63-bit ids
     typeof value === "string" && /^\d+n$/.test(value) ? BigInt(value.slice(0, -1)) : value);
 
 export class Ledger {
-  #store; #name; #shard; #ledgerId;
+  #source; #store; #name; #shard; #ledgerId;
   /** `source`: its folder, or a store: {read(path), list(folder)}, which return bytes or null, and the names in a folder. */
   constructor(source, shard, ledgerId) {
+    this.#source = source;
     this.#name = typeof source === "string" ? source : "the store";
     this.#store = typeof source === "string" ? folder(source) : source;
     this.#shard = shard;
     this.#ledgerId = ledgerId;
   }
+  ofShard = (shard) => new Ledger(this.#source, shard, this.#ledgerId);
   /** Fail unless this is the ledger that the cluster describes. */
   async check() {
     const data = await this.#read("ledger.json");
@@ -45,8 +47,8 @@ export class Ledger {
       throw new HeadgateError(`${path} is chunk ${header.number} of shard ${header.shard} in format ${header.format}`);
     return { ...header, rows: await parquetRows(data, ROW_COLUMNS) };
   }
-  /** Return {rows, last} of the compacted range that includes a trimmed chunk, at least from `offset` up to `end`; null if there is none (any more). */
-  async compacted(number, topicId, segment, offset, end = Infinity) {
+  /** Return {rows, last} of the compacted range that includes a trimmed chunk, of objects for which `isWanted`; null if there is none (any more). */
+  async compacted(number, isWanted) {
     const folder = `manifests/${this.#shardFolder}`;
     const names = await attempt(() => this.#store.list(folder));
     const range = chainOf([...names]).find(({ first, last }) => first <= number && number <= last);
@@ -55,13 +57,13 @@ export class Ledger {
     const manifest = this.#json(data, range.name);
     if (manifest.format !== FORMAT || manifest.ledger_id !== this.#ledgerId) throw new HeadgateError(`${range.name} is of another ledger or format`);
     const rows = [];
-    for (const item of manifest.objects) {
-      if (item.topic_id !== topicId || item.segment !== segment || item.end_offset <= offset || item.first_offset >= end) continue;
+    for (const item of manifest.objects.filter(isWanted)) {
+      const { topic_id, segment } = item;
       const object = await this.#read(item.path);
       if (object === null) return null; // a wider range has replaced it
       if (BigInt(crc32(object)) !== item.checksum) throw new HeadgateError(`${item.path} is damaged`);
       const found = await parquetRows(object, ["offset", "timestamp_ms", "key", "value", "headers"]);
-      rows.push(...found.map((row) => ({ fact: "record", topic_id: topicId, segment, ...row })));
+      rows.push(...found.map((row) => ({ fact: "record", topic_id, segment, ...row })));
     }
     return { rows, last: range.last };
   }

@@ -16,6 +16,7 @@ export class Membership {
   #leaseEndsAtTime = Infinity; // the same in ms since 1970: the own clock pauses while a machine sleeps
   subscriptionId; // since the first registration
   deadLetters; // their sender
+  resumption; // of parked keys
   #heartbeatMs; #heartbeatAt = 0;
   #asksUnread = false; // whether the next heartbeat does
   #unread = null; // the reply to the last one that did
@@ -110,7 +111,9 @@ export class Membership {
       if (this.mayDeliver) this.#extendLease(now);
       else this.mustRegister = true; // an answer to a heartbeat does not say what is still held
       this.policy = reply.policy ?? {};
+      if (reply.resuming?.length) this.#heartbeatAt = Math.min(this.#heartbeatAt, now + POLL_MS);
       this.connection.guard(() => this.deadLetters.heard(reply));
+      this.connection.guard(() => this.resumption.heard(reply, now));
     } catch (error) {
       if (error.verdict !== "out_of_order") throw error;
       this.holdings.dropAll(); // evicted while it was disconnected

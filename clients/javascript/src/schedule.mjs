@@ -29,9 +29,10 @@ export class Schedule {
     const text = keyText(record.key);
     if (!this.#keys.has(text)) this.#keys.set(text, { text, waiting: [], busy: null });
     const key = this.#keys.get(text);
-    const work = { held, record, key, addedAt: performance.now(), bytes: record.key.length + record.value.length };
+    const passes = this.#cumulative && !record.parkedNumber; // it counts for the low-water mark
+    const work = { held, record, key, passes, addedAt: performance.now(), bytes: record.key.length + record.value.length };
     if (key.waiting.push(work) === 1 && !key.busy) this.#ready.push(key);
-    if (this.#cumulative) held.unpassed.push(work);
+    if (passes) held.unpassed.push(work);
     this.unfinished++;
     held.ahead++;
     held.aheadBytes += work.bytes;
@@ -57,7 +58,7 @@ export class Schedule {
       works.push(...key.waiting.splice(0, this.#batch.maxRecords - works.length));
       key.busy = works.at(-1);
     }
-    for (const { held, record } of works) if (record.offset > held.lastBegun) held.lastBegun = record.offset;
+    for (const { held, record, passes } of works) if (passes && record.offset > held.lastBegun) held.lastBegun = record.offset;
     return works.length ? works : undefined;
   }
   /** Return the works of a key that wait for the one that was begun; `finish` them before that one. */
@@ -72,17 +73,20 @@ export class Schedule {
       if (key.waiting.length) this.#ready.push(key);
       else this.#keys.delete(key.text);
     }
-    let count = held.unpassed.findIndex(({ done }) => !done);
-    if (count < 0) count = held.unpassed.length;
-    const passed = this.#cumulative ? held.unpassed.splice(0, count).at(-1) : work;
-    held.ahead -= this.#cumulative ? count : 1;
+    const passed = work.passes ? this.#pass(held) : [work];
+    held.ahead -= passed.length;
     held.aheadBytes -= work.bytes;
     held.paused &&= this.#uses(held, 1 / 2);
-    return held.dropped ? undefined : passed?.record;
+    return held.dropped ? undefined : passed.at(-1)?.record;
+  }
+  /** Move the low-water mark of a segment; return the works that are below it now. */
+  #pass(held) {
+    const count = held.unpassed.findIndex(({ done }) => !done);
+    return held.unpassed.splice(0, count < 0 ? held.unpassed.length : count);
   }
   /** Take back what no handler was called for. With a low-water mark, what is below a record that was begun stays. */
   giveBack(held) {
-    const isGiven = (work) => work.held === held && (held.dropped || !this.#cumulative || work.record.offset > held.lastBegun);
+    const isGiven = (work) => work.held === held && (held.dropped || !work.passes || work.record.offset > held.lastBegun);
     for (const key of [...this.#keys.values()]) {
       const given = key.waiting.filter(isGiven);
       if (!given.length) continue;
@@ -91,10 +95,12 @@ export class Schedule {
       this.unfinished -= given.length;
       held.ahead -= given.length;
       for (const work of given) {
+        const { offset, key: bytes, parkedNumber } = work.record;
         work.isGiven = true;
         held.aheadBytes -= work.bytes;
-        held.open.delete(work.record.offset);
-        if (work.record.offset < held.delivered) held.delivered = work.record.offset;
+        held.open.delete(offset);
+        if (parkedNumber) held.parkedKey(bytes)?.giveBack(parkedNumber);
+        else if (offset < held.delivered) held.delivered = offset;
       }
     }
     held.unpassed = held.unpassed.filter((work) => !work.isGiven);
