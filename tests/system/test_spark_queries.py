@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,11 +267,38 @@ from headgate.spark import HeadgateDataSource
 folder = Path(sys.argv[1])
 session = build_session(master="local[2]", wrapper_folder=folder / "java", extra={"spark.local.dir": str(folder / "s")})
 session.dataSource.register(HeadgateDataSource)
-read = session.readStream.format("headgate").options(config=sys.argv[2], maxRecordsPerTrigger=50).load("killed")
+read = session.readStream.format("headgate").options(config=sys.argv[2], maxRecordsPerTrigger=50).load(sys.argv[3])
 write = read.writeStream.format("parquet").option("path", str(folder / "out"))
 write.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 """
 KILLS = 12
+
+
+class Driver:
+    """Runs `PROGRAM`, whose checkpoint and output are in ``folder``."""
+
+    def __init__(self, folder: Path, cluster: Cluster, topic: str) -> None:
+        self._folder = folder
+        self._command = (str(folder / "query.py"), str(folder), str(cluster.client_config_path), topic)
+        self.log = folder / "query.log"
+        (folder / "query.py").write_text(PROGRAM)
+
+    def batches(self, kind: str = "commits") -> int:
+        return len(list(self._folder.glob(f"checkpoint/{kind}/[0-9]*")))
+
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Start it, and kill it at the end."""
+        with self.log.open("ab") as out:
+            program = await asyncio.create_subprocess_exec(
+                sys.executable, *self._command, stdout=out, stderr=out, start_new_session=True
+            )
+        try:
+            yield program
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+            await program.wait()
 
 
 @pytest_asyncio.fixture
@@ -292,8 +320,7 @@ async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
 ) -> None:
     """Meanwhile the topic is split, and its chunks are compacted and deleted."""
     rng, config = random.Random(7), str(compacting.client_config_path)
-    (tmp_path / "query.py").write_text(PROGRAM)
-    commits, log = tmp_path / "checkpoint/commits", tmp_path / "query.log"
+    driver = Driver(tmp_path, compacting, "killed")
     first_chunks: list[str] = []
     """The oldest one that is not kept for good, at each kill."""
     with Admin(compacting.client_config()) as admin, Producer(compacting.client_config()) as producer:
@@ -304,19 +331,39 @@ async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
                 keys.send(10)
             active = [each.segment for each in admin.describe_topic("killed").segments if each.state == "active"]
             admin.split("killed", rng.choice(active))
-            before = len(list(commits.glob("[0-9]*")))
-            command = (sys.executable, str(tmp_path / "query.py"), str(tmp_path), config)
-            with log.open("ab") as out:
-                program = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out, start_new_session=True)
-            try:
-                await wait_until(lambda: len(list(commits.glob("[0-9]*"))) > before, log.read_text, 60)  # noqa: B023
+            before = driver.batches()
+            async with driver.started():
+                await wait_until(lambda: driver.batches() > before, driver.log.read_text, 60)  # noqa: B023
                 await asyncio.sleep(rng.random())  # chance, and no condition
-            finally:
-                os.killpg(program.pid, signal.SIGKILL)
-                await program.wait()
             first_chunks.append(sorted(compacting.folder.glob("store/chunks/*/*"))[1].name)
     read = spark.readStream.format("headgate").option("config", config).load("killed")
     write = read.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     finish(write.option("checkpointLocation", str(tmp_path / "checkpoint")))
     stored = [int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()]
     assert list(range(keys.sent)) == sorted(stored)
+
+
+@pytest.mark.nightly
+async def test_a_killed_query_does_not_continue_in_a_topic_that_was_created_again(
+    spark: SparkSession, cluster: Cluster, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    """Nor with the batch that it had begun: other records are at its offsets."""
+    driver, keys = Driver(tmp_path, cluster, "again"), Keys(producer, "again")
+
+    def created() -> int:
+        admin.create_topic("again", segments=2)
+        keys.send(1000)
+        return admin.describe_topic("again").topic_id
+
+    old = created()
+    async with driver.started():
+        await wait_until(lambda: driver.batches("offsets") > driver.batches() > 0, driver.log.read_text, 60)
+    admin.delete_topic("again")
+    new, committed = created(), driver.batches()
+    async with driver.started() as program:
+        assert await program.wait() == 1
+
+    reason = f"is of the topic with the id {old}, and the present one has the id {new}, and other records"
+    assert reason in driver.log.read_text()
+    assert committed == driver.batches()
+    assert max(int(row.value) for row in spark.read.parquet(str(tmp_path / "out")).collect()) < 1000
