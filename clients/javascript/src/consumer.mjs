@@ -259,7 +259,7 @@ export class Consumer {
     return this.#holdings.all.filter((held) => {
       if (!held.revokedAt || now - held.revokedAt > this.#membership.finishMs) return held.revokedAt > 0 && !held.hasUnstoredFailure;
       if (held.ahead > 0 || !this.#callbacks.revoked(held, held.revokedAt + this.#membership.finishMs - now)) return false; // `ahead`: of handlers of `run`
-      const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.isAcknowledged);
+      const isProcessed = held.open.size === 0 && (this.#type !== "STREAM" || held.isDone);
       return isProcessed && held.pending.size === 0;
     });
   }

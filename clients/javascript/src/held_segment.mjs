@@ -43,8 +43,8 @@ export class HeldSegment {
   get isAtEnd() {
     return this.end !== null && this.next >= this.end;
   }
-  /** STREAM: whether everything that was delivered is acknowledged. */
-  get isAcknowledged() {
+  /** STREAM: whether everything that was delivered is acknowledged, resumed records included. */
+  get isDone() {
     return this.acknowledged >= this.delivered && [...this.parkedKeys.values()].every((each) => each.isAcknowledged);
   }
   /** Return the ParkedKey of a key that is parked. */
