@@ -2,7 +2,8 @@
 
 A position is a set of application transactions, because these survive checkpoints, OPTIMIZE and the cleanup of the
 log. Delta compares no versions. A commit only fails if it is written through the handle whose transactions were read,
-and another commit since has one of the same ids: each commit has the id of the chunk.
+and another commit since has one of the same ids: each commit has the id of the chunk. Nor does it compare the ids of
+tables: the commits of one that was created again at the same place are taken for those of other programs.
 
 | id | version |
 |---|---|
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from headgate.errors import HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import decoded, encoded, foreign_rows, table_errors
+from headgate.lakehouse.tables import created_again, decoded, encoded, foreign_rows, table_errors
 from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"
@@ -55,6 +56,8 @@ class DeltaExport:
         numbers |= {f"{segment}/complete": 1 for segment in before.keys() - position.offsets.keys()}
         marks = [Transaction(f"{self._app}/{name}", version) for name, version in numbers.items()]
         with table_errors(self.name, CommitFailedError, is_stored=lambda: self._is_stored(position)):
+            if DeltaTable(self._table.table_uri).metadata().id != self._table.metadata().id:
+                raise created_again(self.name)
             write_deltalake(
                 self._table,
                 rows,

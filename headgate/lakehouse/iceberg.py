@@ -18,7 +18,7 @@ from pyiceberg.utils.config import Config
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, one_line, table_errors
+from headgate.lakehouse.tables import PROPERTY, created_again, decoded, encoded, foreign_rows, one_line, table_errors
 from headgate.reading.topic_position import TopicPosition
 
 NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
@@ -50,7 +50,10 @@ class IcebergExport:
 
     def _is_stored(self) -> bool:
         """Return False, as `_ConfirmingCatalog` has found. Raises HeadgateError: a change of the columns came first."""
-        self._rows.lacks_columns(self._table.refresh().schema().as_arrow(), self.name)
+        present = self._table.catalog.load_table(self._table.name())
+        if present.metadata.table_uuid != self._table.metadata.table_uuid:
+            raise created_again(self.name)
+        self._rows.lacks_columns(present.schema().as_arrow(), self.name)
         return False
 
     def _position(self) -> TopicPosition | None:

@@ -77,6 +77,13 @@ def foreign_rows(table: str) -> HeadgateError:
     return HeadgateError(f"{table} has rows that no export has written: export to another table")
 
 
+def created_again(table: str) -> HeadgateError:
+    return HeadgateError(
+        f"{table} was deleted and created again meanwhile, so nothing was added: start this export again, and it "
+        "continues behind what the present one has"
+    )
+
+
 def encoded(position: TopicPosition) -> str:
     return msgspec.json.encode(position).decode()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -240,6 +241,23 @@ def test_fields_become_columns_and_a_later_schema_adds_columns(kind: Kind) -> No
     ):
         with pytest.raises(HeadgateError, match=reason):
             kind.opened(TableRows(types, by_day=False))
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_an_export_does_not_continue_in_a_table_that_was_created_again(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    """It has as many commits, and lacks the rows in front of the position."""
+    kind = kind_at(request, name, str(tmp_path / "orders"))
+    table = kind.opened()
+    table.append(rows(b"a", b"b"), position(1, s0=2))
+    _ = load_catalog("lake").drop_table("a.orders") if name == "iceberg" else shutil.rmtree(kind.place)
+    kind.opened().append(rows(b"a"), position(1, s0=1))
+
+    with pytest.raises(HeadgateError, match=r"orders was deleted and created again meanwhile, so nothing was added"):
+        table.append(rows(b"c"), position(2, s0=3))
+
+    assert ([b"a"], position(1, s0=1)) == (kind.values(), kind.opened().position)
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["added", "dropped"])
