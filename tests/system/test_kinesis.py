@@ -8,7 +8,8 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Stream:
         self.name = f"orders-{next(NAMES)}"
         self.records = 0
         """Of each key; they are numbered from 1."""
+        self.stored: list[tuple[str, str, str, int]] = []
+        """Shard, sequence number, key and number of each."""
         self._client = kinesis_client(environ)
         folder.mkdir()
         self._change(self._client.create_stream, ShardCount=1)
@@ -57,8 +60,10 @@ class Stream:
         """Store so many records of each key."""
         for number in range(self.records + 1, self.records + records + 1):
             given = [{"PartitionKey": f"customer-{n}", "Data": str(number).encode()} for n in range(KEYS)]
-            for stored in self._client.put_records(StreamName=self.name, Records=given)["Records"]:
+            answers = self._client.put_records(StreamName=self.name, Records=given)["Records"]
+            for n, stored in enumerate(answers):
                 shard, sequence = stored["ShardId"], stored["SequenceNumber"]
+                self.stored.append((shard, sequence, f"customer-{n}", number))
                 row = {"shard": shard, "sequence_number": sequence, "bytes": len(str(number)), "arrived_ms": now_ms()}
                 with (self.folder / f"{shard}.jsonl").open("a") as copy:
                     copy.write(json.dumps(row) + "\n")
@@ -166,10 +171,10 @@ async def test_a_resharded_stream_is_read_in_parent_order_though_a_program_is_ki
 
 @pytest.mark.nightly
 async def test_a_program_continues_where_an_application_of_kcl_stopped(node: Node, stream: Stream) -> None:
-    """KCL has finished the parent, has handled the first child, and has not begun the second one."""
-    [left, _] = [each for each in stream.shards() if "ParentShardId" in each]
-    rows = [json.loads(line) for line in (stream.folder / f"{left['ShardId']}.jsonl").read_text().splitlines()]
-    leases = {SHARD(0): "SHARD_END", left["ShardId"]: rows[-1]["sequence_number"]}
+    """KCL has finished the parent, is within the first child, and has not begun the second one. Both are resharded later."""
+    records = [each for each in stream.stored if each[0] == SHARD(1)]
+    done = records[: len(records) // 2]
+    leases = {SHARD(0): "SHARD_END", SHARD(1): done[-1][1]}
     with s3_server() as moto:
         environ = stream.environ | {"AWS_ENDPOINT_URL_DYNAMODB": moto.url}
         dynamodb = boto3.client("dynamodb", endpoint_url=moto.url, **credentials(environ))
@@ -189,12 +194,27 @@ async def test_a_program_continues_where_an_application_of_kcl_stopped(node: Nod
     assert leases | {SHARD(2): None} == {
         each["shard"]: (each["kcl"] or ":").split(":")[0] or None for each in moved.document()
     }
-    stream.put(1)
-    program = await reader(node, stream, "one")
-    new = KEYS + 3 * (KEYS - len(rows) // 3)
-    await until_delivered(node, stream.name, new)
-    await program.terminate()
-    assert new == len(delivered(node, stream.name))
+    expected: dict[str, list[int]] = {f"customer-{n}": [4, 5, 6] for n in range(KEYS)}
+    for _, _, key, number in done:
+        expected[key].remove(number)
+
+    async def read_on(change: Callable[[], None]) -> None:
+        """Read while the stream is resharded, to its end."""
+        program = await reader(node, stream, "one")
+        stream.put(1)
+        change()
+        stream.put(1)
+        for numbers in expected.values():
+            numbers += [stream.records - 1, stream.records]
+        await until_delivered(node, stream.name, sum(map(len, expected.values())))
+        assert await program.terminate() == 0
+
+    await read_on(partial(stream.split, SHARD(1)))
+    await read_on(partial(stream.merge, SHARD(4), SHARD(2)))
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for line in delivered(node, stream.name):
+        by_key[line["key"]].append(int(line["data"]))
+    assert expected == by_key, "each record behind the leases once, and each key in order"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
