@@ -396,6 +396,7 @@ class Admin:
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
         point: tuple[int, int] | None = None,
+        topic_id: int | None = None,
         dry_run: bool = False,
     ) -> SeekResult:
         """Move a subscription while its consumers run.
@@ -413,6 +414,8 @@ class Admin:
                 from one of these.
             point: `SubscriptionInfo.point` of what ``positions`` were taken from: RequestRejectedError if the ledger
                 does not have it, because an older one was put back.
+            topic_id: `TopicInfo.topic_id` of what ``positions`` are of: RequestRejectedError if the topic was deleted
+                and created again.
             dry_run: only return what would move.
 
         Raises:
@@ -436,6 +439,7 @@ class Admin:
             positions=pairs,
             dry_run=dry_run,
             history=[] if point is None else [point],
+            topic_id=None if topic_id is None else require_integer("seek: topic_id", topic_id),
         )
         return (await self._ask(request, m.SeekReply)).result
 

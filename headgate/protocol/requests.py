@@ -579,7 +579,8 @@ class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"
     """Move a subscription while its consumers run.
 
     Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
-    report the moves and change nothing. ``history``: as in `ReaderRequest`, what the positions were taken from.
+    report the moves and change nothing. ``history``: as in `ReaderRequest`, what the positions were taken from, and
+    ``topic_id``: of the topic that they are of.
     """
 
     token: Token
@@ -587,6 +588,7 @@ class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     dry_run: bool = False
     history: History = []
+    topic_id: Natural | None = None
 
 
 class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscription_order"):

@@ -25,6 +25,7 @@ from headgate.spark.batch_planner import readable
 from headgate.spark.options import TopicOptions
 from headgate.spark.stream_position import StreamPosition
 from headgate.sync import EventLoopThread
+from headgate.views.topics import TopicInfo
 
 IDLE_SECONDS: Final = 1.0
 """How long a query that has read everything waits for a new chunk, before it asks the leader again all the same."""
@@ -118,18 +119,18 @@ class TopicAccess:
 
         Records of segments that wait for their ancestors count as unread.
         """
-        self._loop.run(self._report(now.topic.topic, subscription, readable(reached, now.topic.segments)))
+        self._loop.run(self._report(now.topic, subscription, readable(reached, now.topic.segments)))
 
-    async def _report(self, topic: str, subscription: str, positions: dict[int, int]) -> None:
+    async def _report(self, topic: TopicInfo, subscription: str, positions: dict[int, int]) -> None:
         _, admin = await self._open()
         if self._reported is None:
-            await open_own_subscription(admin, topic, subscription)
+            await open_own_subscription(admin, topic.topic, subscription)
             self._reported = {}
         if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
             try:
-                await admin.seek(topic, subscription, positions=moved)
+                await admin.seek(topic.topic, subscription, positions=moved, topic_id=topic.topic_id)
             except RequestRejectedError as error:
-                # A segment that was read to its end may be pruned before this.
+                # A segment that was read to its end may be pruned before this, or the topic created again.
                 log.warning("spark.subscription_not_moved", subscription=subscription, reason=str(error))
             else:
                 self._reported |= moved

@@ -123,6 +123,12 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
+    if request.topic_id not in (None, topic.topic_id):
+        return refuse(
+            "invalid",
+            f"topic {topic.name!r} was deleted and created again: it has id {topic.topic_id}, and the positions are of "
+            f"id {request.topic_id}",
+        )
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return refuse(
             "invalid",

@@ -257,6 +257,30 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
     assert list(range(30)) == copy()
 
 
+@pytest.mark.nightly
+def test_a_query_moves_no_subscription_of_a_topic_that_was_created_again_while_it_runs(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    """Retention would delete what nothing has read."""
+    admin.create_topic("twice")
+    keys = Keys(producer, "twice")
+    keys.send(20)
+
+    def create_again(_: DataFrame, batch: int) -> None:
+        if batch == 0:
+            admin.delete_topic("twice")
+            admin.create_topic("twice")
+            keys.send(20)
+            admin.create_subscription("twice", "sums", type="QUEUE", start="earliest")
+
+    source = spark.readStream.format("headgate").options(subscription="sums", maxRecordsPerTrigger=10).load("twice")
+    writer = source.writeStream.foreachBatch(create_again).option("checkpointLocation", str(tmp_path))
+    finish(writer)
+    assert [20] == [each.records for each in admin.backlog("twice", "sums")]
+    with pytest.raises(Exception, match="topic 'twice' was deleted and created again"):
+        finish(writer)
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

@@ -171,4 +171,11 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_
         positions = position_file.positions_to_restore(saved, described, subscription)
     except position_file.PositionFileError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
-    move_subscription(context, topic, name, {"positions": positions, "point": saved.point}, dry_run=dry_run, yes=yes)
+    move_subscription(
+        context,
+        topic,
+        name,
+        {"positions": positions, "point": saved.point, "topic_id": saved.topic_id},
+        dry_run=dry_run,
+        yes=yes,
+    )

@@ -37,7 +37,7 @@ async def test_an_administrator_learns_which_value_is_wrong(method: str, wrong: 
     world = OneShard()
     required = [each for each in METHODS[method] if each.default is each.empty]
     given = {each.name: VALID.get(each.name, "orders" if each.annotation is str else 0) for each in required}
-    if method == "seek" and wrong in ("topic", "subscription", "point"):
+    if method == "seek" and wrong in ("topic", "subscription", "point", "topic_id"):
         given["to"] = "latest"
     values = (5, [WRONG]) if wrong in COLLECTIONS else (WRONG,)
     async with world.leader(), Admin(client(world, "admin")) as admin:

@@ -19,7 +19,7 @@ def orders(cluster: FakeCluster) -> None:
 
 
 def wanted(positions: dict[int, int], *, dry_run: bool) -> tuple[Any, ...]:
-    return ("seek", "orders", "billing", {"positions": positions, "point": (7, 99), "dry_run": dry_run})
+    return ("seek", "orders", "billing", {"positions": positions, "point": (7, 99), "topic_id": 1, "dry_run": dry_run})
 
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
