@@ -323,9 +323,14 @@ class _Explainer:
         )
 
     def _ancestor(self, ancestor: m.BlockingSegment, outlook: DrainOutlook) -> str:
-        title = self._title(ancestor.segment)
+        text = self._undrained(ancestor, outlook)
         if reason := self._context.contradicted.get(ancestor.segment):
-            return f"{title} does not open: {reason}. Check which ledger the Spark process counts (headgate doctor)."
+            check = "Check which ledger the Spark process counts (headgate doctor)."
+            text += f" This leader does not believe the drain check: {reason}. {check}"
+        return text
+
+    def _undrained(self, ancestor: m.BlockingSegment, outlook: DrainOutlook) -> str:
+        title = self._title(ancestor.segment)
         if ancestor.state == SegmentState.ACTIVE:
             return f"{title} is active: it still receives records and cannot be drained yet."
         if ancestor.backlog_records == 0:

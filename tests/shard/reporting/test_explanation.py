@@ -245,13 +245,14 @@ async def test_a_drain_check_that_the_leader_contradicts_is_named_until_it_no_lo
     harness.checker.claims = {0: DrainClaim(3)}
     await harness.run(3)
     assert explain_all(harness).segments[1].sentences[1] == (
-        "Segment 0 (0000-ffff) does not open: Spark says that it is drained to 3; this leader knows 0 of 3 as "
-        "acknowledged. Check which ledger the Spark process counts (headgate doctor)."
+        "Segment 0 (0000-ffff) has 3 unacknowledged records and is read by ada: time left unknown. This leader does not "
+        "believe the drain check: Spark says that it is drained to 3; this leader knows 0 of 3 as acknowledged. Check "
+        "which ledger the Spark process counts (headgate doctor)."
     )
 
     harness.checker.claims = {}
     await harness.run(5)
-    assert "is read by ada" in explain_all(harness).segments[1].sentences[1]
+    assert "does not believe" not in explain_all(harness).segments[1].sentences[1]
 
 
 async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:
