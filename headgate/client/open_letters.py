@@ -9,28 +9,32 @@ Rules:
 3. Only dead letters of this very subscription count, by its id: not those of an earlier one of the same name.
 4. The parked records of a stream are not sent back, which would break the order: their keys are resumed. They are
    dropped only while no key is parked.
-5. Who has seen the letters up to `OpenLetters.through` acts on no later ones, and not on those of another topic.
+5. Who has seen the letters up to `OpenLetters.through` acts on no later ones, and not on those of another topic, of
+   another ledger, or of an older ledger that was put back: it is a position as a copy stores it.
 """
 
-import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.topic_source import TopicSource, topic_source
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.model.dead_letter import Origin, origin_of
-from headgate.reading.copy_position import CopyProgress, decode_copy
+from headgate.reading.copy_position import CopyProgress, decode_copy, encode_copy
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_position import Snapshot, beginning
 from headgate.reading.topic_reader import TopicReader
 from headgate.storage.object_store import Store
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
+
+LIST_AGAIN: Final = "list them again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +134,21 @@ async def find_open(
     closing = f"dead-letters-{source.shard}-{described.subscription_id}"
     known = {each.subscription: each.segments for each in await admin.list_subscriptions(dead)}
     passed = {each.segment: each.acknowledged_offset for each in known.get(closing, ())}
-    ends = {each.segment: each.next_offset for each in opened.description.segments}
+    now = Snapshot(opened.description, opened.ledger_id, *await opened.newest())
+    ends = now.ends if through is None else now.ends | await _seen(opened, through, now)
     starts = {each: passed.get(each, 0) for each in ends}
-    place = f"{opened.description.shard}/{opened.description.topic_id}"
-    if through is not None:
-        given, _, seen = through.rpartition("/")
-        if given != place:
-            raise HeadgateError(f"{through[:100]!r} is of no list of these dead letters: list them again")
-        known_ends = {int(segment): int(end) for segment, end in re.findall(r"(\d+):(\d+)", seen)}
-        ends = {each: min(end, known_ends.get(each, 0)) for each, end in ends.items()}
-    ahead = ",".join(f"{each}:{end}" for each, end in ends.items() if end > starts[each])
-    return OpenLetters(source, described, opened, closing, starts, ends, f"{place}/{ahead}")
+    through = through or urlsafe_b64encode(encode_copy(now.position(ends))).decode()
+    return OpenLetters(source, described, opened, closing, starts, ends, through)
+
+
+async def _seen(opened: TopicSource, through: str, now: Snapshot) -> dict[int, int]:
+    """Return the end of ``through`` in segments with later records. Raises HeadgateError: it is of no list of these."""
+    position = None
+    with suppress(ValueError):
+        position = decode_copy(urlsafe_b64decode(through))
+    if position is None:
+        raise HeadgateError(f"{through[:100]!r} is of no list of dead letters: {LIST_AGAIN}")
+    try:
+        return await opened.starts_after(position, now, remedy=LIST_AGAIN, skip_pruned=True)
+    except (OtherHistoryError, PositionOutOfRangeError) as error:
+        raise HeadgateError(str(error)) from None
