@@ -120,7 +120,7 @@ def _zookeeper(facts: HealthFacts) -> _Verdict:
         return _DEGRADED, f"{facts.zookeeper_problem}; leaders continue, but this daemon cannot take over"
     if facts.zookeeper == "connected":
         return _OK, "connected"
-    check = "check that the ZooKeeper servers run and are reachable"
+    check = "check that the ZooKeeper servers run and are reachable; if they have lost their data, restart the daemons"
     return _DEGRADED, f"{facts.zookeeper}: leaders continue, but no new leader is elected; {check}"
 
 
