@@ -42,20 +42,46 @@ def evaluate(programs: Path, source: str) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-def test_a_client_that_reaches_no_broker_or_no_ledger_says_so(programs: Path) -> None:
+def test_an_error_of_a_beginner_is_one_line_that_says_what_is_wrong_where_and_what_to_do(programs: Path) -> None:
     program = """
-        import { Consumer, HeadgateError, Producer } from "@headgate/client";
+        import { Consumer, Producer } from "@headgate/client";
         const broker = { host: "127.0.0.1", port: 1, cluster: "local", connectTimeoutMs: 300 };
-        const consumer = new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere" });
-        const ledger = new Ledger("nowhere", 0n, "a");
-        for (const open of [() => new Producer(broker).open("orders"), () => consumer.run(() => {}), () => ledger.check()])
-            await open().catch((error) => console.log(error instanceof HeadgateError, error.message));
+        const consumer = (more) => new Consumer({ ...broker, topic: "orders", subscription: "billing", ledger: "nowhere", ...more });
+        const send = (record) => new Producer(broker).send("orders", [{ key: "a", value: "b", ...record }]);
+        const attempts = [
+            () => new Producer(broker).open("orders"), () => consumer().run(() => {}), () => new Ledger("nowhere", 0n, "a").check(),
+            () => new Producer({ ...broker, host: "mqtt://127.0.0.1" }), () => new Producer({ ...broker, port: "mqtt" }),
+            () => consumer({ topic: undefined }), () => consumer({ start: "first" }), () => consumer({ ledger: "s3://streams" }),
+            () => consumer({ onGranted: "print" }), () => consumer().run(), () => consumer()[Symbol.asyncIterator]().next(),
+            () => consumer().acknowledge({}), () => consumer().flush(), () => send({ key: 7 }),
+            () => send({ timestampMs: new Date() }), () => send({ headers: {} }), () => new Producer(broker).send("orders", {}),
+        ];
+        for (const attempt of attempts) await (async () => attempt())().catch(({ message }) => console.log(message));
+        consumer({ ledger: "file:///var/lib/headgate" });
         process.exit();
     """
+    away = "broker 127.0.0.1:1: connect ECONNREFUSED 127.0.0.1:1; check host and port, and whether the broker runs"
+    folder = "the folder of the cluster's ledger, or a store with read and list for one in a bucket: README.md has one"
+    not_open = "this consumer is not open: await open() before, or call run"
 
-    producer, consumer, ledger = evaluate(programs, program)
-    assert "true not connected within 0.3 s: the broker: connect ECONNREFUSED 127.0.0.1:1" == producer == consumer
-    assert ledger.startswith("true nowhere has no ledger.json")
+    assert [
+        *[f"not connected within 0.3 s: {away}"] * 2,
+        "nowhere has no ledger.json: the option ledger is the folder, or the store, of the cluster's ledger",
+        "host=mqtt://127.0.0.1: use a name or an address without a scheme, such as 127.0.0.1",
+        "port=mqtt: use the broker's port, such as 1883",
+        "topic=undefined: use a text",
+        "start=first: use earliest or latest",
+        f"ledger=s3://streams: use {folder}",
+        "onGranted=print: use a function",
+        "run: handler=undefined: use a function",
+        f"the iteration: {not_open}",
+        "acknowledge: record=Object: use a record that this consumer has delivered",
+        f"flush: {not_open}",
+        "key: give a Uint8Array or a string, not number",
+        "timestampMs=Date: use whole ms since 1970, such as Date.now()",
+        "headers=Object: use an array",
+        "send: records=Object: use an array",
+    ] == evaluate(programs, program)
 
 
 RUNNER = """

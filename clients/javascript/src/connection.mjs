@@ -4,6 +4,7 @@ import mqtt from "mqtt";
 import { decode, encode } from "./encoding.mjs";
 import { HeadgateError, OtherHistoryError, warn } from "./errors.mjs";
 import { shardOf } from "./hashing.mjs";
+import { requireBroker } from "./options.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
@@ -17,7 +18,7 @@ export class Connection {
   changed = new Signal();
   failure = null;
   onPush = () => {};
-  #mqtt; #prefix; #address; #presenceTopic; #incarnation; #onFailure; #connectMs;
+  #mqtt; #prefix; #broker; #address; #presenceTopic; #incarnation; #onFailure; #connectMs;
   #problem = null; // why the broker was not reached the last time
   #requestId = 2n ** 40n + BigInt(randomInt(2 ** 40));
   #shards = new Map(); // number → Shard
@@ -27,7 +28,9 @@ export class Connection {
   #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
   /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
   constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: options = {} }, { incarnation, onFailure }) {
+    requireBroker({ host, port, cluster });
     this.#connectMs = connectTimeoutMs;
+    this.#broker = `${host}:${port}`;
     this.clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
     this.#prefix = `headgate/${cluster}`;
     this.#address = `${options.username ?? "anonymous"}/${this.clientId}`;
@@ -42,15 +45,26 @@ export class Connection {
     this.#mqtt.on("connect", ({ properties }) => this.#onConnect(properties?.maximumPacketSize).catch(() => {})); // disconnected; the next connection subscribes
     this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onPayload(topic, payload)));
     this.#mqtt.on("close", () => this.#onSession(null));
-    this.#mqtt.on("error", (error) => (this.#problem = error.message || error.code)); // mqtt.js reconnects automatically
+    this.#mqtt.on("error", (error) => this.#onError(error)); // mqtt.js reconnects automatically
+  }
+  #onError(error) {
+    this.#problem = error.message || error.code;
+    if (this.cluster) warn(`${this.#unreachable()}; this client waits until it is accepted again`);
+  }
+  /** Why there is no connection, and what to check. */
+  #unreachable() {
+    const isRefused = /not authorized|bad user ?name|password|banned/i.test(this.#problem);
+    const remedy = isRefused ? "username and password in the option mqtt, whether a token has expired, and the broker's users" : "host and port, and whether the broker runs";
+    return `broker ${this.#broker}: ${this.#problem ?? "no answer"}; check ${remedy}`;
   }
   /** Return the shard of a topic, once its leader is known. If more than one can have it, they are asked. */
   async shardOf(topic) {
-    await this.#until(() => this.cluster, () => (this.session ? `no daemon of ${this.#prefix} is there` : `the broker: ${this.#problem}`));
+    await this.#until(() => this.cluster, () => (this.session ? this.#noDaemon() : this.#unreachable()));
     const places = [...new Set(this.#counts.map((count) => shardOf(topic, count)).reverse())];
     if (places.length > 1 && !this.#places.has(topic)) this.#places.set(topic, this.#find(topic, places));
     return this.#shard(places.length > 1 ? await this.#places.get(topic) : places[0]);
   }
+  #noDaemon = () => `found no daemon of cluster '${this.#prefix.slice("headgate/".length)}' through broker ${this.#broker}; is one running, and is that its name?`;
   forget = (topic) => this.#places.delete(topic); // its leader has refused it, so it may be elsewhere
   #find(topic, places) {
     const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));
@@ -63,7 +77,7 @@ export class Connection {
       await this.#watch(number).catch(() => {}); // disconnected; the next connection subscribes
     }
     const shard = this.#shards.get(number);
-    await this.#until(() => shard.window, () => `no leader of shard ${number} answers`);
+    await this.#until(() => shard.window, () => `no leader of shard ${number} answers through broker ${this.#broker}; is a daemon running? headgate status says`);
     return shard;
   }
   async #until(isDone, reason) {

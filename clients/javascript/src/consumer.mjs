@@ -14,6 +14,7 @@ import { History } from "./history.mjs";
 import { Holdings } from "./holdings.mjs";
 import { Ledger } from "./ledger.mjs";
 import { Membership } from "./membership.mjs";
+import { ledgerSource, requireBroker, requireFunction, requireOneOf, requireOptions, requireRecord, requireText } from "./options.mjs";
 import { Parking } from "./parking.mjs";
 import { decodePositions, encodePositions } from "./positions.mjs";
 import { Resumption } from "./resumption.mjs";
@@ -32,12 +33,20 @@ export class Consumer {
   #isClosing = false; // the tasks end
   #tasks = [];
   /** `ledger` is the folder with the ledger, or a store, see ledger.mjs. `positions`: CHECKPOINT only, as `positions` returned it. */
-  constructor({ topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker }) {
-    if (!["STREAM", "QUEUE", "CHECKPOINT"].includes(type)) throw new HeadgateError(`type=${type}: use STREAM, QUEUE or CHECKPOINT`);
+  constructor(options) {
+    requireOptions("new Consumer", options);
+    const { topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker } = options;
+    for (const [name, text] of Object.entries({ topic, subscription, consumer: consumer ?? "generated" })) requireText(name, text);
+    requireBroker(broker);
+    requireOneOf("type", type, "STREAM", "QUEUE", "CHECKPOINT");
+    requireOneOf("start", start, "earliest", "latest");
+    requireOneOf("order", order, "strict", "none");
+    requireOneOf("behind", behind, "error", "continue");
+    for (const [name, callback] of Object.entries({ onGranted, onRevoked })) if (callback) requireFunction(name, callback);
     if (positions !== undefined && type !== "CHECKPOINT") throw new HeadgateError(`positions: not for type ${type}`);
     this.#token = positions === undefined ? null : decodePositions(positions);
     if (this.#token && this.#token.topic !== topic) throw new HeadgateError(`positions: they are of topic ${this.#token.topic}`);
-    this.#options = { ledger, broker, callbacks: { onGranted, onRevoked }, registration: { subscription_type: type, start, order, behind, version: "js" } };
+    this.#options = { ledger: ledgerSource(ledger), broker, callbacks: { onGranted, onRevoked }, registration: { subscription_type: type, start, order, behind, version: "js" } };
     this.#type = type;
     const name = consumer ?? `consumer-${randomBytes(6).toString("hex")}`;
     this.#names = { topic, subscription, consumer: name, incarnation: BigInt(Date.now()) };
@@ -109,6 +118,7 @@ export class Consumer {
   // Receiving
   /** Iterate over records until `stop`. Acknowledge each, unless the type is CHECKPOINT. */
   async *[Symbol.asyncIterator]() {
+    this.#requireOpen("the iteration");
     while (!this.#isStopping) {
       const { held, record } = this.#take() ?? {};
       if (!record) await this.#connection.changed.wait(POLL_MS);
@@ -125,6 +135,7 @@ export class Consumer {
    * `untilCaughtUp`: end once everything is handled that was stored at the begin, and no other segment is left unread.
    */
   async run(handler, { stopMs = STOP_MS, untilCaughtUp = false, ...options } = {}) {
+    requireFunction("run: handler", handler);
     if (this.#runner) throw new HeadgateError("run: this consumer has run already");
     const opens = !this.#connection;
     const counted = async (given) => {
@@ -163,6 +174,7 @@ export class Consumer {
   }
   /** Acknowledge a record; STREAM: and every record delivered before it in its segment. It is sent in the background. */
   acknowledge(record) {
+    requireRecord("acknowledge: record", record);
     if (this.#runner) throw new HeadgateError("acknowledge: run acknowledges each record once its handler has returned");
     if (this.#type === "CHECKPOINT") throw new HeadgateError("acknowledge: a CHECKPOINT consumer stores its positions instead");
     const held = this.#holdings.of(record);
@@ -170,11 +182,13 @@ export class Consumer {
   }
   /** QUEUE: the record could not be processed. It is delivered again after `delayMs`, and other records meanwhile. */
   negativeAcknowledge(record, options = {}) {
+    requireRecord("negativeAcknowledge: record", record);
     if (this.#type !== "QUEUE") throw new HeadgateError("negativeAcknowledge: only a QUEUE delivers again");
     this.#deliveries.negativeAcknowledge(record, options);
   }
   /** QUEUE: let the delivery of a record time out `ms` from now, whatever it was before. Also for a handler of `run`. */
   extend(record, ms) {
+    requireRecord("extend: record", record);
     if (this.#type !== "QUEUE") throw new HeadgateError("extend: only deliveries of a QUEUE time out");
     this.#deliveries.extend(record, ms);
   }
@@ -184,12 +198,19 @@ export class Consumer {
    * command resumes delivers its parked records again, in order: acknowledge each, or park it again.
    */
   async park(record, { reason = "" } = {}) {
+    requireRecord("park: record", record);
     if (this.#type !== "STREAM") throw new HeadgateError("park: only a STREAM has parked keys; a QUEUE has negativeAcknowledge");
     const held = this.#holdings.of(record);
     if (held) await this.#parking.park(held, record, reason);
   }
   /** Wait until everything that was acknowledged is stored. */
-  flush = ({ timeoutMs = 30_000 } = {}) => this.#acknowledger.flush(timeoutMs);
+  async flush({ timeoutMs = 30_000 } = {}) {
+    this.#requireOpen("flush");
+    await this.#acknowledger.flush(timeoutMs);
+  }
+  #requireOpen(what) {
+    if (!this.#acknowledger) throw new HeadgateError(`${what}: this consumer is not open: await open() before, or call run`);
+  }
   /** CHECKPOINT: where the next consumer continues, as text. */
   get positions() {
     const { topicId } = this.#membership ?? {};

@@ -3,6 +3,7 @@
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
 import { DeliveryFailedError, HeadgateError } from "./errors.mjs";
+import { requireArray, requireOptions, requireText, timestampOf } from "./options.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { Signal } from "./waiting.mjs";
 
@@ -16,7 +17,9 @@ export class Producer {
   #named; #deliveryMs;
   #topicIds = new Map(); // topic → its id, once its source position is known
   /** `incarnation` of a `name` rises with each start: the highest one holds the name, and fences the others. */
-  constructor({ name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, ...broker }) {
+  constructor(options) {
+    requireOptions("new Producer", options);
+    const { name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, ...broker } = options;
     this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
     this.#deliveryMs = deliveryTimeoutMs;
     this.#connection = new Connection(broker, { onFailure: (error) => this.#end(error) });
@@ -49,11 +52,14 @@ export class Producer {
    * rejects `deliveryTimeoutMs` after this call at the latest. `sourcePosition`: stored with it, up to 1024 bytes.
    */
   async send(topic, records, { sourcePosition, reservedHeaders } = {}) {
+    requireText("send: topic", topic);
+    requireArray("send: records", records);
     const deadline = performance.now() + this.#deliveryMs;
     const topicId = this.#topicIds.get(topic);
     if (sourcePosition && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
     const now = Date.now();
-    const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), BigInt(timestampMs)]);
+    const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), timestampOf(timestampMs)]);
+    for (const { headers = [] } of records) requireArray("headers", headers);
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, bytesOf(value, "header")]));
     const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less

@@ -1,11 +1,12 @@
 // One shard as a client sees it: which leader to believe, and requests that are repeated until it replies.
 //
 // Any program can forge an announcement, so an announcement is only a reason to ask.
-import { rejection } from "./errors.mjs";
+import { rejection, warn } from "./errors.mjs";
 import { jittered, sleep } from "./waiting.mjs";
 
 const [REPLY_MS, LONGEST_REPLY_MS] = [5000, 16_000];
 const [FIRST_PAUSE_MS, LONGEST_PAUSE_MS] = [25, 1000];
+const SILENT_MS = 10_000; // before the program is warned that no leader answers
 const max = (a, b) => (a > b ? a : b);
 
 export class Shard {
@@ -40,11 +41,14 @@ export class Shard {
     if (this.#question) return;
     const question = (this.#question = {});
     await sleep(this.#answeredAt + 1000 - performance.now());
+    const askedAt = performance.now();
     for (let pauseMs = 100; this.#question === question && !this.#isClosed; pauseMs = Math.min(2 * pauseMs, 5000)) {
       const believed = this.epoch;
       const body = { type: "describe_leader", heard_epoch: max(this.#heardEpoch, believed) };
       this.#asked.push(this.send(body, (reply) => this.#onAnswer(reply, believed), null));
       await sleep(pauseMs);
+      if (this.#question === question && this.connected && !this.#isClosed && performance.now() > askedAt + SILENT_MS)
+        warn(`no leader of shard ${this.number} has answered for ${SILENT_MS / 1000} s: this client waits; is a daemon running?`);
     }
   }
   #onAnswer({ leader_epoch, body }, believedThen) {

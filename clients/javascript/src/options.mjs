@@ -1,0 +1,41 @@
+// Checks what a program gives. An error names the option, what it is, and what to use instead.
+import { fileURLToPath } from "node:url";
+import { HeadgateError } from "./errors.mjs";
+
+/** Return a value as people read it, on one line. */
+function shown(value) {
+  if (typeof value === "function") return "a function";
+  const text = value !== null && typeof value === "object" ? (value.constructor?.name ?? "an object") : String(value);
+  return text.slice(0, 100);
+}
+function requireThat(isRight, name, value, use) {
+  if (!isRight) throw new HeadgateError(`${name}=${shown(value)}: use ${use}`);
+}
+export const requireText = (name, value) => requireThat(typeof value === "string" && value !== "", name, value, "a text");
+export const requireOptions = (name, value) => requireThat(value !== null && typeof value === "object", name, value, "an object with options");
+export const requireArray = (name, value) => requireThat(Array.isArray(value), name, value, "an array");
+export const requireFunction = (name, value) => requireThat(typeof value === "function", name, value, "a function");
+export const requireRecord = (name, value) =>
+  requireThat(typeof value?.offset === "bigint", name, value, "a record that this consumer has delivered");
+/** An option that is absent has its default. */
+export function requireOneOf(name, value, ...texts) {
+  requireThat(value === undefined || texts.includes(value), name, value, texts.join(" or "));
+}
+export function requireBroker({ host, port, cluster }) {
+  requireThat(typeof host === "string" && /^[^/\s]+$/.test(host), "host", host, "a name or an address without a scheme, such as 127.0.0.1");
+  requireThat(/^\d{1,5}$/.test(port) && port > 0 && port < 65_536, "port", port, "the broker's port, such as 1883");
+  requireText("cluster", cluster);
+}
+/** Return the time of a record in ms since 1970. */
+export function timestampOf(value) {
+  const isWhole = typeof value === "bigint" || Number.isSafeInteger(value);
+  requireThat(isWhole, "timestampMs", value, "whole ms since 1970, such as Date.now()");
+  return BigInt(value);
+}
+/** Return the source of a ledger: a store, or the path of a folder. */
+export function ledgerSource(ledger) {
+  const isFolder = typeof ledger === "string" && ledger !== "" && !/^(?!file:)[a-z0-9+]{2,}:\/\//i.test(ledger);
+  const isStore = typeof ledger?.read === "function" && typeof ledger?.list === "function";
+  requireThat(isFolder || isStore, "ledger", ledger, "the folder of the cluster's ledger, or a store with read and list for one in a bucket: README.md has one");
+  return isFolder && ledger.startsWith("file://") ? fileURLToPath(ledger) : ledger;
+}
