@@ -18,14 +18,23 @@ def test_the_lock_file_names_no_registry_host() -> None:
     assert "://" not in lock
 
 
-def test_the_types_describe_the_package(programs: Path) -> None:
+def compiled(programs: Path, *options: str) -> list[str]:
+    """Return what TypeScript says."""
     tsc = programs.parent / "node_modules" / "typescript" / "bin" / "tsc"
-    options = "--strict", "--noEmit", "--module", "nodenext", "--target", "es2022"
-    done = subprocess.run(
-        ("node", tsc, *options, programs / "typed.mts"), cwd=programs, capture_output=True, check=False
-    )
+    command = "node", tsc, "--noEmit", "--module", "nodenext", "--target", "es2022", *options
+    return subprocess.run(command, cwd=programs, capture_output=True, check=False).stdout.decode().splitlines()
 
-    assert (0, b"") == (done.returncode, done.stdout)
+
+def test_the_types_describe_the_package(programs: Path) -> None:
+    assert [] == compiled(programs, "--strict", "typed.mts")
+
+
+def test_no_name_is_unknown_and_no_member_of_a_class_hides_another_one(programs: Path) -> None:
+    sources = map(str, (programs.parent / "node_modules" / "@headgate" / "client" / "src").glob("*.mjs"))
+    found = compiled(programs, "--allowJs", "--checkJs", "--skipLibCheck", *sources)
+
+    assert any("TS2339" in each for each in found), "it has read the sources"
+    assert [] == [each for each in found if "TS2300" in each or "TS2304" in each]
 
 
 INTERNALS = """
