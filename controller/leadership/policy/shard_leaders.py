@@ -46,7 +46,7 @@ class ShardLeaders:
         if holder is None:
             return "no daemon is known to hold its lock in ZooKeeper"
         if holder == self._instance:
-            known = "holds its lock and is catching up" if role is Role.CATCHING_UP else "has given its lock up"
+            known = "holds its lock and has begun no term" if role is Role.CATCHING_UP else "has given its lock up"
             return f"this daemon {known}: see its log"
         if leader == holder:
             return None

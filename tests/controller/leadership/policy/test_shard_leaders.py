@@ -21,7 +21,7 @@ from controller.leadership.policy.transitions import Role
             "a", "a", Role.FOLLOWING, "this daemon has given its lock up", id="ZooKeeper has not said who has it"
         ),
         pytest.param("a", "", Role.FAILED, None, id="its ledger is unreadable here"),
-        pytest.param("a", "a", Role.CATCHING_UP, "this daemon .* is catching up", id="this daemon's last term"),
+        pytest.param("a", "a", Role.CATCHING_UP, "this daemon .* has begun no term", id="this daemon's last term"),
     ],
 )
 def test_a_shard_without_a_leader_has_a_reason(
