@@ -21,6 +21,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_fields
 from headgate.protocol import messages as m
 from metrics import events
+from metrics.label_values import HandoverReason
 from shard.balancing import handover
 from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
@@ -62,7 +63,7 @@ class AssignmentReconciler:
         """Revoked slice → since when this leader has waited for its holder."""
         self._next_owner: dict[SegmentSlice, str] = {}
         """Revoked slice that is not divided or joined → its next owner."""
-        self._in_handover: dict[SegmentSlice, tuple[float, e.ReleaseReason]] = {}
+        self._in_handover: dict[SegmentSlice, tuple[float, HandoverReason]] = {}
         """Slice between two holders → when its revocation started, and why it was released."""
         self._gate: Gate | None = None
         self._blocked_since_ms: int | None = None
@@ -353,8 +354,9 @@ class AssignmentReconciler:
         now = self._clock()
         for segment_slice, how in moves.releases:
             since = self._revoking.pop(segment_slice, None)
-            if since is not None and how != "drained":
-                self._in_handover[segment_slice] = (since, how)
+            match how:
+                case "confirmed" | "timed_out" | "holder_left" | "rewound" if since is not None:
+                    self._in_handover[segment_slice] = (since, how)
         for segment_slice in moves.revocations:
             self._revoking[segment_slice] = now
             self._context.observer.observe(events.SegmentRevoked())

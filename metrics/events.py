@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Protocol
 
 import msgspec
 
-from headgate.model.entries import LeaveReason, ReleaseReason
+from headgate.model.entries import LeaveReason
 from headgate.views.backlogs import BacklogInfo
 from metrics import label_values as labels
 from metrics.declared import COMMIT_BUCKETS, LAG_BUCKETS, SIZE_BUCKETS, WAIT_BUCKETS, Metric, counted, measured, shown
@@ -286,7 +286,7 @@ class HandoverFinished(Event, frozen=True):
     """Time from a revocation to the next grant, by how the segment was released."""
 
     seconds: float
-    reason: ReleaseReason
+    reason: labels.HandoverReason
 
 
 @counted("segments_drained", by="count", text="Segments that became drained.")

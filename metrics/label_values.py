@@ -2,9 +2,11 @@
 
 from typing import Literal
 
-from headgate.protocol.replies import Verdict
+from headgate.protocol.replies import BatchRefusal
 
-BatchVerdict = Literal["accept", "duplicate", Verdict]
+BatchVerdict = Literal["accept", "duplicate", BatchRefusal]
+HandoverReason = Literal["confirmed", "timed_out", "holder_left", "rewound"]
+"""How a revoked segment was released before it was granted again."""
 BrokerConnectionKind = Literal["daemon", "devices"]
 MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "sender", "other_ledger", "presence"]
 DeviceRejectionReason = Literal[

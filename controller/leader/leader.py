@@ -8,7 +8,7 @@ ends the term and the process.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ParamSpec
+from typing import ParamSpec, cast
 
 import structlog
 
@@ -241,7 +241,7 @@ class ShardLeader:
     def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
         if isinstance(request.body, m.ProduceBatch):
-            self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=refusal.verdict))
+            self._count_batch(refusal.verdict)
         self._outbox.refuse(request, refusal)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
@@ -256,7 +256,7 @@ class ShardLeader:
             batch, self.state, self.commit.durable, user=m.user_of(address), rules=self.context.access.rules
         )
         outcome: Outcome
-        verdict: BatchVerdict
+        verdict: str
         match judgement:
             case Duplicate():
                 body = m.Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
@@ -266,8 +266,12 @@ class ShardLeader:
                 verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
             case Refusal():
                 verdict, outcome = judgement.verdict, judgement
-        self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=verdict))
+        self._count_batch(verdict)
         return outcome
+
+    def _count_batch(self, verdict: str) -> None:
+        """Count a batch by its verdict. Those of registrations, seeks and quotas of objects are no batch's."""
+        self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=cast("BatchVerdict", verdict)))
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:

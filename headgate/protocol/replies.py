@@ -14,19 +14,10 @@ from headgate.views.producers import ProducerInfo
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SubscriptionInfo
 from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
-Verdict = Literal[
-    "invalid",
-    "forbidden",
-    "quota_exceeded",
-    "not_leader",
-    "fenced",
-    "forgotten",
-    "out_of_order",
-    "out_of_range",
-    "other_history",
-    "unavailable",
-    "expired",
+BatchRefusal = Literal[
+    "invalid", "forbidden", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable", "expired"
 ]
+Verdict = Literal[BatchRefusal, "quota_exceeded", "out_of_range", "other_history"]
 
 
 class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -37,13 +37,15 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     # Scaling, in worlds that scale
     "max_segments": (2, 12),
     "split_records_per_second": (1, 20),
+    "split_bytes_per_second": (50, 2000),
     "split_window_seconds": (10, 60),
     "merge_window_seconds": (10, 120),
     "segment_cooldown_seconds": (0.1, 60),
     "topic_cooldown_seconds": (0.1, 30),
     "merge_cooldown_seconds": (0.1, 120),
     # Retention, in worlds that prune
-    "max_age_seconds": (1, 120),
+    "max_age_seconds": (1, 1000),
+    "max_bytes": (2000, 50_000),
     "checkpoint_retention_seconds": (0.1, 60),
     "delete_delay_seconds": (0.1, 60),
     # Quotas

@@ -4,7 +4,8 @@
 2. A subscription keeps its type, and has the order of its type: no simulated program asks for another one.
 3. What is drained is sealed and acknowledged to its end, and released, not revoked.
 4. A segment is revoked only if its holder has more than its part, so the fewest segments move.
-5. A child has all its parents, and the active segments of a topic divide all hashes among themselves.
+5. A child has all its parents, and the active segments of a topic divide all hashes among themselves. No layout exceeds its
+   limit, and no leader splits a segment by itself behind too many undrained generations.
 6. No position is beyond the end, and in strict order none is behind an ancestor with unread records.
 7. A segment is pruned after its retention. A chunk is deleted after it was compacted, and never the first one of a term.
 8. A revoked segment is released within the time limit, as long as one leader waits for it.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.scaling.policy import MAX_UNDRAINED_DEPTH
 from headgate import SeekResult
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.model import entries as e
@@ -28,6 +30,7 @@ from headgate.model.bucket_ranges import BucketRange, slice_of
 from headgate.model.external_topic import parse_hashes
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, SegmentState
+from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.ledger_time import MAX_STEP_MS
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
@@ -58,6 +61,10 @@ class LedgerRules:
     """How long a manifest exists before chunks that it covers are deleted."""
     revoke_seconds: float = math.inf
     """Time limit of a revocation."""
+    max_bytes: int | None = None
+    """Above how many bytes of a topic the oldest segments are pruned before that; None: never."""
+    most_segments: int = MAX_SEGMENTS
+    """Of a layout."""
     calm: bool = False
     """Whether every consumer runs and answers."""
     thawed_at: float = -math.inf
@@ -215,6 +222,16 @@ class LedgerRules:
                 )
         ranges = [(each.first_hash, each.last_hash) for each in topic.layout.active()]
         _check_tiling(topic.name, ranges, SEGMENT_HASHES)
+        if len(topic.layout.segments) > self.most_segments:
+            raise InvariantViolationError(f"{topic.name}: it has {len(topic.layout.segments)} segments")
+        if isinstance(entry, e.SegmentSplit) and entry.reason:
+            for subscription in topic.subscriptions.values():
+                if subscription.type == "STREAM" and subscription.consumers:
+                    deep = _undrained_generations(topic.layout, subscription, entry.segment)
+                    if deep >= MAX_UNDRAINED_DEPTH:
+                        raise InvariantViolationError(
+                            f"{topic.name}: segment {entry.segment} is split behind {deep} generations"
+                        )
 
     def _check_external(self, state: ShardState, entry: e.TopicImported | e.LayoutExtended) -> None:
         topic = state.topics_by_id[entry.topic_id]
@@ -240,7 +257,9 @@ class LedgerRules:
             # A leader decides by what its clock says now. A freeze, or a slow store, delays a chunk that has its time already.
             age_ms = max(max(state.at_ms, now_ms()) - (sealed_at_ms or 0), lived_ms)
             age_ms += MAX_STEP_MS * (_now_seconds() - self.clock_set_at < CLOCK_WRONG_SECONDS)
-            if self.max_age_ms is None or age_ms < self.max_age_ms:
+            stored_bytes = sum(tail.size_bytes for tail in topic.tails.values())
+            too_large = self.max_bytes is not None and stored_bytes > self.max_bytes
+            if not too_large and (self.max_age_ms is None or age_ms < self.max_age_ms):
                 raise InvariantViolationError(
                     f"{topic.name}: segment {segment} was pruned {age_ms:.0f} ms after it was sealed"
                 )
@@ -391,6 +410,15 @@ def _check_imported(topic: Topic, segment: e.ImportedSegment, update: bool) -> N
     covered = sum(min(each[1], hashes[1]) - max(each[0], hashes[0]) + 1 for each in parents if each not in apart)
     if apart or (parents and covered < hashes[1] - hashes[0] + 1):
         raise InvariantViolationError(f"{topic.name}: segment {segment.label!r} has {hashes}, its parents {parents}")
+
+
+def _undrained_generations(layout: Layout, subscription: Subscription, segment: int) -> int:
+    """Return the most generations before ``segment`` that are not drained."""
+    parents = [each for each in layout.segments[segment].parents if each in layout.segments]
+    return max(
+        (_undrained_generations(layout, subscription, each) + (each not in subscription.drained) for each in parents),
+        default=0,
+    )
 
 
 def _check_tiling(topic: str, ranges: Iterable[tuple[int, int]], hashes: int) -> None:

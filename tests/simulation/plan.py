@@ -73,9 +73,10 @@ SITUATIONS: Final = {
     "inquirer": 0.05,
     "upgrade": 0.05,
     "tenants": 0.03,
+    "hotspots": 0.04,
 }
-"""Probability of each program of `tests.simulation.rare_programs`: the inspector in worlds that prune segments, those
-with odd seeds, and the producer that is cut beside the import program."""
+"""Probability of each program of `tests.simulation.rare_programs`: the inspector and the hotspots in worlds that scale
+and prune segments, those with odd seeds, and the producer that is cut beside the import program."""
 DISTURBING: Final = frozenset([*SOMETIMES, *RARE_PROGRAMS, *RARE_CLIENTS, *SITUATIONS])
 
 
@@ -236,6 +237,7 @@ def _situations(seed: int, scale: Scale, programs: Collection[str]) -> list[str]
     """Draw the programs that make a situation, each from random numbers of its own."""
     pointless = {
         "inspector": seed % 2 == 0,
+        "hotspots": seed % 2 == 0 or scale is BUSY or seed < FIRST_SMALL_SEED or "quotas" in programs,
         "cut_producer": "import" not in programs,
         "parkers": scale is BUSY,  # Each step of a resumption reads all chunks again: ten minutes.
         "settings": seed < FIRST_SMALL_SEED,

@@ -284,8 +284,6 @@ BUGS = (
     Bug("Named producers expire like anonymous ones.", "shard.requests.producer_expiry:expired_producers", _expiring_names),
     # Segments, records and what they are counted as
     Bug("An external topic may have any graph.", "shard.requests.source_listing:check_graph", always(None)),
-    Bug("What a deleted subscription contained stays counted.", "shard.state.usage:Usage.add_subscription",
-        lambda right, self, found, times=1: right(self, found) if times > 0 else None),
     # Leadership
     Bug("The lock alone makes a leader.", ON, with_transition(Role.CATCHING_UP, Event.NUMBER_TAKEN, *SERVE)),
     Bug("A taken number does not end the term.", ON, with_transition(Role.LEADING, Event.NUMBER_TAKEN)),
@@ -331,6 +329,7 @@ BUGS = (
         lambda right, self, found, times=1: right(self, found) if times > 0 else None, "tenants"),
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
+    Bug("A leader splits behind any number of undrained generations.", "controller.scaling.policy:undrained_generations", lambda _, layout, __: dict.fromkeys(layout.segments, 0), "hotspots"),
     Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
     Bug("Chunks are deleted as soon as they are compacted.", f"{TRIM}:trim_point", with_arguments(delay_ms=0)),
     Bug("The first chunk of a term is deleted.", f"{TRIM}:deletable", with_arguments(term_start_chunks=())),

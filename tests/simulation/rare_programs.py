@@ -17,6 +17,7 @@
 * ``rebirth``: topics are deleted and created again (`tests.simulation.rebirth_program`).
 * ``upgrade``: daemons of the version before are replaced one by one (`tests.simulation.upgrade_program`).
 * ``tenants``: users with small quotas (`tests.simulation.tenants_program`).
+* ``hotspots``: topics that are busy where a split does not help (`tests.simulation.hotspot_program`).
 * ``slow_contender``: daemons that are slow when they get the lock, so that the last leader writes on meanwhile.
 """
 
@@ -43,6 +44,7 @@ from headgate.protocol import messages as m
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.growth_program import GrowthProgram
+from tests.simulation.hotspot_program import HotspotProgram
 from tests.simulation.inquirer import Inquirer
 from tests.simulation.parking_program import ParkingProgram
 from tests.simulation.queue_program import QueueProgram
@@ -140,6 +142,7 @@ class RarePrograms:
             "rebirth": self.rebirth.start,
             "upgrade": self.upgrade.start,
             "tenants": self.tenants.start,
+            "hotspots": HotspotProgram(self._world).start,
             "inquirer": Inquirer(self._world).run,
         }
         plan = self._world.plan

@@ -137,10 +137,21 @@ class RuleBreaker:
         self._repeated = True
         if repeated is not None and isinstance(repeated.body, m.Committed) and repeated.body.placements is not None:
             raise InvariantViolationError("a batch older than the window was stored again")
+        await self._too_many(await self._open())
+
+    async def _too_many(self, identity: m.ProducerIdentity | None) -> None:
+        """Send more batches at once than may be in flight, and all again: the checker would find a record twice."""
+        if identity is None:
+            return
+        producer = identity.producer_id, identity.producer_epoch
+        batches = [self._batch(*producer, number, lawful=True) for number in range(WINDOW + 2)]
+        for _ in range(2):
+            await asyncio.gather(*(self._ask(each) for each in batches))
 
     async def _other_terms(self) -> None:
         for epoch in (self._epoch - 1, self._epoch + FAR, None):
             await self._refuse(f"a batch for term {epoch}", self._batch(), leader_epoch=epoch)
+        await self._refuse("a batch whose time is over", self._batch(), max_term_age_ms=0)
 
     async def _refused_contents(self) -> None:
         await self._refuse("a batch of a user without the right", self._batch(), user=GUEST)
@@ -371,6 +382,7 @@ class RuleBreaker:
         leader_epoch: int | None = -1,
         user: str = ANONYMOUS,
         protocol: int = m.PROTOCOL_VERSION,
+        max_term_age_ms: int | None = None,
     ) -> m.Reply | None:
         """Send a request once, for the present term by default, and return the reply; None: none came."""
         request_id = next(self._request_ids)
@@ -380,6 +392,7 @@ class RuleBreaker:
             client_id=self.CLIENT_ID,
             leader_epoch=self._epoch if leader_epoch == -1 else leader_epoch,
             ledger_id=self._ledger_id,
+            max_term_age_ms=max_term_age_ms,
             body=body,
         )
         address = m.client_address(user, self.CLIENT_ID)

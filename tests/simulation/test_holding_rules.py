@@ -21,11 +21,7 @@ def released(tmp_path: Path, reason: e.ReleaseReason, granted_to: str = "") -> H
     rules = ledger.checker.rules.holdings
     for offset in range(5):
         rules.check_delivery(FIRST, offset, 0)
-    entry = e.SegmentReleased(
-        topic_id=ledger.orders, subscription_id=ledger.billing, segment=0, generation=1, reason=reason
-    )
-    ledger.add(entry)
-    ledger.commit()
+    ledger.release(0, 1, reason)
     if granted_to:
         ledger.grant(0, granted_to, 2)
     return rules

@@ -39,9 +39,8 @@ class CheckedLedger(WrittenLedger):
         self.add(e.TermStarted(leader_epoch=1, instance="d1"))
         self.orders = self.topic()
         self.billing = self.subscribe(self.orders, "STREAM", {0: 0})
-        self.register("a")
+        self.register("a", commits=False)
         self.register("b")
-        self.commit()
 
     @property
     def names(self) -> tuple[str, str]:
@@ -65,17 +64,16 @@ class CheckedLedger(WrittenLedger):
             state.apply_all(found.entries, chunk=number, at_ms=found.header.at_ms)
         return state
 
-    def register(self, consumer: str, incarnation: int = 1) -> None:
-        """Add a registration."""
-        self.add(
-            e.ConsumerRegistered(
-                topic_id=self.orders,
-                subscription_id=self.billing,
-                consumer=consumer,
-                incarnation=incarnation,
-                client_id=f"{consumer}-{incarnation}",
-            )
-        )
+    def about(self, entry: type[e.AnyEntry], commits: bool = True, **fields: object) -> None:
+        """Add an entry about the subscription, by default in a chunk of its own."""
+        self.add(entry(topic_id=self.orders, subscription_id=self.billing, **fields))  # type: ignore[call-arg]
+        if commits:
+            self.commit()
+
+    def register(self, consumer: str, incarnation: int = 1, *, commits: bool = True) -> None:
+        """Register a consumer."""
+        client_id = f"{consumer}-{incarnation}"
+        self.about(e.ConsumerRegistered, commits, consumer=consumer, incarnation=incarnation, client_id=client_id)
 
     def records(self, *counters: int, key: bytes = KEY, segment: int = 0, gap: int = 0, headers: Headers = ()) -> None:
         """Store records in a chunk of their own; ``gap``: offsets that are left out."""
@@ -89,30 +87,11 @@ class CheckedLedger(WrittenLedger):
 
     def grant(self, segment: int, consumer: str, generation: int, **buckets: int) -> None:
         """Grant a segment, or some of its buckets, in a chunk of its own."""
-        self.add(
-            e.SegmentGranted(
-                topic_id=self.orders,
-                subscription_id=self.billing,
-                segment=segment,
-                consumer=consumer,
-                generation=generation,
-                **buckets,
-            )
-        )
-        self.commit()
+        self.about(e.SegmentGranted, segment=segment, consumer=consumer, generation=generation, **buckets)
 
-    def release(self, segment: int, generation: int) -> None:
+    def release(self, segment: int, generation: int, reason: str = "confirmed") -> None:
         """Release a segment, in a chunk of its own."""
-        self.add(
-            e.SegmentReleased(
-                topic_id=self.orders,
-                subscription_id=self.billing,
-                segment=segment,
-                generation=generation,
-                reason="confirmed",
-            )
-        )
-        self.commit()
+        self.about(e.SegmentReleased, segment=segment, generation=generation, reason=reason)
 
     def deliver(self, *offsets: int, segment: int = 0, generation: int = 1, program: str = "a-1") -> None:
         """Deliver records as they are stored."""
@@ -134,10 +113,7 @@ class CheckedLedger(WrittenLedger):
 
     def drained(self, segment: int) -> None:
         """Record that a segment is drained, in a chunk of its own."""
-        self.add(
-            e.SegmentsDrained(topic_id=self.orders, subscription_id=self.billing, segments=[segment], seek_generation=0)
-        )
-        self.commit()
+        self.about(e.SegmentsDrained, segments=[segment], seek_generation=0)
 
     def divide(self, segment: int) -> None:
         """Split a segment, in a chunk of its own."""

@@ -1,7 +1,8 @@
 """Each rule about single entries is broken by one entry that is one change away from a permitted one."""
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
+from operator import methodcaller as do
 from pathlib import Path
 
 import pytest
@@ -22,81 +23,82 @@ async def ledger(tmp_path: Path) -> CheckedLedger:
     return CheckedLedger(tmp_path)
 
 
-def add(ledger: CheckedLedger, entry: type[e.AnyEntry], **fields: object) -> Callable[[], object]:
-    """Return what writes a chunk with an entry about the subscription."""
+CONFIGURED = partial(do, "about", e.SubscriptionConfigured, balance="count")
+REVOKED = partial(do, "about", e.SegmentRevoked)
+REMOVED = partial(do, "about", e.ConsumerRemoved, incarnation=1)
+BROKEN = {
+    "a name goes to a newer instance": ("took the name of the newer", do("register", "a", 5), do("register", "a", 4)),
+    "the name of a replaced instance goes to a newer one": (
+        "took the name of the newer",
+        do("register", "a", 5),
+        REMOVED(consumer="a", incarnation=5, reason="replaced"),
+        do("register", "a", 4),
+    ),
+    "an instance does not replace itself": ("replaced itself", do("register", "a")),
+    "an instance that has left does not come back": (
+        "came back after it was removed",
+        REMOVED(consumer="b", reason="left"),
+        do("register", "b"),
+    ),
+    "a subscription keeps its type": (
+        "its type STREAM became QUEUE",
+        CONFIGURED(subscription_type=e.SubscriptionType.QUEUE, order="none"),
+    ),
+    "a subscription keeps its order": (
+        "the order of a STREAM became 'none'",
+        CONFIGURED(subscription_type=e.SubscriptionType.STREAM, order="none"),
+    ),
+    "only what is read is drained": (
+        "counts as drained at 0 of 2",
+        do("records", 0, 1),
+        do("divide", 0),
+        do("drained", 0),
+    ),
+    "a segment moves only from a consumer that has more than its part": (
+        "a holds 1 of 2 segments",
+        do("read_parent"),
+        do("grant", 1, "a", 2),
+        do("grant", 2, "a", 3),
+        REVOKED(segment=1, generation=2),
+        do("release", 1, 2),
+        do("grant", 1, "b", 4),
+        REVOKED(segment=2, generation=3),
+    ),
+    "what is drained is released": (
+        "is revoked instead of released",
+        do("grant", 0, "a", 1),
+        do("divide", 0),
+        do("drained", 0),
+        REVOKED(segment=0, generation=1),
+    ),
+    "idle segments have one weight": (
+        "idle segments have weights of their own: {1: 15}",
+        do("about", e.SegmentWeightsSet, weights={0: 16}),
+        do("about", e.SegmentWeightsSet, weights={1: 15}),
+    ),
+    "a layout stays within its limit": (
+        "t1: it has 5 segments",
+        do("divide", 0),
+        do("divide", 1),
+    ),
+    "no leader splits behind eight undrained generations": (
+        "segment 15 is split behind 8 generations",
+        do("records", 0),
+        *(do("divide", parent) for parent in (0, *range(1, 15, 2))),
+        do("add_and_commit", e.SegmentSplit(topic_id=1, segment=15, end_offset=0, token="", reason="busy")),
+    ),
+}
+"""What holds → what the checker says, and the steps, of which the last one breaks it."""
 
-    def write() -> None:
-        ledger.add(entry(topic_id=ledger.orders, subscription_id=ledger.billing, **fields))  # type: ignore[call-arg]
-        ledger.commit()
 
-    return write
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+async def test_a_broken_rule_is_noticed(case: tuple, ledger: CheckedLedger) -> None:
+    says, *before, last = case
+    ledger.checker.rules.most_segments = 4 if says.endswith("5 segments") else 100
+    for step in before:
+        step(ledger)
 
-
-async def test_a_name_goes_to_a_newer_instance_only(ledger: CheckedLedger) -> None:
-    ledger.register("a", incarnation=5)
-    ledger.register("a", incarnation=4)
-
-    refused("took the name of the newer", ledger.commit)
-
-
-async def test_the_name_of_a_replaced_instance_goes_to_a_newer_one_only(ledger: CheckedLedger) -> None:
-    ledger.register("a", incarnation=5)
-    ledger.commit()
-    add(ledger, e.ConsumerRemoved, consumer="a", incarnation=5, reason="replaced")()
-    ledger.register("a", incarnation=4)
-
-    refused("took the name of the newer", ledger.commit)
-
-
-async def test_an_instance_does_not_replace_itself(ledger: CheckedLedger) -> None:
-    ledger.register("a")
-
-    refused("replaced itself", ledger.commit)
-
-
-async def test_an_instance_that_has_left_does_not_come_back(ledger: CheckedLedger) -> None:
-    add(ledger, e.ConsumerRemoved, consumer="b", incarnation=1, reason="left")()
-    ledger.register("b")
-
-    refused("came back after it was removed", ledger.commit)
-
-
-@pytest.mark.parametrize(
-    ("kind", "order", "text"),
-    [("QUEUE", "none", "its type STREAM became QUEUE"), ("STREAM", "none", "the order of a STREAM became 'none'")],
-)
-async def test_a_subscription_keeps_type_and_order(ledger: CheckedLedger, kind: str, order: str, text: str) -> None:
-    fields = {"subscription_type": e.SubscriptionType(kind), "order": order, "balance": "count"}
-
-    refused(text, add(ledger, e.SubscriptionConfigured, **fields))
-
-
-async def test_only_what_is_read_is_drained(ledger: CheckedLedger) -> None:
-    ledger.records(0, 1)
-    ledger.split(ledger.orders, 0)
-    ledger.commit()
-
-    refused("counts as drained at 0 of 2", lambda: ledger.drained(0))
-
-
-async def test_a_segment_moves_only_from_a_consumer_that_has_more_than_its_part(ledger: CheckedLedger) -> None:
-    ledger.read_parent()
-    ledger.grant(1, "a", 2)
-    ledger.grant(2, "a", 3)
-    add(ledger, e.SegmentRevoked, segment=1, generation=2)()
-    ledger.release(1, 2)
-    ledger.grant(1, "b", 4)
-
-    refused("a holds 1 of 2 segments", add(ledger, e.SegmentRevoked, segment=2, generation=3))
-
-
-async def test_what_is_drained_is_released(ledger: CheckedLedger) -> None:
-    ledger.grant(0, "a", 1)
-    ledger.split(ledger.orders, 0)
-    ledger.commit()
-    ledger.drained(0)
-
-    refused("is revoked instead of released", add(ledger, e.SegmentRevoked, segment=0, generation=1))
+    refused(says, lambda: last(ledger))
 
 
 @pytest.mark.parametrize(
@@ -117,25 +119,18 @@ async def test_a_revocation_ends_in_time_unless_the_leader_changes_or_is_frozen(
     rules.revoke_seconds = 15
     rules.check_before(ledger.state, e.TermStarted(leader_epoch=2, instance="d2"))
     ledger.grant(0, "a", 1)
-    add(ledger, e.SegmentRevoked, segment=0, generation=1)()
+    ledger.about(e.SegmentRevoked, segment=0, generation=1)
     if thawed_after is not None:
         rules.thawed_at = asyncio.get_running_loop().time() + thawed_after
     await asyncio.sleep(seconds)
     if new_term:
         rules.check_before(ledger.state, e.TermStarted(leader_epoch=3, instance="d3"))
-    removal = add(ledger, e.ConsumerRemoved, consumer="a", incarnation=1, reason="evicted")
+    removal = REMOVED(consumer="a", reason="evicted")
 
     if fits:
-        removal()
+        removal(ledger)
     else:
-        refused("was revoked, and released only after 26 s", removal)
-
-
-async def test_idle_segments_have_one_weight(ledger: CheckedLedger) -> None:
-    add(ledger, e.SegmentWeightsSet, weights={0: 16})()
-    wrong = add(ledger, e.SegmentWeightsSet, weights={1: 15})
-
-    refused("idle segments have weights of their own: {1: 15}", wrong)
+        refused("was revoked, and released only after 26 s", lambda: removal(ledger))
 
 
 async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLedger) -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from controller.leadership.policy.feature_levels import supported
+from controller.retention import pruner
 from controller.settings.sections import IngestSettings
 from controller.snapshots.job import take_snapshot
 from drain.protocol import DrainedResponse, DrainQuery
@@ -43,6 +44,7 @@ from headgate.model.hashing import shard_of
 from headgate.model.shard_map import ShardMap
 from headgate.process.background import end_tasks
 from metrics.instruments import Instruments
+from shard.requests.topic_commands import MAX_SEGMENTS, merge_entry, split_entry
 from shard.state.shard_state import ShardState
 from shard.subscriptions import deliveries
 from shard.subscriptions.deliveries import MAX_RECORDS
@@ -54,6 +56,7 @@ from tests.simulation.fault_injector import DELETED, OTHER, QUEUE, STREAM, TOPIC
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.forger import Forger
 from tests.simulation.handlers import Handlers, uses_run
+from tests.simulation.hotspot_program import MOST_SEGMENTS
 from tests.simulation.import_program import MAX_PRODUCERS, ImportProgram
 from tests.simulation.invariant_checker import InvariantChecker, InvariantViolationError
 from tests.simulation.ledger_rules import LedgerRules
@@ -145,8 +148,15 @@ class ClusterSimulation:
 
     def _rules(self) -> LedgerRules:
         clocks_differ = self.plan.kinds & {"power_failure", "clock_drift"}
+        retention = self.settings.retention
+        most_segments = MOST_SEGMENTS if "hotspots" in self.plan.programs else MAX_SEGMENTS
+        for entry in (split_entry, merge_entry):
+            entry.__kwdefaults__["max_segments"] = most_segments
+        vars(pruner)["MAX_SEGMENTS"] = most_segments
         return LedgerRules(
-            max_age_ms=1000 * self.settings.retention.max_age_seconds if self.plan.seed % 2 else None,
+            max_age_ms=1000 * retention.max_age_seconds if self.plan.seed % 2 else None,
+            max_bytes=None if retention.max_bytes < 0 else retention.max_bytes,
+            most_segments=most_segments,
             compaction_seconds=0.0 if clocks_differ else DELETE_SECONDS,
             revoke_seconds=self.settings.subscriptions.fence_seconds,
             calm=self.plan.calm,
