@@ -9,7 +9,7 @@ from chaos.cluster import ORDERS
 from chaos.judge import RunEvidence
 from chaos.timeline import Operation, Timeline
 from headgate import SubscriptionType
-from trials.judge import SubscriptionEvidence, TopicEvidence
+from trials.judge import TopicEvidence
 
 TAIL_BYTES: Final = 4096
 """More than one line of a producer's file."""
@@ -34,11 +34,11 @@ def timeline_of(
 
     A child without records is left out: a merge may follow while no producer is connected.
     """
-    streams = [each for each in _subscriptions(run, ORDERS) if each.kind is SubscriptionType.STREAM]
+    (orders,) = (topic for topic in run.topics if topic.topic == ORDERS)
+    streams = [each for each in orders.subscriptions if each.kind is SubscriptionType.STREAM]
     first: dict[int, int] = {}
     for delivery in (delivery for each in streams for delivery in each.deliveries):
         first[delivery.segment] = min(delivery.at_ns, first.get(delivery.segment, delivery.at_ns))
-    (orders,) = (topic for topic in run.topics if topic.topic == ORDERS)
     stored_ns = _first_stored(orders)
     return Timeline(
         began_ns=began_ns,
@@ -71,7 +71,3 @@ def _first_stored(topic: TopicEvidence) -> dict[int, int]:
         if segment is not None and record.outcome == "committed":
             first[segment] = min(record.done_ns, first.get(segment, record.done_ns))
     return first
-
-
-def _subscriptions(run: RunEvidence, name: str) -> list[SubscriptionEvidence]:
-    return [subscription for topic in run.topics if topic.topic == name for subscription in topic.subscriptions]

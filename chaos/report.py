@@ -78,7 +78,7 @@ def make_report(
         commands[operation.name][not operation.error] += 1
     for topic in run.topics:
         outcomes = Counter(record.outcome for record in topic.sent)
-        records[topic.topic] = {"sent": len(topic.sent), **sorted_counts(outcomes), "stored": len(topic.stored)}
+        records[topic.topic] = {"sent": len(topic.sent), **dict(sorted(outcomes.items())), "stored": len(topic.stored)}
         for subscription in topic.subscriptions:
             blocked = blocked_segments(topic.chunks, topic.shard, topic.topic, subscription.name)
             subscriptions[f"{topic.topic}/{subscription.name}"] = {
@@ -108,11 +108,6 @@ def make_report(
         restarts=list(restarts),
         violations=list(violations),
     )
-
-
-def sorted_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return ``counts`` by name."""
-    return dict(sorted(counts.items()))
 
 
 def verdict(violations: Sequence[Violation]) -> str:
@@ -197,4 +192,4 @@ def document(report: Report) -> dict[str, Any]:
     """Return the report for programs; of each kind of violation, the first ones."""
     counts = Counter(violation.invariant for violation in report.violations)
     found: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(report, violations=examples(report.violations)))
-    return found | {"violation_counts": sorted_counts(counts)}
+    return found | {"violation_counts": dict(sorted(counts.items()))}

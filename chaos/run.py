@@ -33,6 +33,8 @@ COMMAND_SECONDS: Final = 60.0
 RECOVERY_SECONDS: Final = 90.0
 """Longest wait until a fault has begun or ended, and after it until every topic accepts records."""
 WATCH_INTERVAL_SECONDS: Final = 0.25
+STANDSTILL_SECONDS: Final = 1.0
+"""Without a turn for longer, this process may have stopped the topics itself: all connections pass its proxies."""
 SEGMENTS: Final = 2
 RATE_SHARES: Final = {ORDERS: 1.0, PAYMENTS: 0.3, READINGS: 0.1}
 """Rate of each topic's producer, relative to the first one."""
@@ -78,6 +80,8 @@ class Played:
     faults: list[FaultWindow] = field(default_factory=list)
     ended_programs: list[str] = field(default_factory=list)
     notes: list[Violation] = field(default_factory=list)
+    stood_still_seconds: float = 0.0
+    """The longest time without a turn of this process, and of its proxies, during the present fault."""
 
     def note(self, problem: str) -> None:
         """Record a step that failed or took too long."""
@@ -136,8 +140,11 @@ async def _background(stage: Stage, played: Played) -> AsyncIterator[None]:
 
 
 async def _watch(cluster: ChaosCluster, played: Played) -> None:
+    loop = asyncio.get_running_loop()
     while True:
+        due = loop.time() + WATCH_INTERVAL_SECONDS
         await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+        played.stood_still_seconds = max(played.stood_still_seconds, loop.time() - due)
         played.ended_programs += await cluster.restart_ended_daemons()
 
 
@@ -164,13 +171,15 @@ async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> No
     Several may concern one process. One that can therefore not begin or end is no problem of the run.
     """
     faults = [CATALOGUE[name](stage) for name in planned.name.split("+")]
-    began_ns = time.monotonic_ns()
+    began_ns, played.stood_still_seconds = time.monotonic_ns(), 0.0
     begun = [fault for fault in faults if await _done(fault, fault.begin, played, alone=len(faults) == 1)]
     await asyncio.sleep(planned.seconds)
     for fault in begun:
         await _done(fault, fault.end, played, alone=len(faults) == 1)
     continuing = frozenset.intersection(*(fault.continuing for fault in faults))
     summary, note = (" ".join(words) for words in zip(*((each.summary(), each.note) for each in faults), strict=True))
+    if (stood_still := played.stood_still_seconds) > STANDSTILL_SECONDS:
+        note, continuing = f"{note} The proxies got no processor for {stood_still:.1f} s.", frozenset()
     played.faults.append(FaultWindow(planned.name, summary, began_ns, time.monotonic_ns(), note, continuing))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -11,8 +12,9 @@ from click.testing import CliRunner
 from chaos.__main__ import main, make_plan
 from chaos.faults.catalogue import CATALOGUE
 from chaos.faults.fault import Stage
-from chaos.run import Options, Played, _play_fault
+from chaos.run import Options, Played, _play_fault, _watch
 from chaos.schedule import PlannedFault
+from headgate.process.background import end_tasks
 
 OPTIONS = Options(
     minutes=12, seed=1, names=(), at_once=1, fault_seconds=None, rest_seconds=8.0, rate=200, with_spark=True
@@ -53,6 +55,20 @@ async def test_a_fault_that_waits_for_what_another_one_prevents_ends(looptime: i
     assert played.faults[0].note.split("  ") == [" not done after 90 s", "no consumer runs"]
     assert 98 == looptime
     cluster.restore.assert_awaited()
+
+
+async def test_topics_are_not_blamed_for_a_standstill_of_the_run_itself() -> None:
+    """All connections pass the proxies of its process."""
+    cluster, played = AsyncMock(programs={"audit-1": None}), Played()
+    cluster.restart_ended_daemons.return_value = []
+    watching = asyncio.create_task(_watch(cluster, played))
+    asyncio.get_running_loop().call_later(0.01, time.sleep, 1.4)
+
+    await _play_fault(Stage(cluster, AsyncMock(), random.Random(1)), PlannedFault("consumer-killed", 0, 0.5), played)
+    await end_tasks(watching)
+
+    assert "The proxies got no processor for 1." in played.faults[0].note
+    assert frozenset() == played.faults[0].continuing
 
 
 @pytest.mark.parametrize(
