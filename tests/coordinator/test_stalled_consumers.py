@@ -153,3 +153,23 @@ async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_faile
     assert "ben" == harness.holders()[0]
     (failed,) = harness.subscription.redelivery.failed
     assert (1, "its consumer made no progress for too long") == (failed.failures, failed.reason)
+
+
+@pytest.mark.parametrize(
+    ("then", "oldest"),
+    {
+        "nothing else": (lambda _: None, {0: 7, 1: None}),
+        "another holding": (lambda harness: harness.heartbeat("ada", unhandled=[(0, 9, 7)]), {}),
+        "everything is read": (lambda harness: harness.heartbeat("ada", unhandled=[]), {}),
+        "it is away": (lambda harness: harness.disconnect("anonymous/client-ada"), {}),
+        "it has left": (lambda harness: harness.leave("ada"), {}),
+        "another instance joins": (lambda harness: harness.register("ada", incarnation=2), {}),
+    }.values(),
+)
+async def test_the_holder_of_an_external_segment_says_which_record_is_the_oldest(lead: Lead, then, oldest):
+    harness = lead("ada", segments=2)
+    held = {segment: harness.subscription.holdings[segment].generation for segment in (0, 1)}
+    harness.heartbeat("ada", unhandled=[(0, held[0], 7), (1, held[1], None)])
+    then(harness)
+
+    assert oldest == harness.coordinator.members.oldest_unhandled_ms()

@@ -37,7 +37,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     # Scaling, in worlds that scale
     "max_segments": (2, 12),
     "split_records_per_second": (1, 20),
-    "split_bytes_per_second": (50, 2000),
+    "split_bytes_per_second": (5, 500),
     "split_window_seconds": (10, 60),
     "merge_window_seconds": (10, 120),
     "segment_cooldown_seconds": (0.1, 60),

@@ -3,7 +3,6 @@
 `make simulate SEEDS=200` plays more seeds. A failed run prints its story and its seed.
 """
 
-import itertools
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,9 @@ import pytest
 
 from shard.state.subscription import Subscription
 from tests.simulation.clients import KEY_PREFIX
-from tests.simulation.failure import failure_of, shrunk
+from tests.simulation.failure import failure_of
 from tests.simulation.import_program import IMPORT_NAME
 from tests.simulation.plan import BUSY, Chunks, Plan, plan_of
-from tests.simulation.planted_bugs import BUGS, planted
 from tests.simulation.play import play, run_seed
 
 pytestmark = pytest.mark.simulation
@@ -55,18 +53,6 @@ def test_how_chunks_are_encoded_and_decoded_changes_no_story(seed: int) -> None:
     stories = [play(plan_of(seed), chunks=chunks).story.rows for chunks in encodings]
 
     assert stories[1:] == stories[:1] * 2
-
-
-@pytest.mark.nightly
-def test_a_planted_bug_is_reduced_to_what_it_needs() -> None:
-    """Planted: the gate blocks nothing. It shows with a STREAM consumer, records and a split, and without the rest."""
-    with planted(BUGS[0]):
-        failure = next(found for seed in itertools.count(1) if (found := failure_of(plan_of(seed))) is not None)
-        found = shrunk(failure, 60, lambda _: None)
-
-    assert len(found.plan.parts) <= 4, found.command
-    assert any("split" in part or "stream" in part for part in found.plan.parts)
-    assert "granted before its ancestor" in found.report()
 
 
 def test_balancing_by_load_slices_and_devices_occur_together() -> None:

@@ -8,6 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 from coordinator.ports import SubscriptionContext
 from coordinator.settings import CoordinatorSettings
@@ -256,10 +257,9 @@ class CoordinatorHarness:
         *,
         incarnation: int = 1,
         client_id: str | None = None,
-        held: list[tuple[int, int]] | None = None,
-        ready: bool = False,
+        **said: Any,
     ) -> m.HeartbeatReply | Refusal:
-        request = self._request(m.Heartbeat, consumer, incarnation, held=held, ready=ready)
+        request = self._request(m.Heartbeat, consumer, incarnation, **said)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
 
     def disconnect(self, client_id: str) -> None:

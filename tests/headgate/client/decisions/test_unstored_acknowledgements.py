@@ -1,11 +1,20 @@
 """Only a reply of the leader makes an acknowledgement stored, whatever happens in between."""
 
+from itertools import product
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.decisions.unstored_acknowledgements import UnstoredAcknowledgements, by_segment, offsets_text
+from headgate.client.decisions.unstored_acknowledgements import (
+    AcknowledgementBatch,
+    UnstoredAcknowledgements,
+    by_segment,
+    offsets_text,
+)
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
+from headgate.protocol import messages as m
 from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement
 
 HELD = ((0, 1), (0, 2), (5, 3))
@@ -13,6 +22,7 @@ HELD = ((0, 1), (0, 2), (5, 3))
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("acknowledge"), st.sampled_from(HELD), st.integers(0, 12), st.integers(1, 4)),
+        st.tuples(st.sampled_from(["park", "resume", "checkpoint"]), st.sampled_from(HELD)),
         st.tuples(st.just("send")),
         st.tuples(st.just("reply"), st.sets(st.integers(0, 6))),
         st.tuples(st.just("fail")),
@@ -29,20 +39,56 @@ class Leader:
         self.kind = kind
         self.stored: dict[tuple[int, int], set[int]] = {key: set() for key in HELD}
         self.acknowledged: dict[tuple[int, int], set[int]] = {key: set() for key in HELD}
+        self.wanted: dict[str, dict[Any, Any]] = {"parked": {}, "resumed": {}, "checkpoints": {}}
+        """What besides was acknowledged."""
+        self.got: dict[str, dict[Any, Any]] = {"parked": {}, "resumed": {}, "checkpoints": {}}
 
     def covered(self, first: int, end: int) -> range:
         return range(0 if self.kind == SubscriptionType.STREAM else first, end)
 
-    def store(self, each: Acknowledgement) -> None:
-        self.stored[each.segment, each.generation].update(self.covered(each.first_offset, each.end_offset))
+    def say(self, unstored: UnstoredAcknowledgements, what: str, key: tuple[int, int], number: int) -> None:
+        """Park a record behind those that are acknowledged, resume up to a number, or set a checkpoint."""
+        if what == "park":
+            offset = max(self.acknowledged[key], default=-1) + 1
+            unstored.add_parked(m.ParkedRecord(*key, offset, b"k"))
+            self.wanted["parked"][*key, offset] = b"k"
+        elif what == "resume":
+            unstored.add_resumed(m.ResumedKey(*key, b"k", number))
+            self.wanted["resumed"][key] = number
+        elif key[0] == 5:  # An external segment has one holding.
+            unstored.add_checkpoint(key, str(number))
+            self.wanted["checkpoints"][5] = str(number)
+
+    def store(self, each: Acknowledgement, batch: AcknowledgementBatch) -> None:
+        """Store an acknowledgement, with what the same holding says besides."""
+        key = each.segment, each.generation
+        self.stored[key].update(self.covered(each.first_offset, each.end_offset))
+        mine = [record for record in batch.parked if (record.segment, record.generation) == key]
+        self.got["parked"] |= {(*key, record.offset): record.key for record in mine if record.offset < each.end_offset}
+        for said in batch.resumed:
+            if (said.segment, said.generation) == key:
+                self.got["resumed"][key] = said.number
+        if each.segment in batch.checkpoints:
+            self.got["checkpoints"][each.segment] = batch.checkpoints[each.segment]
+        for *holding, offset in self.wanted["parked"] if self.kind == SubscriptionType.STREAM else ():
+            assert offset not in self.stored[tuple(holding)] or (*holding, offset) in self.got["parked"], "is skipped"
+
+
+def drain(unstored: UnstoredAcknowledgements, leader: Leader) -> None:
+    while (batch := unstored.next_batch()) is not None:
+        for each in batch.acknowledgements:
+            leader.store(each, batch)
+        unstored.replied({})
 
 
 def play(kind: SubscriptionType, story: list[tuple]) -> None:  # type: ignore[type-arg]
     unstored, leader, batch = UnstoredAcknowledgements(kind), Leader(kind), None
     for key in HELD:
         unstored.begin(key, 0)
-    for step in story:
+    for number, step in enumerate(story):
         match step:
+            case (what, key) if kind == SubscriptionType.STREAM and what != "reply":
+                leader.say(unstored, what, key, number)
             case ("acknowledge", key, first, count):
                 unstored.add(key, first, first + count)
                 leader.acknowledged[key].update(leader.covered(first, first + count))
@@ -51,7 +97,7 @@ def play(kind: SubscriptionType, story: list[tuple]) -> None:  # type: ignore[ty
             case ("reply", rejected) if batch is not None:
                 for index, each in enumerate(batch.acknowledgements):
                     if index not in rejected:
-                        leader.store(each)
+                        leader.store(each, batch)
                 unstored.replied(dict.fromkeys(rejected, "no"))
                 batch = None
             case ("fail",) if batch is not None:
@@ -64,15 +110,24 @@ def play(kind: SubscriptionType, story: list[tuple]) -> None:  # type: ignore[ty
             missing = leader.acknowledged[key] - leader.stored[key]
             kept = {offset for part in now.get(key, ()) for offset in range(*part)}
             assert missing <= kept, "what is not stored is kept"
+            said = leader.wanted["resumed"].get(key), leader.wanted["checkpoints"].get(key[0])
+            stored = leader.got["resumed"].get(key), leader.got["checkpoints"].get(key[0])
+            assert key in now or said == stored
             assert kept <= leader.acknowledged[key]
     if batch is not None:
         unstored.failed()
     unstored.retry()
-    while (batch := unstored.next_batch()) is not None:
-        for each in batch.acknowledgements:
-            leader.store(each)
-        unstored.replied({})
+    drain(unstored, leader)
+    assert (leader.got["resumed"], leader.got["checkpoints"]) == (
+        leader.wanted["resumed"],
+        leader.wanted["checkpoints"],
+    )
+    for key in HELD if kind == SubscriptionType.STREAM else ():  # what was parked is acknowledged at last
+        unstored.add(key, 0, 20)
+        leader.acknowledged[key].update(range(20))
+    drain(unstored, leader)
     assert leader.stored == leader.acknowledged
+    assert leader.got == leader.wanted
     assert not unstored.unstored()
 
 
@@ -84,6 +139,39 @@ def test_a_stream_stores_in_the_end_what_was_acknowledged_whatever_was_refused_i
 @given(story=steps)
 def test_a_queue_stores_in_the_end_what_was_acknowledged_whatever_was_refused_in_between(story: list[tuple]) -> None:  # type: ignore[type-arg]
     play(SubscriptionType.QUEUE, story)
+
+
+def test_every_short_story_of_one_segment_ends_so() -> None:
+    said = [(what, HELD[2]) for what in ("park", "resume", "checkpoint")]
+    replies = [("send",), ("reply", set()), ("reply", {0}), ("fail",), ("retry",)]
+    for story in product([*said, *replies, ("acknowledge", HELD[2], 0, 3)], repeat=4):
+        play(SubscriptionType.STREAM, list(story))
+
+
+def test_what_a_program_said_of_a_record_at_last_is_sent() -> None:
+    unstored = UnstoredAcknowledgements(SubscriptionType.QUEUE)
+    unstored.begin((0, 1), 0)
+    unstored.add_single(3, m.NegativeAcknowledgement(0, 1, 3, 0, 1))
+    unstored.next_batch()
+    unstored.failed()
+    unstored.add_single(3, Acknowledgement(0, 1, 3, 4, 2))
+    unstored.retry()
+
+    assert AcknowledgementBatch([Acknowledgement(0, 1, 3, 4, 2)]) == unstored.next_batch()
+
+
+def test_more_parked_records_than_a_batch_takes_are_acknowledged_one_batch_after_the_other() -> None:
+    unstored = UnstoredAcknowledgements(SubscriptionType.STREAM)
+    unstored.begin((0, 1), 0)
+    for offset in range(MAX_BATCH_ACKNOWLEDGEMENTS + 1):
+        unstored.add_parked(m.ParkedRecord(0, 1, offset, b"k"))
+    unstored.add((0, 1), 0, MAX_BATCH_ACKNOWLEDGEMENTS + 1)
+    sent = []
+    while (batch := unstored.next_batch()) is not None:
+        sent.append((batch.acknowledgements[0].end_offset, len(batch.parked)))
+        unstored.replied({})
+
+    assert [(MAX_BATCH_ACKNOWLEDGEMENTS, MAX_BATCH_ACKNOWLEDGEMENTS), (MAX_BATCH_ACKNOWLEDGEMENTS + 1, 1)] == sent
 
 
 def test_a_batch_has_a_limit_and_the_rest_follows() -> None:
