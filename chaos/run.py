@@ -80,7 +80,7 @@ class Played:
     faults: list[FaultWindow] = field(default_factory=list)
     ended_programs: list[str] = field(default_factory=list)
     notes: list[Violation] = field(default_factory=list)
-    stood_still_seconds: float = 0.0
+    standstill_seconds: float = 0.0
     """The longest time without a turn of this process, and of its proxies, during the present fault."""
 
     def note(self, problem: str) -> None:
@@ -144,7 +144,7 @@ async def _watch(cluster: ChaosCluster, played: Played) -> None:
     while True:
         due = loop.time() + WATCH_INTERVAL_SECONDS
         await asyncio.sleep(WATCH_INTERVAL_SECONDS)
-        played.stood_still_seconds = max(played.stood_still_seconds, loop.time() - due)
+        played.standstill_seconds = max(played.standstill_seconds, loop.time() - due)
         played.ended_programs += await cluster.restart_ended_daemons()
 
 
@@ -171,15 +171,15 @@ async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> No
     Several may concern one process. One that can therefore not begin or end is no problem of the run.
     """
     faults = [CATALOGUE[name](stage) for name in planned.name.split("+")]
-    began_ns, played.stood_still_seconds = time.monotonic_ns(), 0.0
+    began_ns, played.standstill_seconds = time.monotonic_ns(), 0.0
     begun = [fault for fault in faults if await _done(fault, fault.begin, played, alone=len(faults) == 1)]
     await asyncio.sleep(planned.seconds)
     for fault in begun:
         await _done(fault, fault.end, played, alone=len(faults) == 1)
     continuing = frozenset.intersection(*(fault.continuing for fault in faults))
     summary, note = (" ".join(words) for words in zip(*((each.summary(), each.note) for each in faults), strict=True))
-    if (stood_still := played.stood_still_seconds) > STANDSTILL_SECONDS:
-        note, continuing = f"{note} The proxies got no processor for {stood_still:.1f} s.", frozenset()
+    if (standstill := played.standstill_seconds) > STANDSTILL_SECONDS:
+        note, continuing = f"{note} The proxies got no processor for {standstill:.1f} s.", frozenset()
     played.faults.append(FaultWindow(planned.name, summary, began_ns, time.monotonic_ns(), note, continuing))
 
 

@@ -29,7 +29,7 @@ def test_every_kind_is_used_before_any_is_used_again(at_once: int) -> None:
         assert sorted(names[begin : begin + len(KINDS)]) == ["a", "b", "c", "d"]
 
 
-@given(seconds=st.floats(0, 2000), seed=st.integers(0, 1000), rest_seconds=st.floats(1, 60))
+@given(seconds=st.floats(0, 2000), seed=st.integers(0, 1000), rest_seconds=st.integers(1, 60))
 def test_faults_never_overlap_and_end_with_a_rest_in_time(seconds: float, seed: int, rest_seconds: float) -> None:
     faults = planned(seconds, seed, rest_seconds)
 

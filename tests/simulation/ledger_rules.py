@@ -5,7 +5,7 @@
 3. What is drained is sealed and acknowledged to its end, and released, not revoked.
 4. A segment is revoked only if its holder has more than its part, so the fewest segments move.
 5. A child has all its parents, and the active segments of a topic divide all hashes among themselves. No layout exceeds its
-   limit, and no leader splits a segment by itself behind too many undrained generations.
+   limit, and no leader splits a segment automatically behind too many undrained generations.
 6. No position is beyond the end, and in strict order none is behind an ancestor with unread records.
 7. A segment is pruned after its retention. A chunk is deleted after it was compacted, and never the first one of a term.
 8. A revoked segment is released within the time limit, as long as one leader waits for it.
