@@ -202,7 +202,7 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
     except DrainCheckError as error:
         if drain.spawn and error.failure == "unreachable":
             return []  # The daemon does not run now, and starts the process itself.
-        return [problem(CHECK, str(error), "start the Spark service, or correct [drain] socket")]
+        return [problem(CHECK, str(error), "wait while Spark starts, start it, or correct [drain] socket")]
     except HeadgateError as error:
         return [problem(CHECK, str(error), "correct [drain] results, or repair the store")]
     if counted is None:
