@@ -52,7 +52,6 @@ def topic() -> Topic:
     ("positions", "expected"),
     [
         ([], None),
-        ([(1, 0), (2, 0)], None),
         ([(1, 5)], None),
         ([(1, 6)], BEYOND),
         ([(2, 9), (1, 6)], BEYOND),
@@ -64,7 +63,6 @@ def topic() -> Topic:
     ],
     ids=[
         "none",
-        "beginning",
         "end",
         "beyond",
         "the first of two",
@@ -92,6 +90,7 @@ def test_a_segment_that_was_created_and_pruned_since_is_unread_unless_it_was_emp
     del found.tails[1]
     error = own_positions_error(found, {0: 60, **ends}, registration([(0, 60)]))
     assert refused == ("segment 1 of topic 'orders' was created and pruned since" in str(error))
+    assert own_positions_error(found, {0: 60, **ends}, registration([(0, 60)]), alone=False) is None
 
 
 def test_positions_of_an_external_topic_are_not_judged():
