@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 
 import pytest
 
@@ -53,18 +52,6 @@ async def test_a_short_answer_is_complete_in_the_turn_of_its_request() -> None:
         questions.ask("short", 10, cost=4)
 
         assert ["short"] == questions.answered
-
-
-async def test_a_long_answer_takes_one_turn_for_each_expensive_step() -> None:
-    async with asking() as questions:
-        questions.ask("long", 5)
-        seen = [len(questions.steps)]
-        while not questions.answered:
-            await asyncio.sleep(0)
-            seen.append(len(questions.steps))
-
-    assert 5 == seen[-1]
-    assert all(after - before <= 1 for before, after in pairwise(seen))
 
 
 async def test_too_many_waiting_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

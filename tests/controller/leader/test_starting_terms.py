@@ -70,18 +70,6 @@ async def test_a_daemon_with_another_ledger_than_its_cluster_ends_before_it_writ
     assert before == set(cluster.objects)
 
 
-async def test_a_daemon_whose_ledger_has_lost_its_identity_fails_the_shard_until_it_is_back() -> None:
-    cluster = Cluster()
-    identity = cluster.objects.pop(IDENTITY_PATH)
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.controller.leadership.role is Role.FAILED)
-        assert f"has no object {IDENTITY_PATH}" in str(a.controller.follower.fault)
-        assert not cluster.objects
-
-        cluster.objects[IDENTITY_PATH] = identity
-        await until(lambda: a.leads)
-
-
 async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -> None:
     """A follower has read a disk that was mounted by mistake. It is refused before a term."""
     wrong, right = Cluster(), Cluster()

@@ -38,18 +38,6 @@ def identity(store: FakeStore, node: ClusterNode, known: str | None = None) -> L
     return LedgerIdentity(store, url="s3://lake", node="/headgate/c/config", known=known, claim=node.claim)
 
 
-async def test_the_first_start_gives_ledger_and_cluster_one_random_id() -> None:
-    ids = set()
-    for _ in range(2):
-        store, node = FakeStore(), ClusterNode()
-        await identity(store, node).require()
-        await identity(store, node).require()
-        assert node.ledger_id is not None
-        assert store.objects == {IDENTITY_PATH: identity_object(node.ledger_id)}
-        ids.add(node.ledger_id)
-    assert len(ids) == 2
-
-
 @pytest.mark.parametrize("fault", ["unavailable", "unknown_written", "unknown_lost"])
 async def test_a_failed_creation_is_read_by_the_next_attempt(fault: Fault) -> None:
     store, node = FakeStore(), ClusterNode()

@@ -35,18 +35,6 @@ async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None 
         return response
 
 
-async def test_a_topic_with_tables_is_counted_for_the_next_request() -> None:
-    async def count(tables, view, rows, shard):
-        assert (view, rows, shard) == (QUERY.view, list(EXTERNAL_ROWS), 0)
-        return outstanding((*rows[:1], StateRow(5, None, 1, end_offset=3, records=3), *rows[2:]))
-
-    mapped = {"orders": ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))}
-    response = await backlog_of_both(Ledger(), ExternalTopicCounter(mapped, count), times=2)
-
-    assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4)]
-    assert [(row.segment, row.records) for row in response.external[0].rows] == [(0, 9), (1, 3)]
-
-
 async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
     count = AsyncMock(side_effect=ZeroDivisionError)
     ledger = Ledger()

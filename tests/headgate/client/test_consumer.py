@@ -207,22 +207,6 @@ async def test_a_sealed_segment_is_not_read_beyond_its_end(cluster):
         assert await reader.caught_up()
 
 
-@pytest.mark.parametrize("verdict", ["forbidden", "quota_exceeded", "invalid"])
-async def test_an_acknowledgement_that_is_refused_for_a_while_is_stored_in_the_end(verdict, cluster):
-    """A right is withdrawn for two seconds, and the program acknowledges nothing more."""
-    cluster.store_records(records(*"01234"))
-    async with cluster.leader(grants=[grant()]) as leader:
-        leader.refused["AcknowledgeBatch"] = leader.refused["Heartbeat"] = verdict
-        async with consumer(cluster) as reader:
-            await take(reader, 5, acknowledge=True)
-            await asyncio.sleep(2)
-            assert [] == acknowledged(cluster)
-            leader.refused.clear()
-            await reader.flush(5)
-            assert [(0, 1, 5)] == acknowledged(cluster)
-            assert (5, 0) == (reader.metrics().acknowledged_records, reader.metrics().rejected_acknowledgements)
-
-
 async def test_a_consumer_tolerates_a_missing_right_for_half_a_minute_and_then_raises(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:

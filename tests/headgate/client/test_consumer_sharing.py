@@ -77,23 +77,6 @@ async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged(clu
             assert all(a.end_offset <= 1 for a in cluster.acknowledged)
 
 
-async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged(cluster):
-    async with cluster.leader(grants=[grant(**LOW_HALF)]) as leader:
-        store(cluster, leader, LOW, HIGH, LOW, HIGH)
-        async with consumer(cluster) as reader:
-            first = await anext(reader)
-            (request,) = leader.seen(m.RegisterConsumer)
-            leader.push(request, revoked=[m.Revocation(segment=0, generation=1, **LOW_HALF)])
-            await asyncio.sleep(1)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    await anext(reader)
-            await reader.acknowledge(first)
-            await asyncio.sleep(5)
-            assert 1 == max(a.end_offset for a in cluster.acknowledged)
-            assert leader.seen(m.ConfirmRevoked)
-
-
 async def test_what_a_run_of_a_bucket_range_had_not_begun_at_its_end_is_not_acknowledged(cluster):
     """Its last handler ends after the later records were given back: these were read, and not skipped."""
     begun, ended = asyncio.Event(), asyncio.Event()

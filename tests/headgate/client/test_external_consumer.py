@@ -10,14 +10,13 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
 from headgate.client.processing.policies import RetryPolicy
-from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.process.background import end_tasks
 from headgate.protocol.messages import SegmentImport
 from tests.support.waiting import until
 from tests.support.worlds.external_topic import SPLIT, ExternalTopicShard, layout, seg, world
-from tests.support.worlds.one_shard_programs import SMALL, client
+from tests.support.worlds.one_shard_programs import client
 
 pytestmark = pytest.mark.looptime
 
@@ -173,20 +172,6 @@ async def test_a_consumer_of_the_wrong_kind_is_refused_and_creates_no_subscripti
             async with ExternalConsumer(client(cluster, "two"), topic="stored", subscription="s"):
                 pass
         assert [] == await admin.list_subscriptions()
-
-
-async def test_records_for_an_external_topic_are_refused_without_affecting_others() -> None:
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        await admin.create_topic("stored")
-        async with Producer(client(cluster, "producer"), settings=SMALL) as producer:
-            rejected = await producer.send("orders", b"k", b"v")
-            taken = await producer.send("stored", b"k", b"v")
-            with pytest.raises(RequestRejectedError, match="produce to its source"):
-                await rejected
-            assert 0 == (await taken).offset
-        with pytest.raises(RequestRejectedError, match="split or merge at its source"):
-            await admin.split("orders", 1)
 
 
 async def test_a_call_that_raises_is_repeated_from_its_checkpoint_and_stop_ends_the_run() -> None:

@@ -26,7 +26,6 @@ from tests.support.samples.record_rows import record_rows
 
 pytestmark = pytest.mark.looptime
 
-ONE_A_BATCH = ProducerSettings(batch_bytes=1)
 """Every record is a batch of its own."""
 
 
@@ -344,18 +343,6 @@ async def test_names_may_be_of_a_subclass_of_str(cluster):
     assert 6 == len(cluster.stored)
 
 
-async def test_an_unknown_topic_fails_only_its_own_records(cluster):
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
-        await (await producer.send("orders", b"key", b"0"))
-        leader.script.extend(["accept", "invalid"])
-        good, bad, behind = [await producer.send("orders", b"key", value) for value in (b"1", b"bad", b"2")]
-        await good
-        with pytest.raises(RequestRejectedError, match="scripted invalid"):
-            await bad
-        await behind
-    assert [b"0", b"1", b"2"] == cluster.stored
-
-
 async def test_send_fails_at_once_with_when_full_fail(cluster):
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, when_full="fail")
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
@@ -365,23 +352,6 @@ async def test_send_fails_at_once_with_when_full_fail(cluster):
             await producer.send("orders", b"key", b"x" * 50)
         with pytest.raises(DeliveryFailedError, match="buffer_bytes=300"):
             await producer.send("orders", b"key", b"x" * 50)
-
-
-async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(cluster):
-    settings = ProducerSettings(
-        batch_bytes=1, buffer_bytes=100, guaranteed_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=3
-    )
-    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
-        leader.answers = False
-        began = asyncio.get_running_loop().time()
-        await producer.send("orders", b"key", b"x" * 60)
-        await asyncio.sleep(1)
-        # The first record expires before the second one, which then gets its space.
-        second = await producer.send("orders", b"key", b"x" * 60)
-        assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05)
-        with pytest.raises(DeliveryFailedError):
-            await second
-        assert 4 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05), "the timeout starts at send()"
 
 
 async def test_a_missing_cluster_is_a_clear_error(cluster):

@@ -56,20 +56,6 @@ def test_the_records_of_a_batch_expire_at_their_own_deadlines():
     assert Outcome.COMMITTED is talk.outcomes["a"]
 
 
-def test_expired_records_leave_a_batch_that_was_never_sent():
-    """The command comes before the request that must not contain them."""
-    talk = streaming()
-    talk.connect(False)
-    talk.offer_until("a", 5, 20)
-    talk.wait(5)
-    assert [("a", 5, Outcome.FAILED)] == talk.expired
-    assert ["a@1"] == talk.connect()
-    talk.wait(14.9)
-    assert "a" not in talk.outcomes
-    talk.wait(0.2)
-    assert Outcome.UNKNOWN is talk.outcomes["a"]
-
-
 @pytest.mark.parametrize(
     ("obstacle", "reason"),
     [

@@ -25,21 +25,6 @@ def events(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
-    path = tmp_path / "events.ndjson"
-    path.write_bytes(b'{"id": 1}\n\n{"id": 2}\nhello\n{"id": 3}\n')
-
-    result = invoke("produce", "orders", "--key-field", "id", str(path))
-
-    assert result.exit_code == 1
-    assert [key for _, key, _ in orders.sent] == [b"1", b"2"]
-    assert orders.flushes == 1
-    summary, error = result.stderr.splitlines()
-    assert summary == "accepted 2, stored 2, failed 0, 1 blank line"
-    assert error.startswith(f"headgate: {path}:4 is not JSON")
-    assert "--skip-bad-lines" in error
-
-
 def test_invalid_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"id": 1}\n' + b"hello\n" * 8 + b'{"id": 3}\n')

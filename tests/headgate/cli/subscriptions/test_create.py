@@ -39,17 +39,3 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
     assert ["create_subscription", "set_delivery_policy"] == [call[0] for call in cluster.calls]
     assert {"max_processing_seconds": 90.0} == cluster.calls[1][3]
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [(("--type", "pull"), "'pull' is not one of"), (("--from", "yesterday"), "or earliest or latest")],
-)
-def test_an_invalid_option_is_rejected_without_a_request(
-    words: tuple[str, ...], reason: str, invoke: Invoke, cluster: FakeCluster
-) -> None:
-    result = invoke("subscription", "create", "orders", "audit", *words)
-
-    assert result.exit_code == 2
-    assert reason in result.stderr
-    assert cluster.calls == []
