@@ -1,7 +1,10 @@
+import os
 import subprocess
 import sys
 
 import pytest
+
+from headgate.process.priority import give_way
 
 SHOWN = """
 from pathlib import Path
@@ -19,3 +22,13 @@ def test_a_process_that_leads_a_session_lowers_its_share_and_no_other_process_do
     shown = subprocess.run(command, capture_output=True, text=True, start_new_session=own_session, check=True)
 
     assert shown.stdout.strip() in {str(own_session), "None"}
+
+
+def test_a_sandbox_that_forbids_it_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The units of systemd do: their filter of system calls has all that change a priority."""
+
+    def forbidden(_: int) -> int:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "nice", forbidden)
+    give_way(5)
