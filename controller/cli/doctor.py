@@ -9,9 +9,10 @@ import importlib.util
 import io
 import os
 import secrets
+import socket
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import version
@@ -22,12 +23,13 @@ from controller.cli.run import read_settings
 from controller.cluster.config import read_config, require_unshared
 from controller.connections.zookeeper import elections_root, zookeeper_elections
 from controller.leadership.election import Connected, ElectionEvent, Refused
+from controller.leadership.policy.instance_record import read_record
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
 from controller.local.machine import FREE_MEGABYTES
 from controller.process.file_systems import disk_usage, measured_folders
 from controller.process.logs import configure_logging
 from controller.settings.files import USES, check_files
-from controller.settings.load import Settings, security_warnings
+from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.sections import LogSettings
 from drain.backlog.results import newest_result
 from drain.checker.connection import Connection
@@ -119,12 +121,12 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> list[Finding
                 await news.wait()
         except TimeoutError:
             text = f"{hosts} did not answer within {timeout_seconds:g} s"
-            return [problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts"), await _http(settings, ())]
+            return [problem("ZooKeeper", text, "start it, or correct [zookeeper] hosts"), await _http(settings, {})]
         seconds = time.monotonic() - began
         instances = await elections.registry.instances()
         if instances is None and await elections.registry.maintenance() is None:  # A missing folder is an empty one.
             refused.append(f"{hosts} does not let this user read the nodes of cluster {settings.cluster.name}")
-        http = await _http(settings, instances or ())
+        http = await _http(settings, instances or {})
         if refused:
             return [problem("ZooKeeper", refused[0], "correct [zookeeper] username, password or certificates"), http]
         registered = "no daemon is registered yet" if not instances else f"daemons: {listed(sorted(instances))}"
@@ -132,16 +134,21 @@ async def _zookeeper(settings: Settings, timeout_seconds: float) -> list[Finding
         return [answers, http, await _cluster(settings, elections.registry)]
 
 
-async def _http(settings: Settings, live: Collection[str]) -> Finding:
-    """Return whether the daemon can listen, unless it is ``live`` and does."""
-    address = host_port(settings.http.host, settings.http.port)
+async def _http(settings: Settings, live: Mapping[str, bytes]) -> Finding:
+    """Return whether the daemon can listen, or does. ``live``: name and record of each registered daemon."""
+    host, port = settings.http.host, settings.http.port
+    address = host_port(host, port)
+    own: set[str] = set()
     try:
-        if settings.instance.name not in live:
-            (await asyncio.start_server(lambda *_: None, settings.http.host, settings.http.port)).close()
+        for *_, ip in await asyncio.get_running_loop().getaddrinfo(host, port):
+            own.add(advertised_url(settings.http, host_port(str(ip[0]), port), socket.gethostname()))
+        (await asyncio.start_server(lambda *_: None, host, port)).close()
     except OSError as error:
+        if running := [name for name, record in live.items() if read_record(record).url in own]:
+            return ok("HTTP", f"{address} is that of the running daemon {listed(sorted(running))}")
         remedy = "end the program that listens there, or correct [http] host and port"
         return problem("HTTP", f"cannot listen on {address}: {reason(error)}", remedy)
-    return ok("HTTP", f"{address} is {'this running daemon' if settings.instance.name in live else 'free'}")
+    return ok("HTTP", f"{address} is free")
 
 
 async def _cluster(settings: Settings, registry: ZooKeeperRegistry) -> Finding:
@@ -214,7 +221,10 @@ async def counted_ledger(settings: Settings, timeout_seconds: float) -> list[Fin
 
 
 async def _of_process(settings: Settings, timeout_seconds: float) -> CountedLedger | None:
-    with closing(await Connection.open(Path(settings.drain_socket), timeout_seconds)) as connection:
+    path = Path(settings.drain_socket)
+    # Root may look at the process of the daemon's user, who owns the folder of the socket.
+    owner = {path.parent.stat().st_uid} if os.geteuid() == 0 and path.parent.exists() else frozenset[int]()
+    with closing(await Connection.open(path, timeout_seconds, users=owner)) as connection:
         return (await connection.request(Ping(name_ledger=True), Pong, timeout_seconds)).ledger
 
 

@@ -8,6 +8,8 @@ A server that dies is restarted (controller.local.supervised_process). Its port 
 (controller.local.reserved_port).
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import importlib.util
@@ -18,18 +20,21 @@ import signal
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
 from controller.local.broker_access import BrokerAccess
-from controller.local.certificates import ServerTls
 from controller.local.private_file import write_private_file
 from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from drain.spark.java import find_java
 from headgate.process.child_command import python_module
 from headgate.transport.loopback import host_port
+
+if TYPE_CHECKING:
+    # `headgate doctor` asks for a broker on machines without what makes certificates.
+    from controller.local.certificates import ServerTls
 
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Free space that a server's folder must have: enough for the logs and snapshots of a small cluster."""

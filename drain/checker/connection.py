@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,17 +42,23 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, path: Path, timeout_seconds: float, pid: int | None = None, on_broken: OnBroken = lambda _: None
+        cls,
+        path: Path,
+        timeout_seconds: float,
+        pid: int | None = None,
+        on_broken: OnBroken = lambda _: None,
+        *,
+        users: AbstractSet[int] = frozenset(),
     ) -> Connection:
         """Connect, and check who the peer is; raises DrainCheckError if that fails, or takes too long.
 
-        ``pid``: the only process that may listen at ``path``; None: any one of this user, or root. ``on_broken`` is
-        called once, when the connection becomes unusable.
+        ``pid``: the only process that may listen at ``path``; None: any one of this user, of root, or of ``users``.
+        ``on_broken`` is called once, when the connection becomes unusable.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
                 reader, writer = await asyncio.open_unix_connection(path, limit=protocol.MAX_LINE_BYTES)
-            check_peer(writer.get_extra_info("socket"), trusted_users(), pid)
+            check_peer(writer.get_extra_info("socket"), trusted_users() | users, pid)
         except TimeoutError as error:
             raise protocol.DrainCheckError(
                 f"no connection to {path} within {timeout_seconds:g} s", "unreachable"

@@ -32,15 +32,19 @@ def doctor(context: CommandContext, daemon_config: Path | None) -> None:
 
     Each line is "ok", a "warning" or a "problem", and the next one is its remedy. Exit code 1 if there is a problem.
 
-    With --daemon-config, run it as the user of the daemon. The store is tried with an object that is written, must not
-    be written again, and is deleted. Nothing else is changed.
+    With --daemon-config, run it as the user of the daemon, who need not be a client. The store is tried with an object
+    that is written, must not be written again, and is deleted. Nothing else is changed.
     """
     checks = _daemon_checks() if daemon_config is not None else None
     context.reply_timeout_seconds = TIMEOUT_SECONDS
     from headgate.cli.cluster.client_checks import client_findings  # noqa: PLC0415 - it needs MQTT and Parquet
-    from headgate.cli.cluster.finding import finding_lines, has_problem  # noqa: PLC0415
+    from headgate.cli.cluster.finding import finding_lines, has_problem, ok  # noqa: PLC0415
+    from headgate.settings.config import location  # noqa: PLC0415
 
-    found = context.run(client_findings(context))
+    if checks is None or context.config is not None or location().exists():
+        found = context.run(client_findings(context))
+    else:
+        found = [ok("configuration", f"no client's: {location()} does not exist, so only the daemon is checked")]
     if checks is not None and daemon_config is not None:
         found += context.run(checks(daemon_config, context.wait_seconds()))
     if not context.printed_as_json(found):

@@ -8,6 +8,7 @@ import pytest
 
 from controller.cli import doctor
 from controller.leadership.election import Connected
+from controller.leadership.policy.instance_record import InstanceRecord, encode_record
 from controller.settings.load import Settings, load_settings
 from headgate.errors import StoreUnavailableError
 from tests.support.fakes.object_store import FakeStore
@@ -135,8 +136,10 @@ async def test_a_user_that_may_not_read_the_nodes_is_a_problem(
 async def test_a_port_that_another_program_has_is_a_problem(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = settings_of(tmp_path, f"[http]\nport = {other.getsockname()[1]}\n")
-        assert "Address already in use" in (await doctor._http(settings, ())).text
-        assert (await doctor._http(settings, ["one"])).level == "ok"
+        url = f"http://127.0.0.1:{settings.http.port}"
+        live = {"b": encode_record(InstanceRecord(url=url)), "c": b""}
+        assert "Address already in use" in (await doctor._http(settings, {"c": b""})).text
+        assert (await doctor._http(settings, live)).text.endswith(" is that of the running daemon b")
 
 
 async def test_a_broker_that_does_not_answer_is_a_problem(tmp_path: Path) -> None:

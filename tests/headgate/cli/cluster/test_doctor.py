@@ -138,6 +138,17 @@ def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
     assert str(tmp_path / "absent.toml") in found["text"]
 
 
+def test_a_daemon_that_is_no_client_is_checked_alone(invoke, context, monkeypatch, tmp_path):
+    context.config = None
+    monkeypatch.setenv("HEADGATE_CONFIG", str(tmp_path / "client.toml"))
+    result = invoke("doctor", "--daemon-config", str(tmp_path / "absent.toml"), "--json")
+
+    assert [(each["check"], each["level"]) for each in json.loads(result.stdout)] == [
+        ("configuration", "ok"),
+        ("settings", "problem"),
+    ]
+
+
 def test_without_the_daemon_its_checks_say_what_to_install(invoke, configured, monkeypatch, tmp_path):
     configured(1)
     monkeypatch.setitem(sys.modules, "controller", None)
