@@ -29,4 +29,6 @@ sed -i -e "s|^secureClientPortAddress=.*|secureClientPortAddress=$own|" \
   -e 's|^# *\(quorumListenOnAllIPs=\)|\1|' -e 's|^# *\(sslQuorum=\)|\1|' -e 's|^# *\(ssl\.quorum\.\)|\1|' \
   "$etc/zookeeper/conf/zoo.cfg"
 echo "$number" >"$var/lib/zookeeper/myid"
-echo "HEADGATE_LEDGER=$ledger" >"$etc/headgate/backlog.env"
+touch "$etc/headgate/backlog.env"
+sed -i '/^HEADGATE_LEDGER=/d' "$etc/headgate/backlog.env"
+echo "HEADGATE_LEDGER=$ledger" >>"$etc/headgate/backlog.env"

@@ -32,6 +32,8 @@ def test_the_script_of_three_machines_writes_settings_that_a_daemon_and_zookeepe
     (tmp_path / "lib" / "zookeeper").mkdir(parents=True)
     assert (2, "the number is 1, 2 or 3, not 0\n") == configure("0", *hosts), "machines count from 1"
     assert 2 == configure("1", *hosts[:2])[0]
+    counts = etc / "headgate" / "backlog.env"
+    counts.write_text("HEADGATE_LEDGER=s3://old/headgate\nHEADGATE_SPARK_MASTER=local[1]\n")
     assert [(0, "")] * 2 == [configure("2", *hosts), configure("2", *hosts)]
     settings = tomllib.loads((etc / "headgate" / "headgate.toml").read_text())
     zookeeper = dict(re.findall(r"^([\w.]+)=(.*)$", (etc / "zookeeper" / "conf" / "zoo.cfg").read_text(), re.MULTILINE))
@@ -46,5 +48,5 @@ def test_the_script_of_three_machines_writes_settings_that_a_daemon_and_zookeepe
     assert [f"{host}:2888:3888" for host in hosts] == [zookeeper[f"server.{n}"] for n in (1, 2, 3)]
     assert "true" == zookeeper["sslQuorum"]
     assert (tmp_path / "lib" / "zookeeper" / "myid").read_text() == "2\n"
-    assert (etc / "headgate" / "backlog.env").read_text() == "HEADGATE_LEDGER=s3://shop/headgate\n"
+    assert counts.read_text() == "HEADGATE_SPARK_MASTER=local[1]\nHEADGATE_LEDGER=s3://shop/headgate\n"
     assert "EnvironmentFile=-/etc/headgate/backlog.env" in (ROOT / "deploy" / "headgate-backlog.service").read_text()

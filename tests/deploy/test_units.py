@@ -20,6 +20,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
 FURTHER = "headgate@.service"
 EXPORT = "headgate-export@.service"
+ZOOKEEPER = "zookeeper.service"
+STORE = "-/etc/headgate/store.env"
 TIMER = "headgate-backlog-once.timer"
 HIGHEST_EXPOSURE = 1.5
 LONGEST_SILENCE_SECONDS = 86.0
@@ -44,10 +46,10 @@ def directives(unit):
 @pytest.fixture
 def installed(tmp_path):
     """Copy the units with another program, because headgate is not installed in /opt."""
-    for unit in (*UNITS, FURTHER, EXPORT):
+    for unit in (*UNITS, FURTHER, EXPORT, ZOOKEEPER):
         text = (DEPLOY / unit).read_text()
-        text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+", "/bin/true", text)
-        assert count, "the unit does not start headgate"
+        text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+|/usr/bin/java", "/bin/true", text)
+        assert count, "the unit starts neither headgate nor ZooKeeper"
         (tmp_path / unit).write_text(text)
     shutil.copy(DEPLOY / TIMER, tmp_path)
     return tmp_path
@@ -62,13 +64,13 @@ def analyze(folder, *arguments):
 @needs_systemd_analyze
 def test_systemd_accepts_the_units_without_warnings(installed):
     """systemd only warns about a misspelled directive, and ignores it."""
-    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, FURTHER, EXPORT, TIMER)))
+    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, FURTHER, EXPORT, ZOOKEEPER, TIMER)))
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize("unit", [*UNITS, FURTHER, EXPORT])
+@pytest.mark.parametrize("unit", [*UNITS, FURTHER, EXPORT, ZOOKEEPER])
 def test_the_units_are_hardened(installed, unit):
     """systemd's exposure score, from 0 (best) to 10."""
     result = analyze(installed, "security", "--offline=yes", "--no-pager", f"./{unit}")
@@ -108,6 +110,8 @@ def test_the_example_settings_match_the_units():
     assert environment["HEADGATE_LEDGER"] == settings.ledger.url
     assert settings.drain.socket == f"/run/{backlog['RuntimeDirectory'][0]}/drain.sock"
     assert f"/var/lib/{backlog['StateDirectory'][0].split()[0]}" in backlog["ExecStart"][0]
+    for unit in UNITS:
+        assert directives(unit)["EnvironmentFile"][0] == STORE, "one file for all that use the object store"
     for unit in UNITS[1:]:
         assert "headgate/ledger" in directives(unit)["StateDirectory"][0].split(), "results are written to the ledger"
     assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, read-only otherwise"
