@@ -349,14 +349,13 @@ class KinesisConsumer:
         return None
 
     async def _hashes_of(self, shard: str) -> tuple[int, int]:
-        """Return the hashes of a shard, which another copy of the program may have imported."""
-        for _ in range(2):
-            assert self._layout is not None, "it is imported before a shard is granted"
-            for each in self._layout.segments:
-                if each.segment == shard and each.hashes is not None:
-                    return int(each.hashes[0]), int(each.hashes[1])
-            await self._import()
-        return 0, 2**128 - 1
+        """Return the hashes of a shard, which another copy of the program may have imported; all if it has expired."""
+        assert self._layout is not None, "it is imported before a shard is granted"
+        segments, listed = self._layout.segments, False
+        while (found := next((each.hashes for each in segments if each.segment == shard), None)) is None and not listed:
+            with contextlib.suppress(KinesisUnavailableError):  # It has waited between its attempts.
+                segments, listed = (await self._stream.shards()).segments, True
+        return (0, 2**128 - 1) if found is None else (int(found[0]), int(found[1]))
 
     async def _follow(self) -> None:
         while True:

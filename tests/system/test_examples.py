@@ -69,7 +69,7 @@ async def test_a_web_service_stores_requests_handles_them_and_leaves(node: Node,
     with ReservedPort() as port:
         options = "--app-dir", str(EXAMPLES / "fastapi"), "--port", str(port.number), f"{program}:app"
         service = await run("-m", "uvicorn", *options, topic=topic)
-        await wait_until(lambda: "startup complete" in service.errors(), service.errors, 60)
+        await wait_until(lambda: "Uvicorn running on" in service.errors(), service.errors, 60)
         for total in range(1, 11):
             order = {"customer": f"c{total % 2}", "total": total}
             assert (await asyncio.to_thread(request, port.number, "/orders", order))["offset"] >= 0

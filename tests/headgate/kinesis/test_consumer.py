@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +14,10 @@ import pytest
 from headgate.client.admin import Admin
 from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.source_listing import ExternalLayout
-from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, RequestRejectedError
+from headgate.errors import ConfigError, HandlerFailedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.kinesis import KinesisConsumer, KinesisRecord
 from headgate.kinesis import consumer as module
-from headgate.kinesis.stream import IteratorExpiredError
+from headgate.kinesis.stream import IteratorExpiredError, KinesisUnavailableError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.headgate.kinesis.test_aggregation import PACKED, RECORDS
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
@@ -348,10 +349,27 @@ def test_more_records_at_once_than_kinesis_returns_are_refused() -> None:
         KinesisConsumer(cast("Any", None), stream="s", subscription="sub", max_records=10_001)
 
 
-async def test_a_packed_record_of_another_shard_is_dropped_also_by_a_program_that_did_not_list_the_shards(
-    stream: FakeKinesisStream,
+async def test_a_packed_record_of_another_shard_is_dropped_also_by_a_program_that_did_not_import_the_shards(
+    stream: FakeKinesisStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And finds no leader to import them, or may not list them for a moment."""
     seen: list[bytes] = []
+    imported, refused = list[int](), itertools.cycle((True, False))
+    import_topic, list_now = Admin.import_topic, stream.shards
+
+    async def import_once(admin: Admin, topic: str, layout: ExternalLayout) -> Any:
+        imported.append(len(layout.segments))
+        if imported.count(5) > 1:
+            raise NoLeaderError("no leader")
+        return await import_topic(admin, topic, layout)
+
+    async def listed() -> ExternalLayout:
+        if 5 in imported and next(refused):
+            raise KinesisUnavailableError("slow down")
+        return await list_now()
+
+    monkeypatch.setattr(Admin, "import_topic", import_once)
+    monkeypatch.setattr(stream, "shards", listed)
 
     async def handle(record: KinesisRecord) -> None:
         seen.append(record.value)
