@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
 
 import structlog
 
@@ -26,7 +25,7 @@ from shard.balancing import handover
 from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
 from shard.reporting.explanation import SegmentHolder
-from shard.state.subscription import RegisteredConsumer
+from shard.state.subscription import Holding, RegisteredConsumer
 from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000
@@ -256,7 +255,7 @@ class AssignmentReconciler:
         """
         holdings = self._subscription.holdings
         pending = (each for each in sorted(self._revoking) if holdings[each].consumer == name)
-        revoked = [self._build_revocation(each) for each in islice(pending, MAX_REPEATED_GRANTS)]
+        revoked = [_revocation(each, holdings[each]) for each in islice(pending, MAX_REPEATED_GRANTS)]
         granted: list[m.Grant] = []
         if known is not None:
             reported = set(known)
@@ -302,21 +301,19 @@ class AssignmentReconciler:
     def _apply_moves(self, moves: handover.Moves, reason: str, requester: str | None) -> None:
         if not moves:
             return
-        holdings, consumers = self._subscription.holdings, self._subscription.consumers
-        revoked: defaultdict[str, list[m.Revocation]] = defaultdict(list)
-        for held, how in moves.releases:
-            if how != "confirmed":
-                revoked[holdings[held].consumer].append(self._build_revocation(held, final=True))
-        for held in moves.revocations:
-            revoked[holdings[held].consumer].append(self._build_revocation(held))
+        holdings = self._subscription.holdings
+        ended = [(held, holdings[held], True) for held, how in moves.releases if how != "confirmed"]
+        ended += [(held, holdings[held], False) for held in moves.revocations]
         self._propose_moves(moves)
         self._record_moves(moves)
         granted: defaultdict[str, list[SegmentSlice]] = defaultdict(list)
         for free, name in moves.grants:
             if name != requester:
                 granted[name].append(free)
-        for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._notify(consumers[name], self._build_grants(granted[name]), revoked[name])
+        if len(ended) > MAX_MOVES_PER_TURN:  # Releases only, which are one decision: their holders can wait for a turn.
+            self._context.later(len(ended), partial(self._notify_all, ended, granted))
+        else:
+            self._notify_all(ended, granted)
         counts = {
             "reason": reason,
             "released": len(moves.releases),
@@ -329,25 +326,33 @@ class AssignmentReconciler:
         else:
             self._log.info("assignment.changed", **counts)
 
+    def _notify_all(
+        self, ended: Iterable[tuple[SegmentSlice, Holding, bool]], granted: Mapping[str, Iterable[SegmentSlice]]
+    ) -> None:
+        """Notify the consumers. ``ended``: former holdings, and whether their holders need not confirm any more."""
+        revoked: defaultdict[str, list[m.Revocation]] = defaultdict(list)
+        for held, holding, final in ended:
+            revoked[holding.consumer].append(_revocation(held, holding, final=final))
+        consumers = self._subscription.consumers
+        for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
+            self._notify(consumers[name], self._build_grants(granted.get(name, ())), revoked.get(name, []))
+
     def _propose_moves(self, moves: handover.Moves) -> None:
-        holdings = self._subscription.holdings
+        holdings, ids = self._subscription.holdings, self._subscription.ids
         entries: list[e.AnyEntry] = [
-            e.SegmentReleased(**self._entry_fields(held), generation=holdings[held].generation, reason=how)
+            e.SegmentReleased(**ids, **slice_fields(held), generation=holdings[held].generation, reason=how)
             for held, how in moves.releases
         ]
         entries += [
-            e.SegmentRevoked(**self._entry_fields(held), generation=holdings[held].generation)
+            e.SegmentRevoked(**ids, **slice_fields(held), generation=holdings[held].generation)
             for held in moves.revocations
         ]
         entries += [
-            e.SegmentGranted(**self._entry_fields(free), consumer=name, generation=generation)
+            e.SegmentGranted(**ids, **slice_fields(free), consumer=name, generation=generation)
             for generation, (free, name) in enumerate(moves.grants, self._subscription.next_generation)
         ]
         self._context.ledger.propose(*entries)
         self._held_by_consumer = None
-
-    def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, Any]:
-        return self._subscription.ids | slice_fields(segment_slice)
 
     def _record_moves(self, moves: handover.Moves) -> None:
         """Record the times of pending moves, and report events."""
@@ -384,13 +389,11 @@ class AssignmentReconciler:
             self._context.push(consumer.client_id, message)
 
     def _build_grants(self, slices: Iterable[SegmentSlice]) -> list[m.Grant]:
+        if not slices:
+            return []
         ledger = self._context.ledger
         build = partial(build_grant, self._subscription, self._topic, durable=ledger.durable, now_ms=ledger.now_ms())
         return list(map(build, slices))
-
-    def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
-        generation = self._subscription.holdings[segment_slice].generation
-        return m.Revocation(**slice_fields(segment_slice), generation=generation, final=final)
 
     def _slices_held_by(self, name: str) -> list[SegmentSlice]:
         if self._held_by_consumer is None:
@@ -400,3 +403,7 @@ class AssignmentReconciler:
                     segment_slice
                 )
         return self._held_by_consumer.get(name, [])
+
+
+def _revocation(held: SegmentSlice, holding: Holding, *, final: bool = False) -> m.Revocation:
+    return m.Revocation(**slice_fields(held), generation=holding.generation, final=final)

@@ -23,13 +23,13 @@ RESERVED_PREFIX: Final = "headgate-"
 _SHOWN_CHARACTERS: Final = 60
 
 
-def header_bytes(headers: Headers) -> int:
+def header_bytes(headers: Iterable[Header]) -> int:
     return sum([len(name.encode()) + len(value) for name, value in headers])
 
 
 def counted_bytes(headers: Headers) -> int:
     """Return what the headers count in the size of their record."""
-    return header_bytes(tuple(each for each in headers if not each[0].startswith(RESERVED_PREFIX)))
+    return header_bytes(each for each in headers if not each[0].startswith(RESERVED_PREFIX))
 
 
 def wrong_headers(headers: Headers, *, reserved: bool) -> str | None:
@@ -37,8 +37,8 @@ def wrong_headers(headers: Headers, *, reserved: bool) -> str | None:
 
     ``reserved``: names that begin with `RESERVED_PREFIX` are permitted.
     """
-    own = tuple([each for each in headers if each[0].startswith(RESERVED_PREFIX)])
-    count, own_bytes = len(headers) - len(own), header_bytes(own)
+    own = [each for each in headers if each[0].startswith(RESERVED_PREFIX)]
+    count, own_bytes = len(headers) - len(own), header_bytes(own) if own else 0
     size = header_bytes(headers) - own_bytes
     if count > MAX_HEADERS:
         return f"{count} headers; the limit is {MAX_HEADERS}"

@@ -27,9 +27,10 @@ def build_grant(
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
     segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
-    segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
+    segment, buckets, redelivery = segment_of(segment_slice), buckets_of(segment_slice), subscription.redelivery
     starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
-    start = min((part.start_offset for part in starts), default=subscription.position(segment))
+    start = min([part.start_offset for part in starts]) if starts else subscription.position(segment)
+    acknowledged = subscription.acknowledged_ranges.get(segment)
     described, tail = topic.layout.segments[segment], topic.tails[segment]
     return m.Grant(
         **slice_fields(segment_slice),
@@ -39,15 +40,18 @@ def build_grant(
         start_offset=start,
         start_chunk=tail.chunk_of(start) if start < tail.next_offset else durable + 1,
         end_offset=described.end_offset,
-        acknowledged=list(subscription.acknowledged_ranges.get(segment, [])),
-        external=external_grant(subscription, topic, segment),
-        starts=[part for part in starts if part.start_offset > start or part.acknowledged],
-        failed=failed_in(subscription, topic, segment_slice, now_ms),
+        # Most segments have none of these, and a consumer may get thousands at once.
+        acknowledged=list(acknowledged) if acknowledged else [],
+        external=external_grant(subscription, topic, segment) if topic.external else None,
+        starts=[part for part in starts if part.start_offset > start or part.acknowledged] if starts else [],
+        failed=failed_in(subscription, topic, segment_slice, now_ms) if redelivery.attempts else [],
         parked=[
             key
-            for key in subscription.redelivery.parked.within(described.first_hash, described.last_hash)
+            for key in redelivery.parked.within(described.first_hash, described.last_hash)
             if key_bucket(key, KEY_BUCKETS) in buckets
-        ],
+        ]
+        if redelivery.parked.keys
+        else [],
     )
 
 

@@ -3,7 +3,7 @@
 Pure: applying the returned entry reserves the offsets. Inside a segment the order of the batch is kept.
 """
 
-from collections import defaultdict
+from collections import Counter
 from typing import Final
 
 from headgate.ledger.chunk import RecordColumns
@@ -21,22 +21,22 @@ _LARGE_RECORD_BYTES: Final = m.MAX_RECORD_BYTES - MAX_HEADER_BYTES
 def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
     """Return the entry for ``batch``, and its records segment by segment, with the offset of each."""
     segments = topic.layout.route(segment_hashes([record.key for record in batch.records]))
-    headers = batch.headers_by_record()
-    placed: defaultdict[int, list[int]] = defaultdict(list)
-    for index, segment_id in enumerate(segments):
-        placed[segment_id].append(index)
-    found, placements = RecordColumns(), []
-    for segment_id, indexes in sorted(placed.items()):
-        records = [batch.records[index] for index in indexes]
-        first, count, segment = topic.tails[segment_id].next_offset, len(records), topic.layout.segments[segment_id]
-        placements.append(e.Placement(segment_id, segment.first_hash, segment.last_hash, first, count))
-        found.topic_id += [topic.topic_id] * count
-        found.segment += [segment_id] * count
-        found.offset += range(first, first + count)
-        found.timestamp_ms += [record.timestamp_ms for record in records]
-        found.key += [record.key for record in records]
-        found.value += [record.value for record in records]
-        found.headers += [headers.get(index, ()) for index in indexes] if headers else [()] * count
+    order = sorted(range(len(segments)), key=segments.__getitem__)
+    records, headers = [batch.records[index] for index in order], batch.headers_by_record()
+    tails, described = topic.tails, topic.layout.segments
+    placements = [
+        e.Placement(each, described[each].first_hash, described[each].last_hash, tails[each].next_offset, count)
+        for each, count in sorted(Counter(segments).items())
+    ]
+    found = RecordColumns(
+        topic_id=[topic.topic_id] * len(order),
+        segment=sorted(segments),
+        offset=[offset for each in placements for offset in range(each.first_offset, each.first_offset + each.count)],
+        timestamp_ms=[record.timestamp_ms for record in records],
+        key=[record.key for record in records],
+        value=[record.value for record in records],
+        headers=[headers.get(index, ()) for index in order] if headers else [()] * len(order),
+    )
     entry = e.RecordsStored(
         topic_id=topic.topic_id,
         count=len(segments),

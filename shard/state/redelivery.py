@@ -115,7 +115,7 @@ class Redelivery:
 
     def release(self, segment: int, generation: int, *, lost: str, at_ms: int) -> None:
         """End the deliveries under a grant. ``lost``: why its holder was lost, which fails them; empty: it was not."""
-        for offset, each in list(self.attempts.get(segment, {}).items()):
+        for offset, each in list(self.attempts[segment].items()) if segment in self.attempts else ():
             if each.generation != generation:
                 continue
             if lost:

@@ -81,6 +81,15 @@ async def test_many_moves_are_made_in_several_turns_of_the_loop(lead: Lead) -> N
     assert harness.coordinator.reconciler.handovers_complete
     assert {"bob"} == set(harness.holders().values())
 
+    harness.seek({})
+    assert [] == harness.take_pushes("bob"), "the holders are notified in a later turn, after the decision"
+    await harness.run(0.1)
+    pushes = harness.take_pushes("bob")
+    assert [(True, 0), (False, MAX_MOVES_PER_TURN), (False, 24)] == [
+        (len(push.revoked) == MAX_MOVES_PER_TURN + 24, len(push.granted)) for push in pushes
+    ]
+    assert all(each.final for each in pushes[0].revoked)
+
 
 # Descriptions
 
