@@ -3,15 +3,12 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
+from drain.service.processor_share import NICENESS
 from drain.spark_extra import needs_spark
 from headgate.errors import HeadgateError
 from headgate.process.priority import give_way
-
-NICENESS: Final = 5
-"""Clients wait for the daemon, which has three times the share of a busy processor. A child waits for a drain check,
-which still gets a share."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -18,6 +18,7 @@ from drain.backlog.merge import StateRow, by_topic, drained, outstanding
 from drain.backlog.rates import Count, History, Rates, TopicCount, append_count, rates, topic_count, with_rates
 from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
+from drain.service.processor_share import ProcessorShare, TakeShare
 from drain.spark.chunks import LedgerChunks, MustRestartError, in_groups
 from drain.spark.engines import RunError
 from headgate.errors import StoreUnavailableError
@@ -94,8 +95,16 @@ class RunCoalescer(BackgroundService):
 
     task_name = "backlog runs"
 
-    def __init__(self, job: BacklogJob, chunks: LedgerChunks, *, external: ExternalTopicCounter) -> None:
+    def __init__(
+        self,
+        job: BacklogJob,
+        chunks: LedgerChunks,
+        *,
+        external: ExternalTopicCounter,
+        take_share: TakeShare | None = None,
+    ) -> None:
         """``external``: counts the topics whose entries or acknowledgements are in tables."""
+        self._share = ProcessorShare(take_share)
         self._job = job
         self._external = external
         self._chunks = chunks
@@ -132,7 +141,8 @@ class RunCoalescer(BackgroundService):
             MustRestartError: this process is of no use any more.
         """
         if isinstance(request, protocol.DrainedRequest):
-            return await self._drained(request)
+            with self._share.hurried():
+                return await self._drained(request)
         known = self.results.get(request.shard)
         if known is not None and is_counted(request, known):
             result, ledger = known, protocol.CountedLedger(known.ledger_id, self._chunks.url)
@@ -247,7 +257,8 @@ class RunCoalescer(BackgroundService):
 
     async def _count(self, shards: Sequence[int]) -> RunOutcome:
         """Run the job; raises MustRestartError."""
-        outcome = await self._job.run(shards)
+        with self._share.patient():
+            outcome = await self._job.run(shards)
         self.runs += 1
         for result in outcome.results.values():
             self._index(result)

@@ -31,6 +31,7 @@ from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionSchedule
 from drain.external.count import TableCounter
 from drain.external.topics import ExternalTopicCounter
 from drain.service.listener import DrainListener
+from drain.service.processor_share import share_taker
 from drain.service.run_coalescer import RunCoalescer
 from drain.service.warmup import warm_up
 from drain.socket_path import socket_path
@@ -121,7 +122,8 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         counter = TableCounter(runner.run)
         external = ExternalTopicCounter(arguments.tables, counter.count, counter.forget)
         job = BacklogJob(chunks, lambda due: runner.run(lambda session: count_chunks(session, chunks.url, due)))
-        coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external))
+        take_share = share_taker() if engine_of(arguments.master) == "local" else None
+        coalescer = await stack.enter_async_context(RunCoalescer(job, chunks, external=external, take_share=take_share))
         server = DrainServer(coalescer, runner, chunks)
         await stack.enter_async_context(DrainListener(arguments.socket, server.serve))
         print(f"ready {arguments.socket}", flush=True)  # noqa: T201 - the readiness line

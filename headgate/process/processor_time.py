@@ -1,6 +1,8 @@
 """Processor time of a process and its children, from /proc: a process that waits for a busy machine uses some."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -8,13 +10,19 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def processor_seconds(pid: int) -> float:
     """Return the seconds that ``pid`` and its present children have used; of those that are not found, 0."""
-    seconds, waiting = 0.0, [pid]
-    while waiting:
-        folder = Path(f"/proc/{waiting.pop()}")
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            waiting += [int(each) for task in folder.glob("task/*/children") for each in task.read_text().split()]
-        except OSError:
-            continue  # It has just ended, or this system has no /proc.
-        seconds += sum(map(int, fields[11:13])) / _TICKS  # of user and system
+    seconds = 0.0
+    for each in process_tree(pid):
+        with suppress(OSError):  # It has just ended, or this system has no /proc.
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            seconds += sum(map(int, fields[11:13])) / _TICKS  # of user and system
     return seconds
+
+
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield ``pid`` and its present descendants."""
+    waiting = [pid]
+    while waiting:
+        yield (each := waiting.pop())
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").glob("*/children"):
+                waiting += map(int, task.read_text().split())

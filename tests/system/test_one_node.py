@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from drain.service.program import NICENESS
+from drain.service.processor_share import NICENESS
+from headgate.process.priority import all_but_one
 from tests.support.servers.node import Node
 from tests.support.servers.programs import (
     TEST_SECONDS,
@@ -254,6 +255,14 @@ async def test_ingestion_continues_without_spark_and_children_are_released_after
 
     spark = await node.process("drain.service")
     assert spark.nice() == min(19, psutil.Process().nice() + NICENESS), "clients wait for the daemon"
+    all_cores = psutil.Process().cpu_affinity()
+    await wait_until(
+        lambda: (
+            {frozenset(each.cpu_affinity()) for each in [spark, *spark.children()]}
+            == {frozenset(all_but_one({*all_cores}))}
+        ),
+        "Spark and its JVM leave a core to the daemon after the first count",
+    )
     loop = asyncio.get_running_loop()
     killed_at = loop.time()
     spark.kill()

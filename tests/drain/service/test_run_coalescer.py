@@ -16,6 +16,7 @@ from drain.backlog.results import Result
 from drain.external.topics import ExternalTopicCounter
 from drain.protocol import Backlog, BacklogRequest, BacklogResponse, DrainedRequest, DrainQuery
 from drain.service import run_coalescer
+from drain.service.processor_share import PATIENCE_SECONDS
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer, is_counted
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import JvmGoneError, RunError
@@ -265,3 +266,25 @@ async def test_closing_during_a_run_ends_the_run_and_the_requests_that_wait() ->
 
     assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
     assert ledger.runs == [[0]]
+
+
+async def test_little_of_the_processor_is_taken_while_no_drain_check_waits() -> None:
+    """From the first run on; a count that takes long gets everything, and so does one that a check waits for."""
+    ledger, taken = Ledger(), list[tuple[float, bool]]()
+    now = asyncio.get_running_loop().time
+
+    def take(everything: bool) -> None:
+        taken.append((round(now()), everything))
+
+    async with RunCoalescer(ledger, ledger, external=no_tables(), take_share=take) as coalescer:
+        await coalescer.reply(BacklogRequest(shard=0))
+        await asyncio.sleep(9)
+        await asyncio.gather(coalescer.reply(query()), coalescer.reply(query(1)))
+        await asyncio.sleep(5)
+        assert taken == [(1, False), (9, True), (10, False)]
+
+        taken.clear()
+        ledger.run_seconds = PATIENCE_SECONDS + 4
+        asked_at, _ = round(now()), await coalescer.reply(BacklogRequest(shard=0))
+        await asyncio.sleep(2)
+        assert [(at - asked_at, everything) for at, everything in taken] == [(3, True), (8, False)]

@@ -1,10 +1,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from headgate.process.priority import give_way
+from headgate.process.priority import all_but_one, give_way, run_on
+from headgate.process.processor_time import process_tree
 
 SHOWN = """
 from pathlib import Path
@@ -32,3 +34,26 @@ def test_a_sandbox_that_forbids_it_ends_no_process(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "nice", forbidden)
     give_way(5)
+
+
+@pytest.mark.parametrize(("cores", "left"), [({0, 1}, {1}), ({2, 5, 7}, {5, 7}), ({3}, {3})])
+def test_background_work_leaves_the_first_core_unless_it_has_no_other(cores: set[int], left: set[int]) -> None:
+    assert all_but_one(cores) == left
+
+
+def test_the_threads_of_all_descendants_change_their_cores() -> None:
+    cores = os.sched_getaffinity(0)
+    sleeping = "import threading; print(1, flush=True); threading.Thread(target=input).start(); input()"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeping!r}])"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline(), "it runs, and its child does"
+        try:
+            for wanted in (all_but_one(cores), cores):
+                run_on(wanted, started.pid)
+                tree = list(process_tree(started.pid))
+                threads = [int(each.name) for pid in tree for each in Path(f"/proc/{pid}/task").iterdir()]
+                assert len(tree) == 2
+                assert {frozenset(os.sched_getaffinity(each)) for each in threads} == {frozenset(wanted)}
+        finally:
+            started.communicate(b"\n\n")
