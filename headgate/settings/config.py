@@ -68,11 +68,6 @@ class ClientConfig(TlsOptions, frozen=True, forbid_unknown_fields=True):
         return broker_tls(self, self.broker_host, "" if self.file is None else f"{self.file}: ")
 
 
-def location(path: Path | str | None = None) -> Path:
-    """Return ``path``, or the default location of a configuration."""
-    return Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
-
-
 def load_client_config(path: Path | str | None = None) -> ClientConfig:
     """Return the configuration at ``path``, or at the default location.
 
@@ -80,7 +75,7 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
         ConfigError: the file is missing or not TOML, a field is missing, unknown or of the wrong
             type, or a certificate or key that it names is unusable. The text names file and field.
     """
-    found = location(path)
+    found = Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
     try:
         data = tomllib.loads(found.read_text("utf-8-sig"))
     except FileNotFoundError:

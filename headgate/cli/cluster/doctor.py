@@ -1,5 +1,6 @@
 """`headgate doctor`: check what a client, or a daemon on this machine, needs, and say what to do."""
 
+import os
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path
@@ -39,12 +40,13 @@ def doctor(context: CommandContext, daemon_config: Path | None) -> None:
     context.reply_timeout_seconds = TIMEOUT_SECONDS
     from headgate.cli.cluster.client_checks import client_findings  # noqa: PLC0415 - it needs MQTT and Parquet
     from headgate.cli.cluster.finding import finding_lines, has_problem, ok  # noqa: PLC0415
-    from headgate.settings.config import location  # noqa: PLC0415
+    from headgate.settings.config import DEFAULT_PATH, ENVIRONMENT_VARIABLE  # noqa: PLC0415
 
-    if checks is None or context.config is not None or location().exists():
+    is_named = context.config is not None or bool(os.environ.get(ENVIRONMENT_VARIABLE))
+    if checks is None or is_named or Path(DEFAULT_PATH).exists():
         found = context.run(client_findings(context))
     else:
-        found = [ok("configuration", f"no client's: {location()} does not exist, so only the daemon is checked")]
+        found = [ok("configuration", f"no client's: {DEFAULT_PATH} does not exist, so only the daemon is checked")]
     if checks is not None and daemon_config is not None:
         found += context.run(checks(daemon_config, context.wait_seconds()))
     if not context.printed_as_json(found):

@@ -139,14 +139,14 @@ def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
 
 
 def test_a_daemon_that_is_no_client_is_checked_alone(invoke, context, monkeypatch, tmp_path):
+    """A configuration of a client that is named must exist all the same."""
     context.config = None
-    monkeypatch.setenv("HEADGATE_CONFIG", str(tmp_path / "client.toml"))
-    result = invoke("doctor", "--daemon-config", str(tmp_path / "absent.toml"), "--json")
-
-    assert [(each["check"], each["level"]) for each in json.loads(result.stdout)] == [
-        ("configuration", "ok"),
-        ("settings", "problem"),
-    ]
+    monkeypatch.chdir(tmp_path)
+    for named, level in (("", "ok"), (str(tmp_path / "client.toml"), "problem")):
+        monkeypatch.setenv("HEADGATE_CONFIG", named)
+        result = invoke("doctor", "--daemon-config", str(tmp_path / "absent.toml"), "--json")
+        found = [(each["check"], each["level"]) for each in json.loads(result.stdout)]
+        assert [("configuration", level), ("settings", "problem")] == found
 
 
 def test_without_the_daemon_its_checks_say_what_to_install(invoke, configured, monkeypatch, tmp_path):
