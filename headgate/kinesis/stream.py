@@ -102,7 +102,7 @@ class KinesisStream:
                 asked_at = monotonic()
                 summary = await self._list(self._client.describe_stream_summary, StreamName=self.name)
                 found = summary["StreamDescriptionSummary"]
-                source = f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp():.0f}"
+                source = f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp():.3f}"
                 if self._source not in ("", source):
                     raise HeadgateError(f"stream {self.name} was deleted and created again: it needs another topic")
                 self._source, self._asked_at = source, asked_at

@@ -49,7 +49,7 @@ class ServerStream(KinesisStream):
 
     def recreate(self) -> None:
         before = self.summary()["StreamCreationTimestamp"]
-        while self.summary()["StreamCreationTimestamp"] == before:  # It has seconds.
+        while self.summary()["StreamCreationTimestamp"] == before:  # Some servers give whole seconds.
             self._client.delete_stream(StreamName=self.name)
             self._client.get_waiter("stream_not_exists").wait(StreamName=self.name, WaiterConfig={"Delay": 1})
             self._client.create_stream(StreamName=self.name, ShardCount=1)
