@@ -43,7 +43,7 @@ from controller.leadership.zookeeper.contact import ZooKeeperContact
 from controller.leadership.zookeeper.exits import QueueExits
 from controller.leadership.zookeeper.nodes import ZooKeeperNodes
 from controller.leadership.zookeeper.registry import ZooKeeperRegistry
-from controller.leadership.zookeeper.succession import Contender, Grant, ZooKeeperSuccession
+from controller.leadership.zookeeper.succession import Contender, Grant, Successor, Wishes, ZooKeeperSuccession
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time between two reconciliations."""
@@ -117,32 +117,33 @@ class ZooKeeperElections:
 
     def nominate(self, shard: int, instance: str) -> None:
         if (contender := self._contenders.get(shard)) is not None:
-            contender.wanted_successor, contender.successor, contender.successor_reported = instance, "", False
+            contender.wishes.successor = Successor(instance) if instance else None
             contender.wakeup.set()
 
     def confirm(self, shard: int) -> None:
         if (contender := self._contenders.get(shard)) is not None:
-            contender.confirmed = contender.nominated
+            contender.nomination.confirmed = contender.nomination.version
             contender.wakeup.set()
 
     def place_next(self, shard: int, instance: str) -> None:
         contender = self._contenders.get(shard)
-        if contender is not None and contender.wanted_next != instance:
-            contender.wanted_next, contender.placed_next = instance, ""
+        if contender is not None and contender.wishes.next != instance:
+            contender.wishes.next, contender.wishes.placed = instance, ""
             contender.wakeup.set()
 
     def keep(self, shard: int) -> None:
         if (contender := self._contenders.get(shard)) is not None:
-            contender.keeps = True
+            contender.wishes.keeps = True
             contender.wakeup.set()
 
     def pass_on(self, shard: int, *, fixed: bool = False) -> None:
         contender = self._contenders.get(shard)
-        if contender is not None and contender.successor:
-            order = queue_order.QueueOrder(first=contender.successor, fixed=fixed)
-            self._leave(shard, Grant(order, contender.version, self._contact.session))
-        else:
-            self._leave(shard, None)
+        successor = None if contender is None else contender.wishes.successor
+        grant = None
+        if successor is not None and successor.node:
+            order = queue_order.QueueOrder(first=successor.node, fixed=fixed)
+            grant = Grant(order, successor.version, self._contact.session)
+        self._leave(shard, grant)
 
     def pass_over(self, shard: int, instance: str) -> None:
         if (contender := self._contenders.get(shard)) is not None:
@@ -309,8 +310,7 @@ class ZooKeeperElections:
         if rank == 0:
             await self._succession.nominate(contender, mine, queue)
             return
-        contender.wanted_successor = contender.successor = contender.wanted_next = contender.placed_next = ""
-        contender.keeps = False
+        contender.wishes = Wishes()
         if order.successor == mine:
             await self._succession.be_nominated(contender, mine, folder_stat.version)
 

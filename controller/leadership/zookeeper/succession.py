@@ -20,6 +20,44 @@ from controller.leadership.zookeeper.connection import ZooKeeperConnection
 
 
 @dataclass(slots=True, eq=False)
+class Nomination:
+    """Of this daemon, by the one that has the lock. Versions are those of the order that names it as the successor."""
+
+    version: int | None = None
+    """The newest; None: this daemon is not nominated."""
+    confirmed: int | None = None
+    """The one for which it is prepared."""
+    written: int | None = None
+    """The confirmation that is in its queue node."""
+
+
+@dataclass(slots=True, eq=False)
+class Successor:
+    """Whom this daemon, which has the lock, wants to pass it on to."""
+
+    instance: str
+    node: str = ""
+    """Its queue node, once it is nominated."""
+    version: int = 0
+    """Of the order with that nomination."""
+    reported: bool = False
+    """That it is prepared, or has left."""
+
+
+@dataclass(slots=True, eq=False)
+class Wishes:
+    """What this daemon, which has the lock, writes about the rest of the queue. They end with the lock."""
+
+    successor: Successor | None = None
+    next: str = ""
+    """The instance to place behind this one; empty: the order stays as it is."""
+    placed: str = ""
+    """Its queue node, once it is behind this one."""
+    keeps: bool = False
+    """An operator wants the lock to stay at this daemon; not written yet."""
+
+
+@dataclass(slots=True, eq=False)
 class Contender:
     """What `ZooKeeperElections` knows about this daemon's place in one queue."""
 
@@ -42,24 +80,8 @@ class Contender:
     node: str = ""
     """Its queue node, as it was seen last."""
     seen: SeenQueue | None = None
-    nominated: int | None = None
-    """Version of the order that names this daemon as the successor; None: none does."""
-    confirmed: int | None = None
-    """The version for which it is prepared."""
-    confirmation_written: int | None = None
-    wanted_successor: str = ""
-    """The instance to nominate."""
-    successor: str = ""
-    """Its queue node, once it is nominated."""
-    version: int = 0
-    """Of the order with that nomination."""
-    successor_reported: bool = False
-    wanted_next: str = ""
-    """The instance to place behind this one; empty: the order stays as it is."""
-    placed_next: str = ""
-    """Its queue node, once it is behind this one."""
-    keeps: bool = False
-    """An operator wants the lock to stay at this daemon; not written yet."""
+    nomination: Nomination = field(default_factory=Nomination)
+    wishes: Wishes = field(default_factory=Wishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,58 +108,58 @@ class ZooKeeperSuccession:
 
         ``version`` is that of ``order``. While a successor is nominated the lock is about to move: both have to wait.
         """
-        if contender.wanted_successor:
+        wishes = contender.wishes
+        if wishes.successor is not None:
             return order
-        if contender.placed_next and contender.placed_next not in queue:
-            contender.wanted_next = contender.placed_next = ""
-        behind = contender.placed_next or newest_node(contender.wanted_next, queue[1:]) or ""
-        contender.placed_next = behind
-        fixed = contender.keeps or (order.fixed and order.first == mine)
+        if wishes.placed and wishes.placed not in queue:
+            wishes.next = wishes.placed = ""
+        behind = wishes.placed or newest_node(wishes.next, queue[1:]) or ""
+        wishes.placed = behind
+        fixed = wishes.keeps or (order.fixed and order.first == mine)
         wanted = QueueOrder(first=mine, fixed=fixed, next=behind or order.next)
-        if (contender.keeps and (order.first, order.fixed) != (mine, True)) or (behind and queue[1] != behind):
+        if (wishes.keeps and (order.first, order.fixed) != (mine, True)) or (behind and queue[1] != behind):
             try:
                 await self._connection.call("set", contender.folder, msgspec.json.encode(wanted), version=version)
             except BadVersionError:
                 return order  # Another client changed it, which wakes the contender.
             order = wanted
-        contender.keeps = False
+        wishes.keeps = False
         return order
 
     async def nominate(self, contender: Contender, mine: str, queue: list[str]) -> None:
         """Write the wanted nomination, and report once that the successor is prepared, or has left."""
-        if not contender.wanted_successor or contender.successor_reported:
+        successor = contender.wishes.successor
+        if successor is None or successor.reported:
             return
-        if not contender.successor:
-            wanted = contender.wanted_successor
-            node = newest_node(wanted, queue[1:])
+        if not successor.node:
+            node = newest_node(successor.instance, queue[1:])
             if node is None:
                 return
             fixed = contender.seen is not None and contender.seen.fixed
             order = msgspec.json.encode(QueueOrder(first=mine, fixed=fixed, successor=node, next=node))
             stat = await self._connection.call("set", contender.folder, order)
-            if contender.wanted_successor != wanted:
-                return  # Another one is wanted meanwhile, and the contender is awake.
-            contender.successor, contender.version = node, stat.version
-        path, version = f"{contender.folder}/{contender.successor}", contender.version
+            successor.node, successor.version = node, stat.version
         event = Event.SUCCESSOR_READY
         try:
+            path = f"{contender.folder}/{successor.node}"
             data, _ = await self._connection.call("get", path, watch=contender.watcher)
-            if data != b"%d" % version:
+            if data != b"%d" % successor.version:
                 return
         except NoNodeError:
             event = Event.SUCCESSOR_LEFT
-        if contender.version == version and contender.successor and not contender.successor_reported:
-            contender.successor_reported = True
+        if contender.wishes.successor is successor:  # Otherwise another one is wanted, and the contender is awake.
+            successor.reported = True
             self._on_event(LockEvent(contender.shard, event))
 
     async def be_nominated(self, contender: Contender, mine: str, version: int) -> None:
         """Report a new nomination, and write the confirmation of the present one."""
-        if contender.nominated != version:
-            contender.nominated = version
+        nomination = contender.nomination
+        if nomination.version != version:
+            nomination.version = version
             self._on_event(LockEvent(contender.shard, Event.NOMINATED))
-        if contender.confirmed == version and contender.confirmation_written != version:
+        if nomination.confirmed == version and nomination.written != version:
             await self._connection.call("set", f"{contender.folder}/{mine}", b"%d" % version)
-            contender.confirmation_written = version
+            nomination.written = version
 
     async def write_grant(self, folder: str, grant: Grant) -> None:
         """Make the successor the first one, unless the order has changed since its nomination."""
