@@ -25,7 +25,8 @@ from shard.balancing import handover
 from shard.balancing.balance import compute_target
 from shard.reporting.description import build_grant
 from shard.reporting.explanation import SegmentHolder
-from shard.state.subscription import Holding, RegisteredConsumer
+from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
 from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000
@@ -198,7 +199,7 @@ class AssignmentReconciler:
         ``released``: (segment, generation) of each.
         """
         holdings = self._subscription.holdings
-        found = {self._subscription.held_at(segment, generation) for segment, generation in released}
+        found = {self._subscription.holdings.held_at(segment, generation) for segment, generation in released}
         confirmed = {
             each for each in found if each is not None and each in self._revoking and holdings[each].consumer == name
         }
@@ -234,7 +235,7 @@ class AssignmentReconciler:
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""
-        released = sorted(self._subscription.held_in(segments))
+        released = sorted(self._subscription.holdings.held_in(segments))
         for held in released:
             self._revoking.pop(held, None)
         self._release(released, "pruned", "pruned")
@@ -349,7 +350,7 @@ class AssignmentReconciler:
         ]
         entries += [
             e.SegmentGranted(**ids, **slice_fields(free), consumer=name, generation=generation)
-            for generation, (free, name) in enumerate(moves.grants, self._subscription.next_generation)
+            for generation, (free, name) in enumerate(moves.grants, self._subscription.holdings.next_generation)
         ]
         self._context.ledger.propose(*entries)
         self._held_by_consumer = None

@@ -125,7 +125,7 @@ class DrainMonitor:
         """Propose the sealed segments that are drained without a count; return whether there are any."""
         subscription = self._subscription
         segments = drained_without_count(
-            self._topic.layout, subscription.drained, subscription.type, subscription.start_positions
+            self._topic.layout, subscription.drained, subscription.type, subscription.progress.start_positions
         )
         if segments:
             self._propose(segments)

@@ -62,5 +62,5 @@ class LoadMonitor:
         tail, subscription = self._topic.tails[segment], self._subscription
         backlog = 0
         if subscription.type != e.SubscriptionType.CHECKPOINT:
-            backlog = subscription.unacknowledged_records(segment, tail.next_offset).records
+            backlog = subscription.progress.unacknowledged_records(segment, tail.next_offset).records
         return LoadSample(tail.next_offset, tail.size_bytes, backlog)

@@ -15,7 +15,7 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
 from shard.reporting.description import fenced_push
-from shard.state.subscription import RegisteredConsumer
+from shard.state.consumers import RegisteredConsumer
 from shard.subscriptions import sessions
 
 log = structlog.get_logger(__name__)

@@ -41,7 +41,7 @@ from shard.reporting.explanation import CountedBacklogs, ExplanationContext, exp
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
 from shard.reporting.progress import unread_segments
-from shard.state.subscription import RegisteredConsumer
+from shard.state.consumers import RegisteredConsumer
 from shard.state.topic import TopicSnapshot
 from shard.steps import Steps
 from shard.subscriptions import acknowledgements, sessions
@@ -327,7 +327,7 @@ class SubscriptionCoordinator:
     def _acknowledged(self, segment_slice: SegmentSlice) -> int:
         end_offset = self._topic.tails[segment_of(segment_slice)].next_offset
         stored = end_offset * len(buckets_of(segment_slice)) // KEY_BUCKETS
-        return stored - self._subscription.unacknowledged_records(segment_slice, end_offset).records
+        return stored - self._subscription.progress.unacknowledged_records(segment_slice, end_offset).records
 
     def _segments_drained(self) -> None:
         self.reconciler.invalidate_gate()
@@ -339,7 +339,7 @@ class SubscriptionCoordinator:
         preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
             # Log a warning: the replaced instance may still be running.
-            preferred_owners = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
+            preferred_owners = dict.fromkeys(self._subscription.holdings.held_by(known.consumer), (known.consumer,))
             reason = f"replaced by incarnation {request.incarnation} at client {client_id!r}"
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason

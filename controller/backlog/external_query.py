@@ -31,9 +31,9 @@ def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
         view = external_view(topic, subscriptions)
         if view is not None:
             checkpoints = {
-                each.subscription_id: {segment: known.text for segment, known in each.checkpoints.items()}
+                each.subscription_id: {segment: known.text for segment, known in each.progress.checkpoints.items()}
                 for each in subscriptions
-                if each.checkpoints
+                if each.progress.checkpoints
             }
             queries.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(view, checkpoints=checkpoints)))
     return queries

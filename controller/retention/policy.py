@@ -92,7 +92,7 @@ def prune_basis(layout: Layout, subscriptions: Iterable[Subscription]) -> PruneB
             each.subscription_id,
             each.type,
             each.seek_generation,
-            each.unused_since_ms,
+            each.consumers.unused_since_ms,
             each.redelivery.policy.ignored_by_retention,
         )
         for each in subscriptions
@@ -247,7 +247,7 @@ def _undrained(subscription: Subscription, segments: AbstractSet[int], ends: Map
     """Return those of ``segments`` with records that are not acknowledged, or not yet in the dead-letter topic."""
     if not tracks_acknowledgements(subscription.type):
         return segments
-    positions, dead = subscription.positions, subscription.redelivery.attempts
+    positions, dead = subscription.progress.positions, subscription.redelivery.attempts
     undrained = [each for each in segments - subscription.drained if positions.get(each, 0) < ends[each]]
     return undrained + [each for each in segments & dead.keys() if each not in undrained]
 
@@ -258,7 +258,7 @@ def _sealed_ms(segment: Segment, age_ms: Callable[[int], int]) -> int:
 
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:
-    since = subscription.unused_since_ms
+    since = subscription.consumers.unused_since_ms
     return bool(rules.subscription_expiry_ms) and since is not None and age_ms(since) >= rules.subscription_expiry_ms
 
 

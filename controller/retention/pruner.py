@@ -159,7 +159,7 @@ class Pruner:
                     topic=topic.name,
                     subscription=subscription.name,
                     records=dropped,
-                    unused_since_ms=subscription.unused_since_ms,
+                    unused_since_ms=subscription.consumers.unused_since_ms,
                 )
         self._context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from controller.leadership.policy.feature_levels import FIRST, SHARDS_GROW, supported
+from controller.snapshots.stored_topic import StoredTopic, restored, stored
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
@@ -31,7 +32,6 @@ from shard.state.ledger_time import LedgerTime
 from shard.state.producers import DeletedName, ProducerState
 from shard.state.shard_state import ShardState, Tombstone
 from shard.state.terms import Terms
-from shard.state.topic import Topic
 from shard.steps import Steps
 
 FORMAT: Final = 7
@@ -107,7 +107,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int, level: int = suppo
     file = _File(
         header=header,
         core=_compress(core),
-        topics=[_compress(topic) for topic in state.topics.values()],
+        topics=[_compress(stored(topic)) for topic in state.topics.values()],
         producers=[_compress(block) for block in _producer_blocks(state.producers.values())],
     )
     return checksum.seal(_ENCODER.encode(file))
@@ -128,7 +128,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     state.producers.deleted = core.deleted_producers
     for part in file.topics:
         yield _cost(part)
-        topic = _decompress(part, Topic, where)
+        topic = restored(_decompress(part, StoredTopic, where))
         state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
         state.subscriptions.update((each.subscription_id, each) for each in topic.subscriptions.values())
         state.usage.add_topic(topic)
@@ -200,7 +200,7 @@ def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
             yield f"{kind.__name__}.{name}"
 
 
-FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch]))
+FIELDS: Final = frozenset(_fields_of([_Core, StoredTopic, ProducerState, FinishedBatch]))
 
 
 def _encode_hook(value: Any) -> Any:
@@ -233,7 +233,7 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _FORMATS: msgspec.msgpack.Decoder[_HeaderFormat] = msgspec.msgpack.Decoder(_HeaderFormat)
 _FILES: msgspec.msgpack.Decoder[_File] = msgspec.msgpack.Decoder(_File)
 _DECODERS: Final[Mapping[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, Topic, list[ProducerState])
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, StoredTopic, list[ProducerState])
 }
 
 

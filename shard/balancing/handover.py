@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of
 from headgate.model.entries import ReleaseReason
-from shard.state.subscription import Holding
+from shard.state.holdings import Holding
 
 
 @dataclass(frozen=True, slots=True)

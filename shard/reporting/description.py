@@ -8,7 +8,9 @@ from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol import messages as m
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.progress import segment_status, unacknowledged
-from shard.state.subscription import Holding, RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
+from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.steps import Steps, encoding_cost, parts
 from shard.subscriptions.deliveries import failed_in
@@ -28,9 +30,10 @@ def build_grant(
     segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
     segment, buckets, redelivery = segment_of(segment_slice), buckets_of(segment_slice), subscription.redelivery
-    starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
+    progress = subscription.progress
+    starts = _bucket_starts(subscription, segment, buckets) if segment in progress.progress_by_bucket else []
     start = min([part.start_offset for part in starts]) if starts else subscription.position(segment)
-    acknowledged = subscription.acknowledged_ranges.get(segment)
+    acknowledged = progress.acknowledged_ranges.get(segment)
     described, tail = topic.layout.segments[segment], topic.tails[segment]
     return m.Grant(
         **slice_fields(segment_slice),
@@ -59,7 +62,7 @@ def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> 
     """Return the start of each of ``buckets``, with equal neighbors combined."""
     found: list[m.BucketStart] = []
     for bucket in buckets:
-        progress = subscription.acknowledged_in(segment, bucket)
+        progress = subscription.progress.acknowledged_in(segment, bucket)
         part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.acknowledged_ranges))
         if found and (found[-1].start_offset, found[-1].acknowledged) == (part.start_offset, part.acknowledged):
             part = m.BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
@@ -105,7 +108,7 @@ def describe(
         order=subscription.order,
         balance=subscription.balance,
         user=subscription.user,
-        started_at_ms=subscription.started_at_ms,
+        started_at_ms=subscription.progress.started_at_ms,
         dropped_records=subscription.dropped_records,
         policy=subscription.redelivery.policy,
         failed=len(subscription.redelivery.failed),
@@ -162,7 +165,7 @@ def _progress(
         generation=None if holding is None else holding.generation,
         blocked_by=gate.blocked.get(segment, ()),
         label=topic.layout.segments[segment].label,
-        checkpoint=subscription.checkpoint(segment),
+        checkpoint=subscription.progress.checkpoint(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
         bucket_ranges=tuple(bucket_ranges),
         unacknowledged=None if count is None else count.records,
@@ -208,7 +211,8 @@ def _range_progress(
         end_bucket=bucket_range.end_bucket,
         status=status,
         acknowledged_offset=min(
-            subscription.acknowledged_in(bucket_range.segment, bucket).position for bucket in buckets_of(bucket_range)
+            subscription.progress.acknowledged_in(bucket_range.segment, bucket).position
+            for bucket in buckets_of(bucket_range)
         ),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,

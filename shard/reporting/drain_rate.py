@@ -70,7 +70,7 @@ class DrainOutlook(NamedTuple):
 def rated_slices(subscription: Subscription, segments: Iterable[int]) -> list[SegmentSlice]:
     """Return what the consumers of ``segments`` read, and those of ``segments`` that have none."""
     wanted = set(segments)
-    held = subscription.held_in(wanted)
+    held = subscription.holdings.held_in(wanted)
     return sorted([*held, *(wanted - {segment_of(each) for each in held})])
 
 

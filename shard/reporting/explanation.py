@@ -23,7 +23,8 @@ from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount
 from shard.reporting.drain_rate import DrainOutlook, drain_outlook
 from shard.reporting.progress import segment_status, unacknowledged
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.steps import Steps, encoding_cost, parts
 from shard.subscriptions.deliveries import record_limit

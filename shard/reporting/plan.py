@@ -36,7 +36,7 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
         if holding.revoked_at_ms is None and holding.consumer in consumers
     }
     drained = subscription.drained.union(
-        drained_without_count(layout, subscription.drained, subscription.type, subscription.start_positions)
+        drained_without_count(layout, subscription.drained, subscription.type, subscription.progress.start_positions)
     )
     size = len(layout.segments) + len(consumers)
     yield size

@@ -36,7 +36,7 @@ def unacknowledged(subscription: Subscription, topic: TopicView, segment_slice: 
     if segment in subscription.drained:
         return RecordCount(0)
     if topic.external is None:
-        return subscription.unacknowledged_records(segment_slice, topic.tails[segment].next_offset)
+        return subscription.progress.unacknowledged_records(segment_slice, topic.tails[segment].next_offset)
     end_offset = topic.external.max_end_offset(topic.layout.segments[segment])
     return RecordCount(0) if end_offset is not None and subscription.position(segment) >= end_offset else None
 

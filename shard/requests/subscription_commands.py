@@ -144,7 +144,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         target,
         layout=topic.layout,
         ends=seekable_ends(subscription, topic),
-        positions=subscription.positions,
+        positions=subscription.progress.positions,
         gated=is_gated(subscription.type, subscription.order),
     )
     if isinstance(positions, str):
@@ -275,7 +275,7 @@ def _seek_answer(
         subscription = state.subscriptions[subscription_id]
         tails = state.topics_by_id[subscription.topic_id].tails
         moves = dry_moves or ()
-        last = subscription.last_seek
+        last = subscription.progress.last_seek
         if dry_moves is None and last is not None and last.token == request.token:
             moves = last.moves
         result = m.SeekResult(

@@ -107,7 +107,7 @@ def _layout_of(topic: Topic | None) -> Layout | None:
 def _check_acknowledged(topic: Topic | None, plan: ImportPlan) -> None:
     """Rule 6: no end offset is below an acknowledged one."""
     for subscription in () if topic is None else topic.subscriptions.values():
-        positions = subscription.positions
+        positions = subscription.progress.positions
         for segment_id, end in plan.sealed.items():
             if positions.get(segment_id, 0) > end:
                 assert topic is not None, "it has a subscription"

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from shard.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer, Subscription
+from shard.state.consumers import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer
+from shard.state.subscription import Subscription
 
 MAX_DELETED_MEMBERS: Final = 10_000
 """Per shard; beyond it, the earliest are forgotten. About 200 bytes each."""
@@ -24,7 +25,7 @@ class DeletedMembers:
         earliest_ms = at_ms - REMOVED_CONSUMER_RETENTION_MS
         members = [member for member in self.members if member[2].at_ms > earliest_ms]
         for deleted in subscriptions:
-            members += [(deleted.topic, deleted.name, consumer) for consumer in deleted.known_consumers(at_ms)]
+            members += [(deleted.topic, deleted.name, consumer) for consumer in deleted.consumers.known(at_ms)]
         self.members = members[-MAX_DELETED_MEMBERS:]
 
     def of(self, topic: str, subscription: str) -> list[RemovedConsumer]:

@@ -169,8 +169,8 @@ class ShardState:
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]
-        subscription = Subscription.created(entry, topic.name, self.at_ms)
-        subscription.removed_consumers = self.deleted_members.of(topic.name, entry.subscription)
+        removed = self.deleted_members.of(topic.name, entry.subscription)
+        subscription = Subscription.created(entry, topic.name, self.at_ms, removed)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)

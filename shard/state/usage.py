@@ -7,7 +7,8 @@ created its topic, and a consumer to the user who registered it.
 from typing import Literal
 
 from headgate.protocol.mqtt_topics import user_of
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 
 Owned = Literal["topics", "segments", "subscriptions", "consumers"]

@@ -63,9 +63,9 @@ class RangeLimit:
         segment = segment_of(held)
         if first_offset <= self._subscription.position(segment):
             return None
-        buckets, limit = [self._subscription.acknowledged_in(segment, 0)], self._limit
-        if segment in self._subscription.progress_by_bucket or segment != held:
-            buckets = [self._subscription.acknowledged_in(segment, bucket) for bucket in buckets_of(held)]
+        buckets, limit = [self._subscription.progress.acknowledged_in(segment, 0)], self._limit
+        if segment in self._subscription.progress.progress_by_bucket or segment != held:
+            buckets = [self._subscription.progress.acknowledged_in(segment, bucket) for bucket in buckets_of(held)]
             limit //= KEY_BUCKETS
         fullest = max(len(bucket.acknowledged_ranges) for bucket in buckets)
         if fullest + self._opened[held] < limit:
@@ -125,7 +125,7 @@ def _newer_checkpoints(
     newer: dict[int, e.Checkpoint] = {}
     for segment in sorted(batch.checkpoints.keys() & generations.keys()):
         given = e.Checkpoint(batch.checkpoints[segment], generations[segment], batch.number)
-        known = subscription.checkpoints.get(segment)
+        known = subscription.progress.checkpoints.get(segment)
         if known is None or (given.generation, given.number) > (known.generation, known.number):
             newer[segment] = given
     return newer

@@ -24,7 +24,7 @@ class Claims:
 
     def held(self, segment: int, generation: int) -> SegmentSlice | str:
         """Return the slice that the consumer holds at this generation, or that it does not. Revoked slices are held."""
-        held = self._subscription.held_at(segment, generation)
+        held = self._subscription.holdings.held_at(segment, generation)
         if held is not None and self._subscription.holdings[held].consumer == self._consumer:
             return held
         holders = self._holders(segment)

@@ -57,7 +57,7 @@ class DeliveryRules:
         held = self._error or self._claims.held(segment, named.generation)
         if isinstance(held, str):
             return held
-        progress = subscription.acknowledged_in(segment, named.bucket)
+        progress = subscription.progress.acknowledged_in(segment, named.bucket)
         if named.bucket not in buckets_of(held) or offset >= self._topic.tails[segment].next_offset:
             return f"generation {named.generation} of segment {segment} has no offset {offset} in bucket {named.bucket}"
         if offset < progress.position or progress.acknowledged_ranges.contains(offset):

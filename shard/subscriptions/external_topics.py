@@ -65,4 +65,6 @@ def external_grant(subscription: Subscription, topic: TopicView, segment: int) -
     label = topic.layout.segments[segment].label
     if topic.external is None or label is None:
         return None
-    return m.ExternalGrant(label=label, positions=topic.external.positions, checkpoint=subscription.checkpoint(segment))
+    return m.ExternalGrant(
+        label=label, positions=topic.external.positions, checkpoint=subscription.progress.checkpoint(segment)
+    )

@@ -66,7 +66,7 @@ def judge_park(
         late = known is None or request.key not in redelivery.parked.resuming or request.number <= known.resumed
     else:
         bucket = key_bucket(request.key, KEY_BUCKETS)
-        late = known is not None or offset < subscription.acknowledged_in(segment, bucket).position
+        late = known is not None or offset < subscription.progress.acknowledged_in(segment, bucket).position
     if late:
         return None
     if known is None and not redelivery.policy.dead_letter_topic:
@@ -115,12 +115,12 @@ class ParkedInBatch:
     def accept(self, acknowledgement: m.Acknowledgement, held: SegmentSlice) -> str | None:
         """Park what an acknowledgement covers (rules 4 and 5), or return why it does not count."""
         segment, holding = acknowledgement.segment, (acknowledgement.segment, acknowledgement.generation)
-        subscription, redelivery = self._subscription, self._subscription.redelivery
+        progress, redelivery = self._subscription.progress, self._subscription.redelivery
         covered = [
             each
             for each in self._pending.get(holding, ())
             if each.offset < acknowledgement.end_offset
-            and each.offset >= subscription.acknowledged_in(segment, key_bucket(each.key, KEY_BUCKETS)).position
+            and each.offset >= progress.acknowledged_in(segment, key_bucket(each.key, KEY_BUCKETS)).position
         ]
         for each in covered:
             if each.key not in redelivery.parked.keys or not has_key(self._topic, held, each.key):
@@ -158,7 +158,7 @@ def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -
         return []
     resuming = (
         (held, key)
-        for held in subscription.held_by(consumer)
+        for held in subscription.holdings.held_by(consumer)
         for segment in [topic.layout.segments[segment_of(held)]]
         for key in parked.within(segment.first_hash, segment.last_hash)
         if key in parked.resuming and has_key(topic, held, key)

@@ -27,7 +27,8 @@ from typing import Final
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from shard.state.subscription import RegisteredConsumer, RemovedConsumer, Subscription, find_removed
+from shard.state.consumers import RegisteredConsumer, RemovedConsumer, find_removed
+from shard.state.subscription import Subscription
 from shard.subscriptions.refusal import Refusal, refuse
 from shard.subscriptions.sessions import Claim, judge_claim
 
@@ -104,7 +105,7 @@ def judge_registration(
     if (foreign := refuse_other_user(known, name, client_id)) is not None:
         return foreign
     claim = judge_claim(known, request.incarnation, client_id)
-    removed = subscription.removed(name, request.incarnation, client_id)
+    removed = subscription.consumers.find_removed(name, request.incarnation, client_id)
     if claim is not Claim.CURRENT and removed is not None:
         if removed.evicted:
             reason = f"consumer {name!r} was evicted by a command: restart the program to join again"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shard.state.subscription import RegisteredConsumer
+from shard.state.consumers import RegisteredConsumer
 
 MISSED_HEARTBEATS = 3
 """Consecutive missed heartbeats after which a consumer is disconnected: two may be lost in transit."""

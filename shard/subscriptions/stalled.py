@@ -61,8 +61,8 @@ def _first_due(subscription: Subscription, held: SegmentSlice, end_offset: int, 
     """Return the first record for the holder, and the ledger time before which it had to wait; the end: none is due."""
     segment, first = segment_of(held), (end_offset, 0)
     attempts = subscription.redelivery.attempts.get(segment, {})
-    for bucket in buckets_of(held) if segment in subscription.progress_by_bucket else (0,):
-        for offset in _unacknowledged(subscription.acknowledged_in(segment, bucket), end_offset):
+    for bucket in buckets_of(held) if segment in subscription.progress.progress_by_bucket else (0,):
+        for offset in _unacknowledged(subscription.progress.acknowledged_in(segment, bucket), end_offset):
             known = attempts.get(offset, NEVER_TRIED)
             if not known.dead_letter and known.not_before_ms <= now_ms:
                 first = min(first, (offset, known.not_before_ms))

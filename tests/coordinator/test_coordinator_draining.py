@@ -149,7 +149,7 @@ async def test_a_check_result_from_before_a_seek_is_ignored(harness: Coordinator
     harness.acknowledge("ada", 0, 5)
     await asyncio.sleep(0.04)
     assert 1 == len(harness.checker.checks)
-    harness.subscription.positions[0] = 5  # the check sees this position in any case
+    harness.subscription.progress.positions[0] = 5  # the check sees this position in any case
     harness.seek({1: 0})
     await asyncio.sleep(0.02)
     assert [] == harness.proposed(e.SegmentsDrained)

@@ -42,9 +42,9 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
 
     assert (4, [m.BucketStart(0, 8, 10)]) == (grant.start_offset, grant.starts)
     assert harness.acknowledge("ada", 0, 7) is None
-    assert [10, 7] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
+    assert [10, 7] == [harness.subscription.progress.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     assert harness.acknowledge("ada", 0, 10) is None
-    assert {} == harness.subscription.progress_by_bucket
+    assert {} == harness.subscription.progress.progress_by_bucket
 
 
 # Descriptions and idle reasons

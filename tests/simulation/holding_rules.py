@@ -53,7 +53,7 @@ class HoldingRules:
         """Note a removal, before it is applied."""
         subscription = state.subscriptions[entry.subscription_id]
         if entry.reason in ENDED and not entry.token:
-            for held in subscription.held_by(entry.consumer):
+            for held in subscription.holdings.held_by(entry.consumer):
                 self._end(subscription, held)
 
     def granted(self, state: ShardState, entry: e.SegmentGranted) -> None:
@@ -83,7 +83,7 @@ class HoldingRules:
         """Check that the holder was delivered what is acknowledged (rule 3), in segments that were never divided."""
         subscription = state.subscriptions[entry.subscription_id]
         for each in entry.ranges:
-            divided = each.end_bucket or each.segment in subscription.progress_by_bucket
+            divided = each.end_bucket or each.segment in subscription.progress.progress_by_bucket
             covered = each.end_offset <= subscription.position(each.segment)
             if subscription.name not in self.streams or divided or covered:
                 continue

@@ -400,7 +400,7 @@ class InvariantChecker:
         subscription = state.subscriptions[entry.subscription_id]
         topic = subscription.topic
         name = topic, subscription.name
-        self.first_generation_after_seek[name] = subscription.next_generation
+        self.first_generation_after_seek[name] = subscription.holdings.next_generation
         self.seek_positions[name].update(entry.positions)
         self.clients.moved(*name)
         for segment in entry.positions:

@@ -108,7 +108,7 @@ class LedgerRules:
             raise InvariantViolationError(f"{entry.consumer}: {instance} took the name of the newer {before}")
         if instance == before and (known is None or entry.capacity == known.capacity):
             raise InvariantViolationError(f"{entry.consumer}: {instance} replaced itself")
-        if subscription.removed(entry.consumer, *instance) is not None:
+        if subscription.consumers.find_removed(entry.consumer, *instance) is not None:
             raise InvariantViolationError(f"{entry.consumer}: {instance} came back after it was removed")
 
     def _check_removal(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
@@ -384,7 +384,7 @@ def check_seek(
 
 def _check_nothing_skipped(subscription: Subscription, topic: Topic) -> None:
     layout = topic.layout
-    for segment, position in subscription.positions.items():
+    for segment, position in subscription.progress.positions.items():
         if position > 0 and segment in layout.segments:
             for ancestor in layout.ancestors(segment):
                 if subscription.position(ancestor) < topic.tails[ancestor].next_offset:

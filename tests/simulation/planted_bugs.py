@@ -160,7 +160,7 @@ def _claiming(claim: Claim, *args: Any) -> Any:
 
 
 def _claiming_what_others_hold(right: Function, self: Any, segment: int, generation: int) -> Any:
-    held = next(iter(self._subscription.held_in({segment})), None)
+    held = next(iter(self._subscription.holdings.held_in({segment})), None)
     return right(self, segment, generation) if held is None else held
 
 

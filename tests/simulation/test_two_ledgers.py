@@ -227,7 +227,7 @@ class TwoLedgers:
             subscription = topic.subscriptions.get(kind)
             for row in rows if subscription and kind != "own" else ():
                 place = row["segment"], row["offset"]
-                progress = subscription.acknowledged_in(row["segment"], key_bucket(row["key"], KEY_BUCKETS))
+                progress = subscription.progress.acknowledged_in(row["segment"], key_bucket(row["key"], KEY_BUCKETS))
                 above = progress.acknowledged_ranges.contains(row["offset"])
                 if acknowledged := above or row["offset"] < progress.position:
                     assert place in handled[kind] or place in earlier, f"rule 5: {kind} did not handle {row}"

@@ -47,7 +47,8 @@ def plain(value: Any) -> Any:
         return everything(value)
     if isinstance(value, Mapping):
         pairs = [(key, plain(item)) for key, item in value.items()]
-        return pairs if isinstance(value, OrderedDict) else sorted(pairs)
+        more = [(name, plain(item)) for name, item in sorted(getattr(value, "__dict__", {}).items())]
+        return (pairs if isinstance(value, OrderedDict) else sorted(pairs)) + more
     if isinstance(value, deque):
         return ("deque", value.maxlen, [plain(item) for item in value])
     if isinstance(value, set | frozenset):

@@ -1,5 +1,6 @@
 """Which segments are pruned, and why the others are retained."""
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from controller.retention.policy import (
 from controller.settings.sections import RetentionSettings
 from headgate.model.entries import DeliveryPolicy, TopicPolicy
 from headgate.model.layout import Layout
+from shard.state.consumers import Consumers
+from shard.state.progress import Progress
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
@@ -30,9 +33,12 @@ DEEP = SPLIT.split(1, 5, 0).merge(2, 4, {2: 4, 4: 0}, 0)
 """0 → 1, 2; 1 → 3, 4; 2 and 4 → 5. Active: 3 and 5."""
 
 
-def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fields: Any) -> Subscription:
-    order = "strict" if kind == "STREAM" else "none"
-    return Subscription(1, "t", 2, fields.pop("name", "s"), kind, order, drained=set(drained), **fields)
+def subscription(
+    kind: Any = "STREAM", *, name: str = "s", unused_since_ms: int | None = None, **fields: Any
+) -> Subscription:
+    """``fields``: of its progress."""
+    order, consumers = "strict" if kind == "STREAM" else "none", Consumers(unused_since_ms=unused_since_ms)
+    return Subscription(1, "t", 2, name, kind, order, consumers=consumers, progress=Progress(**fields))
 
 
 def rules_of(**rules: Any) -> RetentionRules:
@@ -159,10 +165,11 @@ def test_a_record_that_is_not_yet_in_its_dead_letter_topic_retains_its_segment()
     assert pruning(SPLIT, parked).segments == ()
 
 
-@pytest.mark.parametrize("change", [("subscription_id", 3), ("seek_generation", 1), ("unused_since_ms", 5)])
-def test_a_decision_is_made_again_after_what_may_retain_more(change: tuple[str, int]) -> None:
+@pytest.mark.parametrize("change", ["subscription_id", "progress.seek_generation", "consumers.unused_since_ms"])
+def test_a_decision_is_made_again_after_what_may_retain_more(change: str) -> None:
     changed = subscription()
-    setattr(changed, *change)
+    *part, name = change.split(".")
+    setattr(attrgetter(*part)(changed) if part else changed, name, 5)
     assert prune_basis(SPLIT, [subscription()]) != prune_basis(SPLIT, [changed])
 
 

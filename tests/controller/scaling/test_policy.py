@@ -22,7 +22,9 @@ from controller.scaling.policy import (
 from controller.settings.sections import ScalingSettings
 from headgate.model.entries import NO_POLICY, TopicPolicy
 from headgate.model.layout import Layout
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import Consumers, RegisteredConsumer
+from shard.state.progress import Progress
+from shard.state.subscription import Subscription
 from shard.state.traffic import Rate
 
 ON = ScalingSettings(split=True, merge=True, split_records_per_second=1000, split_bytes_per_second=100_000)
@@ -195,10 +197,9 @@ def test_nothing_changes_behind_too_many_undrained_generations() -> None:
 
 
 def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = "STREAM") -> Subscription:
-    names = {f"c{n}": RegisteredConsumer(f"c{n}", 1, "client") for n in range(consumers)}
-    return Subscription(
-        1, "t", 2, "s", kind, "strict" if kind == "STREAM" else "none", drained=drained, consumers=names
-    )
+    known = Consumers(RegisteredConsumer(f"c{n}", 1, "client") for n in range(consumers))
+    order, progress = "strict" if kind == "STREAM" else "none", Progress(drained=drained)
+    return Subscription(1, "t", 2, "s", kind, order, consumers=known, progress=progress)
 
 
 def test_undrained_generations_follow_the_longest_path() -> None:

@@ -13,6 +13,7 @@ import pytest
 from controller.context.step_driver import MAX_COST_PER_TURN
 from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
+from controller.snapshots.stored_topic import stored
 from headgate.ledger.checksum import SEAL_BYTES, seal
 from headgate.model import entries as e
 from shard.state.dedup_window import FinishedBatch, FinishedBatches
@@ -69,7 +70,7 @@ def _collect_values(value: Any, values: dict[str, set[str]]) -> None:
         value = [*value.keys(), *value.values()]
     if isinstance(value, ShardState):
         value = [
-            *(value.topics, dict(value.producers), value.producers.deleted),
+            *([stored(each) for each in value.topics.values()], dict(value.producers), value.producers.deleted),
             *(value.terms, value.deleted_members, value.tombstones),
         ]
     if isinstance(value, list | tuple | FinishedBatches):

@@ -11,7 +11,8 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 from shard.balancing.balance import compute_target
 from shard.balancing.load_target import TOLERANCE_PERCENT
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.subscription import Subscription
 
 SEGMENTS = st.integers(1, 5)
 WEIGHTS = st.dictionaries(st.integers(0, 4), st.integers(16, 5000), max_size=5)

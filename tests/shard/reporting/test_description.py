@@ -3,7 +3,9 @@
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from shard.reporting.description import describe
-from shard.state.subscription import Holding, RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
+from shard.state.subscription import Subscription
 from shard.steps import complete
 from shard.subscriptions.gate import compute_gate
 from tests.support.worlds.imported_topic import imported_topic

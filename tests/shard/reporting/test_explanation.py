@@ -8,7 +8,8 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.reporting.explanation import ExplanationContext, SegmentHolder, explain
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.subscription import Subscription
 from shard.steps import complete
 from shard.subscriptions.gate import compute_gate
 from shard.subscriptions.two_witnesses import DrainClaim

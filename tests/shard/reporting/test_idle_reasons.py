@@ -5,7 +5,9 @@ import pytest
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.entries import SubscriptionType
 from shard.reporting.idle_reasons import idle_reasons
-from shard.state.subscription import Holding, RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
+from shard.state.subscription import Subscription
 from shard.subscriptions.gate import Gate
 
 

@@ -6,6 +6,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice
 from headgate.protocol.backlog import RecordCount
 from shard.reporting.progress import unacknowledged
+from shard.state.progress import Progress
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 from tests.support.worlds.imported_topic import imported_topic
@@ -23,7 +24,7 @@ def external(positions: e.Positions, end_offset: int | None = 500) -> Topic:
 
 
 def subscription(kind: e.SubscriptionType | None, position: int = 0) -> Subscription:
-    return Subscription(1, "t", 2, "s", kind, "strict", positions={0: position})
+    return Subscription(1, "t", 2, "s", kind, "strict", progress=Progress({0: position}))
 
 
 STREAM, CHECKPOINT = e.SubscriptionType.STREAM, e.SubscriptionType.CHECKPOINT

@@ -188,9 +188,9 @@ def test_a_created_subscription_starts_where_it_was_asked_for(
     described = shard.do(shard.create(**fields)).subscription
     created = shard.state.topics["orders"].subscriptions["audit"]
 
-    assert (positions, order, "alice") == (created.positions, created.order, created.user)
+    assert (positions, order, "alice") == (created.progress.positions, created.order, created.user)
     assert ("audit", order, ()) == (described.subscription, described.order, described.consumers)
-    assert created.unused_since_ms == 1, "it expires like every subscription without a consumer"
+    assert created.consumers.unused_since_ms == 1, "it expires like every subscription without a consumer"
 
 
 def test_a_repeated_creation_gets_its_reply_and_a_late_copy_creates_nothing() -> None:

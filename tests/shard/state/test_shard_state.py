@@ -6,9 +6,10 @@ import pytest
 
 from headgate.model import entries as e
 from shard.state import shard_state
+from shard.state.consumers import Consumers, RemovedConsumer
 from shard.state.deleted_members import DeletedMembers
 from shard.state.shard_state import ShardState, Tombstone
-from shard.state.subscription import RemovedConsumer, Subscription
+from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 
 
@@ -120,7 +121,7 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
     subscription = state.topics["orders"].subscriptions["s"]
 
     assert 0 not in state.topics["orders"].tails
-    assert (set(), {}) == (subscription.drained, subscription.positions)
+    assert (set(), {}) == (subscription.drained, subscription.progress.positions)
 
 
 @pytest.mark.parametrize(("external", "dropped"), [(False, 5), (True, 0)])
@@ -225,7 +226,7 @@ def test_an_id_is_one_above_the_highest_used_one() -> None:
 
 
 def test_a_new_subscription_counts_as_unused() -> None:
-    assert 1000 == state_after([CREATED, subscribed()]).subscriptions[2].unused_since_ms
+    assert 1000 == state_after([CREATED, subscribed()]).subscriptions[2].consumers.unused_since_ms
 
 
 def test_only_a_term_entry_starts_a_term() -> None:
@@ -248,8 +249,10 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
 
     created = subscription(4, "billing")[0]
     state.apply_all([created], chunk=4, at_ms=4000)
-    assert topic.subscriptions["billing"].removed("ada", 2, "c"), "a late copy finds a new one of the name"
-    assert not topic.subscriptions["billing"].removed("ada", 3, "c")
+    assert topic.subscriptions["billing"].consumers.find_removed("ada", 2, "c"), (
+        "a late copy finds a new one of the name"
+    )
+    assert not topic.subscriptions["billing"].consumers.find_removed("ada", 3, "c")
 
     state.apply_all(subscription(5, "audit"), chunk=5, at_ms=603_000)
     assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
@@ -266,13 +269,13 @@ def test_consumers_of_a_deleted_topic_do_not_come_back_with_a_new_topic_of_the_n
     state = state_after([CREATED, subscribed(2, "billing"), ada], [deleted], [again, created])
 
     assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
-    assert state.subscriptions[4].removed("ada", 2, "c")
+    assert state.subscriptions[4].consumers.find_removed("ada", 2, "c")
 
 
 def test_a_limited_number_of_former_consumers_is_remembered() -> None:
     def gone(number: int) -> Subscription:
         left = [RemovedConsumer(f"{number}-{n}", 1, "c", 0) for n in range(1000)]
-        return Subscription(1, "orders", number, "billing", None, "none", removed_consumers=left)
+        return Subscription(1, "orders", number, "billing", None, "none", consumers=Consumers(removed=left))
 
     members = DeletedMembers()
     members.add([gone(number) for number in range(12)], 1)

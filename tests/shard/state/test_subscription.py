@@ -49,7 +49,7 @@ def test_queue_ranges_equal_the_set_of_acknowledged_offsets(ranges: list[tuple[i
         known.apply(acknowledged((0, first, end)), 0)
         expected |= set(range(first, end))
 
-        above = known.acknowledged_ranges.get(0, [])
+        above = known.progress.acknowledged_ranges.get(0, [])
         assert expected == set(range(known.position(0))) | {n for part in above for n in range(*part)}
         edges = [known.position(0), *(edge for part in above for edge in part)]
         assert all(before < after for before, after in pairwise(edges))
@@ -78,7 +78,7 @@ def test_entries_of_an_older_seek_generation_are_ignored() -> None:
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
 
-    assert {0: 2} == known.positions
+    assert {0: 2} == known.progress.positions
     assert set() == known.drained
 
 
@@ -89,18 +89,18 @@ def test_a_seek_revokes_drained_facts_and_ranges_of_the_moved_segments() -> None
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
     assert {1} == known.drained
-    assert {1: OffsetRanges([(3, 5)])} == known.acknowledged_ranges
+    assert {1: OffsetRanges([(3, 5)])} == known.progress.acknowledged_ranges
     assert (2, 0) == (known.position(0), known.position(1))
 
 
 def test_a_revoked_segment_is_held_until_it_is_released() -> None:
     known = held()
-    assert [0, 1] == known.held_by("ada")
+    assert [0, 1] == known.holdings.held_by("ada")
     assert 7 == known.holdings[1].revoked_at_ms
     known.apply(e.SegmentReleased(**IDS, segment=1, generation=2, reason="confirmed"), 8)
 
-    assert [0] == known.held_by("ada")
-    assert 4 == known.next_generation
+    assert [0] == known.holdings.held_by("ada")
+    assert 4 == known.holdings.next_generation
 
 
 def test_a_removed_consumer_holds_nothing() -> None:
@@ -128,7 +128,7 @@ def test_a_pruned_segment_leaves_no_state_behind() -> None:
     known.forget_segments({0: 0})
 
     assert {} == known.weights
-    assert ({}, set(), {1, 2}) == (known.positions, known.drained, set(known.holdings))
+    assert ({}, set(), {1, 2}) == (known.progress.positions, known.drained, set(known.holdings))
 
 
 def test_a_configuration_sets_type_and_order() -> None:
@@ -151,16 +151,18 @@ def test_a_consumer_is_registered_since_its_incarnation_joined() -> None:
 
 def test_a_subscription_is_unused_since_its_last_consumer_was_removed() -> None:
     known = held()
-    assert known.unused_since_ms is None
+    assert known.consumers.unused_since_ms is None
 
     known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 10)
-    assert known.unused_since_ms is None
+    assert known.consumers.unused_since_ms is None
     known.apply(e.ConsumerRemoved(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
-    assert known.unused_since_ms == 20
+    assert known.consumers.unused_since_ms == 20
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={}, token=""), 25)
-    assert known.unused_since_ms == known.started_at_ms == 25, "what moves it without a consumer uses it"
+    assert known.consumers.unused_since_ms == known.progress.started_at_ms == 25, (
+        "what moves it without a consumer uses it"
+    )
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=2, client_id="ada"), 30)
-    assert known.unused_since_ms is None
+    assert known.consumers.unused_since_ms is None
 
 
 FACTS = st.lists(
@@ -182,13 +184,15 @@ def test_the_progress_of_a_bucket_combines_its_ranges_and_those_of_all_buckets(k
             offsets.update(range(first, first + length))
 
     for bucket, offsets in enumerate(expected):
-        progress = known.acknowledged_in(0, bucket)
+        progress = known.progress.acknowledged_in(0, bucket)
         assert offsets == set(range(progress.position)) | {
             n for part in progress.acknowledged_ranges for n in range(*part)
         }
-    assert known.position(0) == min(known.acknowledged_in(0, bucket).position for bucket in range(16))
-    assert (0 in known.progress_by_bucket) == any(offsets != expected[0] for offsets in expected)
-    assert not (known.progress_by_bucket and known.acknowledged_ranges), "progress is in one of the two"
+    assert known.position(0) == min(known.progress.acknowledged_in(0, bucket).position for bucket in range(16))
+    assert (0 in known.progress.progress_by_bucket) == any(offsets != expected[0] for offsets in expected)
+    assert not (known.progress.progress_by_bucket and known.progress.acknowledged_ranges), (
+        "progress is in one of the two"
+    )
 
 
 def test_a_seek_resets_all_buckets_of_the_moved_segments() -> None:
@@ -196,8 +200,8 @@ def test_a_seek_resets_all_buckets_of_the_moved_segments() -> None:
     known.apply(acknowledged((0, 3, 5, 0, 8), (1, 3, 5, 0, 8)), 0)
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
-    assert {2} == {known.acknowledged_in(0, bucket).position for bucket in range(16)}
-    assert {1} == set(known.progress_by_bucket)
+    assert {2} == {known.progress.acknowledged_in(0, bucket).position for bucket in range(16)}
+    assert {1} == set(known.progress.progress_by_bucket)
 
 
 def test_a_pruned_segment_leaves_no_bucket_state_behind() -> None:
@@ -206,7 +210,7 @@ def test_a_pruned_segment_leaves_no_bucket_state_behind() -> None:
     known.apply(acknowledged((3, 0, 5, 0, 8)), 0)
     known.forget_segments({3: 0})
 
-    assert ({}, None) == (known.progress_by_bucket, known.held_at(3, 4))
+    assert ({}, None) == (known.progress.progress_by_bucket, known.holdings.held_at(3, 4))
     assert {0, 1, 2} == set(known.holdings)
 
 
@@ -217,14 +221,14 @@ def test_a_bucket_range_is_held_at_its_generation_until_released() -> None:
     known.apply(e.SegmentGranted(**range_fields, consumer="bob"), 0)
     known.apply(e.SegmentRevoked(**range_fields), 7)
 
-    assert bucket_range == known.held_at(3, 4)
-    assert [bucket_range] == known.held_in({3})
-    assert known.held_at(2, 4) is None
-    assert [2, bucket_range] == known.held_by("bob")
+    assert bucket_range == known.holdings.held_at(3, 4)
+    assert [bucket_range] == known.holdings.held_in({3})
+    assert known.holdings.held_at(2, 4) is None
+    assert [2, bucket_range] == known.holdings.held_by("bob")
     assert 7 == known.holdings[bucket_range].revoked_at_ms
     known.apply(e.SegmentReleased(**range_fields, reason="confirmed"), 8)
-    assert known.held_at(3, 4) is None
-    assert [] == known.held_in({3})
+    assert known.holdings.held_at(3, 4) is None
+    assert [] == known.holdings.held_in({3})
 
 
 def test_weights_are_merged_and_the_balance_is_recorded() -> None:
@@ -252,7 +256,7 @@ def test_a_removed_consumer_is_remembered_for_ten_minutes() -> None:
     for at_ms, remembered in [(600_999, True), (601_000, False)]:
         known.apply(e.ConsumerRegistered(**IDS, consumer="cyd", incarnation=1, client_id="cyd"), at_ms)
         known.apply(e.ConsumerRemoved(**IDS, consumer="cyd", incarnation=1, reason="evicted"), at_ms)
-        assert remembered == bool(known.removed("ada", 1, "ada"))
+        assert remembered == bool(known.consumers.find_removed("ada", 1, "ada"))
 
 
 def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
@@ -261,20 +265,20 @@ def test_the_latest_thousand_removed_consumers_are_remembered() -> None:
         known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="c"), 0)
         known.apply(e.ConsumerRemoved(**IDS, consumer=f"c{n}", incarnation=1, reason="left"), 0)
 
-    assert [f"c{n}" for n in range(1, 1001)] == [each.consumer for each in known.removed_consumers]
+    assert [f"c{n}" for n in range(1, 1001)] == [each.consumer for each in known.consumers.removed]
 
 
 def test_the_backlog_of_a_queue_is_exact_for_a_segment_and_estimated_for_a_part_of_it() -> None:
     known = subscription("QUEUE")
     known.apply(acknowledged((0, 2, 5)), 0)
 
-    assert RecordCount(7) == known.unacknowledged_records(0, 10)
-    assert RecordCount(4, estimated=True) == known.unacknowledged_records(BucketRange(0, 0, 8), 10)
+    assert RecordCount(7) == known.progress.unacknowledged_records(0, 10)
+    assert RecordCount(4, estimated=True) == known.progress.unacknowledged_records(BucketRange(0, 0, 8), 10)
 
 
 def test_a_segment_that_was_acknowledged_beyond_its_known_end_has_no_backlog() -> None:
     """The source of an external topic knows the end of an active segment, the ledger does not."""
-    assert RecordCount(0) == subscription(positions={0: 7}).unacknowledged_records(0, 0)
+    assert RecordCount(0) == subscription(positions={0: 7}).progress.unacknowledged_records(0, 0)
 
 
 def test_the_newest_checkpoint_of_each_segment_is_kept_until_a_seek_moves_it() -> None:
@@ -282,7 +286,7 @@ def test_the_newest_checkpoint_of_each_segment_is_kept_until_a_seek_moves_it() -
     a, b, x = (e.Checkpoint(text, 1, 1) for text in "abx")
     for checkpoints in ({0: a, 1: x}, {0: b}):
         known.apply(e.RecordsAcknowledged(**IDS, seek_generation=0, ranges=[], checkpoints=checkpoints), 0)
-    assert {0: b, 1: x} == known.checkpoints
+    assert {0: b, 1: x} == known.progress.checkpoints
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="t"), 0)
 
-    assert {1: x} == known.checkpoints
+    assert {1: x} == known.progress.checkpoints

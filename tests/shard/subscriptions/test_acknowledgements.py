@@ -5,6 +5,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
+from shard.state.holdings import Holdings
 from shard.subscriptions.acknowledgements import judge
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -45,7 +46,7 @@ async def test_rule_3_an_older_generation_is_rejected(harness: CoordinatorHarnes
     assert 0 == harness.subscription.position(0)
 
 
-class CountedDict(dict):
+class CountedHoldings(Holdings):
     """Counts how often all its items are read."""
 
     reads = 0
@@ -57,7 +58,7 @@ class CountedDict(dict):
 
 async def test_rule_3_the_holders_are_looked_up_once_for_all_rejections_of_a_batch(harness: CoordinatorHarness) -> None:
     """A batch of thousands of late acknowledgements must not read thousands of holdings for each of them."""
-    held = harness.subscription.holdings = CountedDict(harness.subscription.holdings)
+    held = harness.subscription.holdings = CountedHoldings(harness.subscription.holdings)
     parts = [m.Acknowledgement(n % 3, 99, 0, 1) for n in range(50)]
     batch = m.AcknowledgeBatch(
         topic="orders", subscription="billing", consumer="ada", incarnation=1, acknowledgements=parts
@@ -96,7 +97,7 @@ async def test_rule_4_an_end_beyond_the_last_record_is_rejected(harness: Coordin
 async def test_rule_5_a_queue_range_has_at_least_one_record(harness: CoordinatorHarness) -> None:
     assert "empty" in harness.acknowledge("ada", 0, 3, first_offset=3)
     assert harness.acknowledge("ada", 0, 3, first_offset=2) is None
-    assert {0: OffsetRanges([(2, 3)])} == harness.subscription.acknowledged_ranges
+    assert {0: OffsetRanges([(2, 3)])} == harness.subscription.progress.acknowledged_ranges
 
 
 async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: CoordinatorHarness) -> None:
@@ -142,7 +143,7 @@ async def test_a_late_copy_of_a_batch_does_not_replace_the_checkpoint_of_a_later
     generations_later: int, number: int, *, counts: bool, harness: CoordinatorHarness
 ) -> None:
     generation = harness.subscription.holdings[0].generation
-    harness.subscription.checkpoints[0] = e.Checkpoint("known", generation + generations_later, 3)
+    harness.subscription.progress.checkpoints[0] = e.Checkpoint("known", generation + generations_later, 3)
     batch = m.AcknowledgeBatch(
         topic="orders",
         subscription="billing",

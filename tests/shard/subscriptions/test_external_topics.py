@@ -66,7 +66,7 @@ def test_rule_5_a_seek_goes_at_most_to_the_highest_position_known() -> None:
     imported = topic("offsets")
     subscription = Subscription(imported.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
     before = seekable_ends(subscription, imported)
-    subscription.positions[1] = 7
+    subscription.progress.positions[1] = 7
 
     assert before[1] == imported.tails[1].next_offset == 0
     assert seekable_ends(subscription, imported) == {**before, 1: 7}
@@ -96,7 +96,7 @@ def test_a_backlog_is_described_where_it_cannot_be_counted(
 def test_a_grant_names_the_segment_as_its_source_does_and_has_its_checkpoint() -> None:
     given = topic("opaque")
     subscription = Subscription(given.topic_id, "t", 2, "s", e.SubscriptionType.CHECKPOINT, "strict")
-    subscription.checkpoints[0] = e.Checkpoint("at 7", 1, 1)
+    subscription.progress.checkpoints[0] = e.Checkpoint("at 7", 1, 1)
 
     assert m.ExternalGrant(label="a", positions="opaque", checkpoint="at 7") == external_grant(subscription, given, 0)
     assert m.ExternalGrant(label="b", positions="opaque") == external_grant(subscription, given, 1)

@@ -50,7 +50,10 @@ class Queue:
 
     def kept(self) -> list[int]:
         """Return the number of ranges in each bucket."""
-        return [len(self.subscription.acknowledged_in(0, bucket).acknowledged_ranges) for bucket in range(KEY_BUCKETS)]
+        return [
+            len(self.subscription.progress.acknowledged_in(0, bucket).acknowledged_ranges)
+            for bucket in range(KEY_BUCKETS)
+        ]
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from shard.state.subscription import RegisteredConsumer, Subscription
+from shard.state.consumers import RegisteredConsumer
+from shard.state.subscription import Subscription
 from shard.subscriptions.refusal import Refusal
 from shard.subscriptions.registration import (
     AcceptedRegistration,
@@ -170,7 +171,7 @@ def judge_after_deletion(
     found: Subscription | None, *, client_id: str = "anonymous/client-ada", **fields: Any
 ) -> Refusal | None:
     """Judge a registration of ada, a consumer of a deleted subscription of this name."""
-    return judge_deleted_subscription(found, subscription().known_consumers(7), request(**fields), client_id)
+    return judge_deleted_subscription(found, subscription().consumers.known(7), request(**fields), client_id)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_consumers_that_left_before_the_deletion_are_remembered() -> None:
     remove(known, "left", at_ms=3)
     known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="anonymous/client-bob"), 4)
 
-    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]
+    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.consumers.known(9)]
 
 
 def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_replacing_ones() -> None:

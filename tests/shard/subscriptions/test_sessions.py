@@ -2,7 +2,7 @@
 
 import pytest
 
-from shard.state.subscription import RegisteredConsumer
+from shard.state.consumers import RegisteredConsumer
 from shard.subscriptions.sessions import MISSED_HEARTBEATS, Claim, ExpiredConsumers, find_expired, judge_claim
 
 KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="anonymous/client-a")

@@ -3,8 +3,9 @@
 import pytest
 
 from headgate.model.offset_ranges import OffsetRanges
+from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
 from shard.state.redelivery import Attempts
-from shard.state.subscription import Holding, RegisteredConsumer
 from shard.state.traffic import SLOT_MS, Traffic
 from shard.subscriptions.stalled import Unfinished, is_stalled, takeable, unfinished
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -89,7 +90,7 @@ async def test_what_has_records_and_a_connected_holder_counts_from_its_progress_
     for segment in (0, 1, 3, 4):
         harness.store(segment, 4)
     slot_end_ms = (harness.now_ms() // SLOT_MS + 1) * SLOT_MS
-    subscription.positions |= {1: 3}
+    subscription.progress.positions |= {1: 3}
     holdings = {
         0: Holding("a", 1, progressed_at_ms=slot_end_ms + 7),
         1: Holding("a", 2, progressed_at_ms=3),
@@ -120,7 +121,7 @@ async def test_a_queue_is_not_behind_with_records_that_wait_or_are_dead(known, e
     subscription.consumers["a"] = RegisteredConsumer("a", 1, "a")
     subscription.holdings[0] = Holding("a", 1)
     harness.topic.tails[0].next_offset = 5
-    subscription.positions[0], subscription.acknowledged_ranges[0] = 1, OffsetRanges([(2, 4)])
+    subscription.progress.positions[0], subscription.progress.acknowledged_ranges[0] = 1, OffsetRanges([(2, 4)])
     subscription.redelivery.attempts[0] = known
 
     found = [(each.offset, each.since_ms) for each in unfinished(subscription, harness.topic, NOW, {})]

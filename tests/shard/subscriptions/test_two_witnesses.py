@@ -71,7 +71,7 @@ def imported(positions: e.Positions, position: int) -> tuple[Subscription, Topic
     segment = e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1)
     topic = imported_topic(segment, positions=positions)
     subscription = Subscription(topic.topic_id, "t", 3, "s", e.SubscriptionType.STREAM, "strict")
-    subscription.positions[0] = position
+    subscription.progress.positions[0] = position
     return subscription, topic
 
 

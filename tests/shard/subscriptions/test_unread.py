@@ -32,7 +32,7 @@ async def test_a_holder_that_has_gone_counts_until_its_records_are_acknowledged(
     consumers = harness.subscription.consumers
     consumers["ada"] = replace(consumers["ada"], disconnected_at_ms=0)
     assert 2 == unread(harness, "bob")
-    harness.subscription.positions = {0: 5}
+    harness.subscription.progress.positions = {0: 5}
     assert 1 == unread(harness, "bob")
 
 

@@ -259,7 +259,7 @@ class History(RandomLedger):
                 if not any(overlaps(segment_slice, other) for other in known.holdings)
             )
             if free:
-                grant = {"consumer": consumer.consumer, "generation": known.next_generation}
+                grant = {"consumer": consumer.consumer, "generation": known.holdings.next_generation}
                 self.add(e.SegmentGranted(**ids, **_named(self.rng.choice(free)), **grant))
         elif known.holdings and chance < 0.90:
             segment_slice = self.rng.choice(sorted(known.holdings))

@@ -281,7 +281,7 @@ def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
             for segment, known in topic.layout.segments.items():
                 left = []
                 for bucket in range(KEY_BUCKETS):
-                    progress = subscription.acknowledged_in(segment, bucket)
+                    progress = subscription.progress.acknowledged_in(segment, bucket)
                     acknowledged = set(range(progress.position))
                     for first, end in progress.acknowledged_ranges:
                         acknowledged.update(range(first, end))

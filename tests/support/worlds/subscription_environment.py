@@ -107,7 +107,7 @@ class CoordinatorHarness:
             if isinstance(held, BucketRange) or held == entry.segment:
                 assert not overlaps(held, wanted), f"{wanted} is held as {held}"
         assert subscription.consumers[entry.consumer].supports_bucket_ranges or wanted == entry.segment
-        assert entry.generation == subscription.next_generation
+        assert entry.generation == subscription.holdings.next_generation
         assert entry.consumer in subscription.consumers
         if is_gated(subscription.type, subscription.order):
             undrained = self.topic.layout.ancestors(entry.segment) - subscription.drained
