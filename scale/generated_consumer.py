@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from headgate.client.consumer import Consumer
-from headgate.client.consuming.record_feed import HeldSegment, RecordFeed
+from headgate.client.consuming.held_segment import HeldSegment
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 

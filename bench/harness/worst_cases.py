@@ -92,7 +92,7 @@ class _World:
     ) -> None:
         """Add a subscription whose consumers hold all active segments in turn, each in ``slices`` parts."""
         topic = self.state.topics[TOPIC]
-        ids: dict[str, Any] = {"topic_id": 1, "subscription_id": self.state.next_id}
+        ids: dict[str, Any] = {"topic_id": 1, "subscription_id": self.state.ids.next_id}
         order: e.Order = "strict" if kind == STREAM else "none"
         positions = dict.fromkeys(topic.layout.segments, position)
         self.apply(
@@ -166,7 +166,7 @@ def moving() -> _World:
     """Return the largest layout with one consumer, all of whose segments are revoked for others."""
     world = _World()
     world.topic(MAX_SEGMENTS - 2)
-    ids: dict[str, Any] = {"topic_id": 1, "subscription_id": world.state.next_id}
+    ids: dict[str, Any] = {"topic_id": 1, "subscription_id": world.state.ids.next_id}
     world.subscribe("moving", STREAM, 1)
     world.apply(
         *(
@@ -195,7 +195,7 @@ def deep() -> _World:
     world.apply(e.TopicImported(topic_id=1, topic=TOPIC, token="", segments=segments, positions="offsets"))
     for number in range(SUBSCRIPTIONS):
         world.subscribe(name_of(number), STREAM)
-    ids: dict[str, Any] = {"topic_id": 1, "subscription_id": world.state.next_id}
+    ids: dict[str, Any] = {"topic_id": 1, "subscription_id": world.state.ids.next_id}
     world.subscribe("one", STREAM)
     world.apply(
         e.ConsumerRegistered(**ids, consumer=name_of(0), incarnation=1, client_id=CLIENT),
@@ -260,7 +260,7 @@ def many() -> _World:
     """Return many small topics, subscriptions and consumers."""
     world = _World()
     for number in range(1000):
-        topic_id = world.state.next_id
+        topic_id = world.state.ids.next_id
         ids: dict[str, Any] = {"topic_id": topic_id, "subscription_id": topic_id + 1}
         world.apply(
             e.TopicCreated(topic_id=topic_id, topic=name_of(number), segments=4, token=""),

@@ -138,7 +138,7 @@ def _large_shard(producers: int, segments: int) -> Shard:
     for number in range(0, segments, MAX_SEGMENTS):
         state.begin_chunk(state.chunk + 1, AT_MS)
         name, width = f"wide-{number}", min(MAX_SEGMENTS, segments - number)
-        state.apply(e.TopicCreated(topic_id=state.next_id, topic=name, segments=width, token=name))
+        state.apply(e.TopicCreated(topic_id=state.ids.next_id, topic=name, segments=width, token=name))
     placements = [e.Placement(0, 0, 65535, 0, 1)]
     for number in range(producers):
         producer_id = FIRST_PRODUCER + number

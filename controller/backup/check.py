@@ -55,7 +55,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     else:
         found.leader_epoch, found.topics, found.last_at_ms = state.term.leader_epoch, len(state.topics), state.at_ms
         found.names = sorted(state.topics)
-        found.problems += misplaced(shard, ShardMap(state.shard_counts or (shards,)), state.topics)
+        found.problems += misplaced(shard, ShardMap(state.ids.shard_counts or (shards,)), state.topics)
     numbers = await ledger.numbers()
     found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)
     found.newest_snapshot = max(await ledger.snapshots(), default=0)

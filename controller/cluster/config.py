@@ -171,7 +171,7 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     for shard in await shard_folders(store):
         with suppress(LedgerError, ObjectMissingError):
             found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard), lambda _: None, complete_now)
-    counts = max((each.shard_counts for each in found.values()), key=len, default=())
+    counts = max((each.ids.shard_counts for each in found.values()), key=len, default=())
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
     for shard, state in found.items():
         for problem in misplaced(shard, known, state.topics):

@@ -90,7 +90,7 @@ class ClusterStatus:
         if (leader := next((each for each in leading if topic in each.state.topics), None)) is not None:
             return leader
         shard = key_hash(topic.encode()) % len(self.controllers)
-        if not own and (not leading or leading[0].state.shard_counts):  # The cluster has grown, or may have.
+        if not own and (not leading or leading[0].state.ids.shard_counts):  # The cluster has grown, or may have.
             shards = {each.topic: each.shard for each in (await self.overview()).topics}
             shard = shards.get(topic, shard)
         controller = self.controllers[shard]

@@ -178,7 +178,7 @@ class ShardLeader:
 
     def learn_shards(self, shards: ShardMap) -> None:
         """Store that the cluster has grown, unless the ledger says so: see `shard.requests.topic_shard`."""
-        if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.shard_counts):
+        if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.ids.shard_counts):
             self._apply_entries((e.ShardsGrown(counts=shards.counts),))
 
     def on_presence(self, presence: m.Presence) -> None:

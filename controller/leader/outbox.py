@@ -133,7 +133,7 @@ class Outbox:
             reason=refusal.reason,
             instance=self._context.instance,
             term_age_ms=refusal.term_age_ms,
-            shards=list(self._state.shard_counts) if refusal.verdict == "invalid" else [],
+            shards=list(self._state.ids.shard_counts) if refusal.verdict == "invalid" else [],
         )
         if refusal.after_barrier:
             self._commit.after_barrier(self._sending(request, *self._reply_message(request, body)))

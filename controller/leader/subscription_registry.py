@@ -268,7 +268,7 @@ class SubscriptionRegistry:
         if refusal is not None:
             return refusal
         if known is None:
-            self._commit.propose(new_subscription(request, topic, self._state.next_id, m.user_of(client_id)))
+            self._commit.propose(new_subscription(request, topic, self._state.ids.next_id, m.user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self.coordinators[known.subscription_id].register(request, client_id)

@@ -163,7 +163,7 @@ class Term:
     def _require_own_topics(self) -> None:
         """Raise ConfigError, which ends the daemon, if the ledger places a topic by another number of shards."""
         state, known = self._follower.state, self._context.shards()
-        if (stored := ShardMap(state.shard_counts)).extends(known.counts):
+        if (stored := ShardMap(state.ids.shard_counts)).extends(known.counts):
             self._context.found_shards(known := stored)
         for problem in misplaced(self._shard, known, state.topics):
             raise ConfigError(

@@ -28,6 +28,7 @@ from headgate.model.entries import TermStarted
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 from shard.state.dedup_window import FinishedBatch, FinishedBatches
 from shard.state.deleted_members import DeletedMembers
+from shard.state.id_range import IdRange
 from shard.state.ledger_time import LedgerTime
 from shard.state.producers import DeletedName, ProducerState
 from shard.state.shard_state import ShardState, Tombstone
@@ -98,6 +99,8 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int, level: int = suppo
     )
     core = _Core(
         **{name: getattr(state, name) for name in _OF_STATE},
+        next_id=state.ids.next_id,
+        shard_counts=state.ids.shard_counts,
         leader_epoch=state.term.leader_epoch,
         leader_instance=state.term.instance,
         deleted_producers=state.producers.deleted,
@@ -123,6 +126,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Steps[ShardState]:
     state.chunk = chunk
     for name in _OF_STATE:
         setattr(state, name, getattr(core, name))
+    state.ids = IdRange(core.shard_counts, core.next_id)
     newest_id = core.terms.newest_id
     state.term = TermStarted(leader_epoch=core.leader_epoch, instance=core.leader_instance, term_id=newest_id)
     state.producers.deleted = core.deleted_producers

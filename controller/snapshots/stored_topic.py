@@ -5,9 +5,8 @@ The fields of the state's own dataclasses are stored under their names, so a new
 
 import dataclasses
 import typing
+from copy import copy
 from typing import Any, Final
-
-import msgspec
 
 from headgate.model.bucket_ranges import SegmentSlice
 from shard.state.consumers import Consumers, RegisteredConsumer, RemovedConsumer
@@ -16,47 +15,37 @@ from shard.state.progress import Progress
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
 
-_Field = tuple[str, Any] | tuple[str, Any, Any]
+_Fields = list[tuple[str, Any, Any]]
 
 
-def _fields(kind: Any, *, without: tuple[str, ...]) -> list[_Field]:
-    """Return the fields of a dataclass, each with its type and default."""
-    hints, found = typing.get_type_hints(kind), list[_Field]()
-    for each in dataclasses.fields(kind):
-        if each.name in without:
-            continue
-        if each.default is not dataclasses.MISSING:
-            found.append((each.name, hints[each.name], each.default))
-        elif each.default_factory is not dataclasses.MISSING:
-            found.append((each.name, hints[each.name], msgspec.field(default_factory=each.default_factory)))
-        else:
-            found.append((each.name, hints[each.name]))
-    return found
+def _fields(kind: Any, *, without: tuple[str, ...] = ()) -> _Fields:
+    """Return name, type and definition of the fields of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return [(each.name, hints[each.name], copy(each)) for each in dataclasses.fields(kind) if each.name not in without]
 
 
-_PARTS: Final = ("consumers", "holdings", "progress")
-_OWN: Final = _fields(Subscription, without=_PARTS)
-_OF_PROGRESS: Final = _fields(Progress, without=())
+_OF_SUBSCRIPTION: Final = _fields(Subscription, without=("consumers", "holdings", "progress"))
+_OF_PROGRESS: Final = _fields(Progress)
 _OF_TOPIC: Final = _fields(Topic, without=("subscriptions",))
-StoredSubscription: Final[Any] = msgspec.defstruct(
-    "Subscription",
-    [
-        *_OWN,
-        *_OF_PROGRESS,
-        ("consumers", dict[str, RegisteredConsumer], msgspec.field(default_factory=dict)),
-        ("removed_consumers", list[RemovedConsumer], msgspec.field(default_factory=list)),
-        ("unused_since_ms", int | None, None),
-        ("holdings", dict[SegmentSlice, Holding], msgspec.field(default_factory=dict)),
-        ("next_generation", int, 1),
-    ],
+_OF_PARTS: Final[_Fields] = [
+    ("consumers", dict[str, RegisteredConsumer], dataclasses.field(default_factory=dict)),
+    ("removed_consumers", list[RemovedConsumer], dataclasses.field(default_factory=list)),
+    ("unused_since_ms", int | None, None),
+    ("holdings", dict[SegmentSlice, Holding], dataclasses.field(default_factory=dict)),
+    ("next_generation", int, 1),
+]
+StoredSubscription: Final[Any] = dataclasses.make_dataclass(
+    "Subscription", [*_OF_SUBSCRIPTION, *_OF_PROGRESS, *_OF_PARTS], slots=True
 )
-StoredTopic: Final[Any] = msgspec.defstruct(
-    "Topic",
-    [*_OF_TOPIC, ("subscriptions", dict[str, StoredSubscription], msgspec.field(default_factory=dict))],
+_SUBSCRIPTIONS: Final[tuple[str, Any, Any]] = (
+    "subscriptions",
+    dict[str, StoredSubscription],
+    dataclasses.field(default_factory=dict),
 )
+StoredTopic: Final[Any] = dataclasses.make_dataclass("Topic", [*_OF_TOPIC, _SUBSCRIPTIONS], slots=True)
 
 
-def _values(source: Any, fields: list[_Field]) -> dict[str, Any]:
+def _values(source: Any, fields: _Fields) -> dict[str, Any]:
     return {name: getattr(source, name) for name, *_ in fields}
 
 
@@ -64,7 +53,7 @@ def stored(topic: Topic) -> Any:
     """Return ``topic`` as it is stored: a `StoredTopic`."""
     subscriptions = {
         name: StoredSubscription(
-            **_values(each, _OWN),
+            **_values(each, _OF_SUBSCRIPTION),
             **_values(each.progress, _OF_PROGRESS),
             consumers=dict(each.consumers),
             removed_consumers=each.consumers.removed,
@@ -81,8 +70,8 @@ def restored(found: Any) -> Topic:
     """Return the topic that was stored as ``found``, a `StoredTopic`."""
     subscriptions = {
         name: Subscription(
-            **_values(each, _OWN),
-            consumers=Consumers(each.consumers.values(), each.removed_consumers, each.unused_since_ms),
+            **_values(each, _OF_SUBSCRIPTION),
+            consumers=Consumers(each.consumers, each.removed_consumers, each.unused_since_ms),
             holdings=Holdings(each.holdings, each.next_generation),
             progress=Progress(**_values(each, _OF_PROGRESS)),
         )

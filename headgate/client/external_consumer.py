@@ -28,7 +28,8 @@ from weakref import WeakValueDictionary
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
-from headgate.client.consuming.record_feed import HeldSegment, Reader, RecordFeed, Spawn
+from headgate.client.consuming.held_segment import HeldSegment, Reader
+from headgate.client.consuming.record_feed import RecordFeed, Spawn
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.client.processing.policies import LastAction, RetryPolicy
 from headgate.client.processing.segment_callbacks import OnGranted, OnRevoked

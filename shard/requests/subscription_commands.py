@@ -67,7 +67,7 @@ def create_subscription(request: m.CreateSubscription, state: ShardState, user: 
         return refuse("invalid", reason or str(positions))
     entry = e.SubscriptionCreated(
         topic_id=topic.topic_id,
-        subscription_id=state.next_id,
+        subscription_id=state.ids.next_id,
         subscription=request.subscription,
         subscription_type=request.subscription_type,
         order=default_order(request.subscription_type),

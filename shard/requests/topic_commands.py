@@ -35,7 +35,7 @@ def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decisi
     if (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
         return refusal
     entry = e.TopicCreated(
-        topic_id=state.next_id, topic=request.topic, segments=request.segments, token=request.token, user=user
+        topic_id=state.ids.next_id, topic=request.topic, segments=request.segments, token=request.token, user=user
     )
     return Decision((entry,), _describe(request.topic))
 

@@ -77,7 +77,7 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
         return refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}")
     if topic is None and (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
         return refusal
-    entry = _entry(request, topic, plan, state.next_id, user)
+    entry = _entry(request, topic, plan, state.ids.next_id, user)
     if entry is None:
         return Decision((), _answer(request.topic, plan))
     if request.dry_run:

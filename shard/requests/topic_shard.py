@@ -24,14 +24,14 @@ def find_place(request: m.FindTopic, _: ShardState) -> Decision:
 
     def answer(state: ShardState) -> m.AnyReplyBody:
         topic = state.topics.get(request.topic)
-        return m.TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.shard_counts))
+        return m.TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
 
     return Decision((), answer)
 
 
 def refuse_creation(topic: str, asked: Sequence[int], state: ShardState) -> Refusal | None:
     """Return why this shard, which has no such topic, does not create it for a client that knows the list ``asked``."""
-    known = state.shard_counts
+    known = state.ids.shard_counts
     if len(asked) > max(1, len(known)):
         return Refusal("unavailable", f"shard {state.shard} has yet to store that the cluster has {asked[-1]} shards")
     if not known:

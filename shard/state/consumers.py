@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from headgate.model import entries as e
 
@@ -63,16 +64,16 @@ class Consumers(dict[str, RegisteredConsumer]):
 
     def __init__(
         self,
-        registered: Iterable[RegisteredConsumer] = (),
+        registered: Mapping[str, RegisteredConsumer] = MappingProxyType({}),
         removed: Iterable[RemovedConsumer] = (),
         unused_since_ms: int | None = None,
     ) -> None:
-        super().__init__((each.consumer, each) for each in registered)
+        super().__init__(registered)
         self.removed = list(removed)
         self.unused_since_ms = unused_since_ms
 
     def snapshot(self) -> Consumers:
-        return Consumers(self.values(), self.removed, self.unused_since_ms)
+        return Consumers(self, self.removed, self.unused_since_ms)
 
     def find_removed(self, consumer: str, incarnation: int, client_id: str) -> RemovedConsumer | None:
         """Return exactly this consumer instance, if it left, was replaced or was evicted by a command recently."""

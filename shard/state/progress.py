@@ -83,10 +83,6 @@ class Progress:
             return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)
         return count_records(sum(progress[bucket].remaining(end_offset) for bucket in buckets), exact=False)
 
-    def unread_in(self, ends: Mapping[int, int]) -> int:
-        """Return how many records are not acknowledged in segments that end where ``ends`` says."""
-        return sum([self.unacknowledged_records(n, ends[n]).records for n in ends.keys() - self.drained])
-
     def acknowledge(self, entry: e.RecordsAcknowledged, *, with_ranges: bool) -> None:
         """``with_ranges``: of a QUEUE. Otherwise everything below the end of a range is acknowledged."""
         self.checkpoints.update(entry.checkpoints)

@@ -14,6 +14,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 from shard.state.dedup_window import FinishedBatch
 from shard.state.deleted_members import DeletedMembers
+from shard.state.id_range import IdRange
 from shard.state.ledger_time import LedgerTime
 from shard.state.producers import Producers
 from shard.state.subscription import Subscription
@@ -22,8 +23,6 @@ from shard.state.topic import SegmentTail, Topic
 from shard.state.traffic import Traffic
 from shard.state.usage import Usage
 
-IDS_PER_SHARD_COUNT = 1 << 40
-"""A name has another shard for each number of shards, which counts its own ids: each number has a range of its own."""
 MAX_REMEMBERED_COMMANDS = 256
 """Commands stored by token, so that a repeated command is not executed twice."""
 
@@ -42,9 +41,6 @@ class Tombstone:
 class ShardState:
     """The state after applying a ledger up to some entry."""
 
-    shard_counts: tuple[int, ...]
-    """All numbers of shards that the cluster has had, rising; empty: it has had only one."""
-
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.chunk = 0
@@ -55,8 +51,7 @@ class ShardState:
         self.trimmed_below = 1
         """Chunks below this number are deleted or about to be, except the first ones of `terms`."""
         self.terms = Terms()
-        self.next_id = 1
-        """The next topic or subscription id. One counter, so that a shard never uses an id twice."""
+        self.ids = IdRange()
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
@@ -65,7 +60,6 @@ class ShardState:
         self.usage = Usage()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
-        _grow(self, ())
         self.commands: dict[str, int] = {}
         """Token of an executed command → its chunk; the oldest one first."""
 
@@ -102,7 +96,7 @@ class ShardState:
                 self.term = entry
                 self.terms.begin(entry, self.chunk, self.at_ms)
             case e.ShardsGrown():
-                _grow(self, entry.counts)
+                self.ids.grow(entry.counts)
             case e.LedgerTrimmed():
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
@@ -173,7 +167,7 @@ class ShardState:
         subscription = Subscription.created(entry, topic.name, self.at_ms, removed)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
-        self.next_id = max(self.next_id, entry.subscription_id + 1)
+        self.ids.use(entry.subscription_id)
         self.usage.add_subscription(subscription)
 
     def _subscription_deleted(self, entry: e.SubscriptionDeleted) -> None:
@@ -205,7 +199,7 @@ class ShardState:
 
     def _add_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
-        self.next_id = max(self.next_id, topic.topic_id + 1)
+        self.ids.use(topic.topic_id)
         self.usage.add_topic(topic)
         if topic.external is not None:
             _set_external_end_offsets(topic)
@@ -275,12 +269,6 @@ class ShardState:
         self.commands[token] = self.chunk
         while len(self.commands) > MAX_REMEMBERED_COMMANDS:
             del self.commands[next(iter(self.commands))]
-
-
-def _grow(state: ShardState, counts: tuple[int, ...]) -> None:
-    """Set the numbers of shards, and begin with the ids of topics that are created by the last one."""
-    state.shard_counts = counts
-    state.next_id = max(state.next_id, (len(counts) - 1) * IDS_PER_SHARD_COUNT)
 
 
 def _set_external_end_offsets(topic: Topic) -> None:

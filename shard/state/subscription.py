@@ -200,7 +200,8 @@ class Subscription:
         """Return how many records it has not acknowledged in segments that end where ``ends`` says."""
         if self.type == e.SubscriptionType.CHECKPOINT:
             return 0  # It acknowledges nothing.
-        return self.progress.unread_in(ends)
+        count = self.progress.unacknowledged_records
+        return sum([count(n, ends[n]).records for n in ends.keys() - self.drained])
 
     def forget_segments(self, ends: Mapping[int, int]) -> None:
         """Drop the state of pruned segments. ``ends``: segment → offset after its last record."""

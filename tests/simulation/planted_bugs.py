@@ -151,7 +151,7 @@ def _keeping_drained(right: Function, self: Any, entry: Any, at_ms: int) -> None
     drained = set(self.drained)
     right(self, entry, at_ms)
     if isinstance(entry, SubscriptionSeek):
-        self.drained |= drained
+        self.drained.update(drained)
 
 
 def _claiming(claim: Claim, *args: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shard.state.subscription import Subscription
+from shard.state.consumers import Consumers
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.failure import failure_of
 from tests.simulation.import_program import IMPORT_NAME
@@ -117,13 +117,11 @@ def test_evictions_lose_double_and_reorder_nothing_under_any_faults() -> None:
 @pytest.mark.nightly
 def test_an_evicted_program_that_joins_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an eviction by a command counts like one for missing heartbeats."""
-    record_removal = Subscription._record_removal
+    remove = Consumers.remove
     monkeypatch.setattr(
-        Subscription,
-        "_record_removal",
-        lambda self, removed, entry, at_ms: record_removal(
-            self, removed, msgspec.structs.replace(entry, token=""), at_ms
-        ),
+        Consumers,
+        "remove",
+        lambda self, entry, at_ms: remove(self, msgspec.structs.replace(entry, token=""), at_ms),
     )
 
     failures = (failure_of(plan_with_evictions(seed)) for seed in range(1, 100))

@@ -23,8 +23,8 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.announced_chunks import AnnouncedChunks
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import DeadLetterSender
+from headgate.client.consuming.held_segment import HeldSegment
 from headgate.client.consuming.parking import Parking
-from headgate.client.consuming.record_feed import HeldSegment
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
 from headgate.model.entries import DeliveryPolicy
@@ -112,23 +112,23 @@ class Deliveries:
     def extend(self, record: ConsumedRecord, seconds: float) -> None:
         """Let the present delivery of ``record`` time out after so many seconds from now."""
         holding = self._present(record)
-        if holding is not None and record.offset in holding.deadlines:
-            _, bucket = holding.deadlines[record.offset]
-            holding.deadlines[record.offset] = asyncio.get_running_loop().time() + seconds, bucket
+        if holding is not None and record.offset in holding.deliveries.deadlines:
+            _, bucket = holding.deliveries.deadlines[record.offset]
+            holding.deliveries.deadlines[record.offset] = asyncio.get_running_loop().time() + seconds, bucket
 
     def _present(self, record: ConsumedRecord) -> HeldSegment | None:
         """Return the holding of ``record`` if this delivery has not ended (rule 2), and count what is late."""
         holding = self.feed.holdings.get((record.segment, record.generation))
-        present = None if holding is None else holding.unacknowledged_offsets.get(record.offset)
+        present = None if holding is None else holding.deliveries.unacknowledged_offsets.get(record.offset)
         if holding is not None and present == record.delivery_count:
             return holding
-        if holding is None or present is not None or record.offset in holding.retrying:
+        if holding is None or present is not None or record.offset in holding.deliveries.retrying:
             self._acknowledger.unstored.late += 1
         return None
 
     def _fail(self, holding: HeldSegment, offset: int, bucket: int, delay_seconds: float, reason: str) -> None:
         delivery = holding.end_delivery(offset)
-        holding.retrying[offset] = asyncio.get_running_loop().time() + delay_seconds
+        holding.deliveries.retrying[offset] = asyncio.get_running_loop().time() + delay_seconds
         key = holding.grant.segment, holding.grant.generation
         failed = m.NegativeAcknowledgement(*key, offset, bucket, delivery, round(delay_seconds * 1000), reason)
         self._acknowledger.acknowledge_single(offset, failed)
@@ -167,13 +167,13 @@ class Deliveries:
                 holding.end_delivery(record.offset)
             elif index in reply.delayed:
                 holding.end_delivery(record.offset)
-                holding.has_capacity.clear()
+                holding.deliveries.has_capacity.clear()
                 self._push(holding, record, now + RETRY_SECONDS)
             else:
-                holding.has_capacity.set()
+                holding.deliveries.has_capacity.set()
                 if self.policy.ack_timeout_ms:
                     deadline = now + self.policy.ack_timeout_ms / 1000
-                    holding.deadlines[record.offset] = deadline, self._bucket(record)
+                    holding.deliveries.deadlines[record.offset] = deadline, self._bucket(record)
                 handed.append(record)
         return handed
 
@@ -185,7 +185,7 @@ class Deliveries:
     def _on_stored(self, key: HeldKey, redeliveries: list[m.Redelivery], full: bool) -> None:
         holding = self.feed.holdings.get(key)
         if holding is not None:
-            (holding.has_capacity.clear if full else holding.has_capacity.set)()
+            (holding.deliveries.has_capacity.clear if full else holding.deliveries.has_capacity.set)()
             self._schedule(holding, redeliveries)
 
     def _schedule(self, holding: HeldSegment, redeliveries: list[m.Redelivery]) -> None:
@@ -194,11 +194,11 @@ class Deliveries:
             if each.delivery:
                 self._push(holding, each, now + each.delay_ms / 1000)
             else:
-                holding.retrying[each.offset] = math.inf
+                holding.deliveries.retrying[each.offset] = math.inf
                 self.sender.start()
 
     def _push(self, holding: HeldSegment, again: m.Redelivery | ConsumedRecord, due: float) -> None:
-        holding.retrying[again.offset] = due
+        holding.deliveries.retrying[again.offset] = due
         heappush(self._due, (due, next(self._numbers), holding, again))
         self._changed.set()
 
@@ -222,7 +222,7 @@ class Deliveries:
                     self._log.warning("redelivery.delayed", reason=str(error))
                     self._push(holding, again, loop.time() + RETRY_SECONDS)
             else:
-                del holding.retrying[again.offset]
+                del holding.deliveries.retrying[again.offset]
                 await self.feed.enqueue(holding, [again])
 
     async def _time_out(self) -> None:
@@ -232,6 +232,6 @@ class Deliveries:
             await asyncio.sleep(min(1.0, seconds / SWEEPS) if seconds else 1.0)
             now = asyncio.get_running_loop().time()
             for holding in self.feed.holdings.values():
-                for offset, (deadline, bucket) in list(holding.deadlines.items()):
+                for offset, (deadline, bucket) in list(holding.deliveries.deadlines.items()):
                     if deadline <= now:
                         self._fail(holding, offset, bucket, 0.0, f"not acknowledged within {seconds:g} s")

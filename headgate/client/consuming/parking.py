@@ -17,8 +17,8 @@ from typing import Final
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.dead_letters import Heartbeat
+from headgate.client.consuming.held_segment import HeldSegment, ParkedKey
 from headgate.client.consuming.parked_records import ParkedRecords
-from headgate.client.consuming.record_feed import HeldSegment, ParkedKey
 from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol import messages as m
@@ -91,7 +91,7 @@ class Parking:
         key = holding.grant.segment, holding.grant.generation
         self._acknowledger.unstored.add_parked(m.ParkedRecord(*key, record.offset, record.key))
         if self._acknowledger.unstored.is_full(key):
-            holding.has_capacity.clear()
+            holding.deliveries.has_capacity.clear()
         holding.read_offset = max(holding.read_offset, record.offset + 1)
         self._feed.acknowledge_skipped(*key)
 

@@ -6,16 +6,15 @@ runs: consecutive deliveries of one segment, which cost one turn of the reader.
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from headgate.client.client_metrics import ConsumerTotals
 from headgate.client.consumed_record import ConsumedRecord
-from headgate.client.consuming.delivery_lease import DeliveryLease
+from headgate.client.consuming.held_segment import HeldSegment, ParkedKey, Reader
+from headgate.client.consuming.record_queue import RecordQueue
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
@@ -29,8 +28,6 @@ from headgate.reading.segment_reader import SegmentReader
 from headgate.reading.stored_rows import Rows
 from headgate.storage.object_store import Store
 
-QUEUE_RECORDS: Final = 1000
-"""Most records that are queued for the program, over all segments."""
 RUN_RECORDS: Final = 500
 READ_SECONDS: Final = 30.0
 """For one record that has failed. Its segment may be pruned meanwhile."""
@@ -41,107 +38,6 @@ skipped."""
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
-
-
-@dataclass(slots=True, eq=False)
-class ParkedKey:
-    queued_end: int
-    """The offset after the last record that was queued before the key was parked."""
-    is_resuming: bool = False
-    parked_at: float = 0.0
-    """Loop time at which it was parked again: what the leader said before about its resumption is outdated."""
-    held: asyncio.Event | None = None
-    """Set when the next record of the key need not wait any more; None: none waits, they are parked."""
-    stored_at: float = float("-inf")
-    """Loop time at which the dead-letter topic last had further records of the key, or all of them."""
-    queued: int = 0
-    """While it is being resumed: number of the last record that was queued; the others likewise."""
-    delivered: int = 0
-    acknowledged: int = 0
-    expected: deque[int] = field(default_factory=deque)
-    """Numbers of those that were queued and not taken. The queue may have others, of a resumption that has ended."""
-
-    def is_delivered(self, number: int) -> bool:
-        """Return whether a resumed record was delivered by the present resumption, and is not acknowledged."""
-        return self.is_resuming and self.acknowledged < number <= self.delivered
-
-    def takes(self, number: int) -> bool:
-        """Return whether a resumed record is the next one, which is taken from the queue."""
-        if not self.expected or self.expected[0] != number:
-            return False
-        self.delivered = self.expected.popleft()
-        return True
-
-    def end_resumption(self) -> None:
-        """Deliver no more of its records; wake what waits for it."""
-        self.is_resuming = False
-        self.expected.clear()
-        self.hold(False)
-
-    def hold(self, wanted: bool) -> None:
-        """Let the next record of the key wait, or no more."""
-        if self.held is not None and not wanted:
-            self.held.set()
-        self.held = (self.held or asyncio.Event()) if wanted else None
-
-
-class Reader(Protocol):
-    async def run(self) -> None:
-        """Read until cancelled."""
-
-    def has_read(self, chunk: int) -> bool:
-        """Return whether every record up to ``chunk`` was queued."""
-
-
-@dataclass(slots=True, eq=False)
-class HeldSegment:
-    grant: Grant
-    reader: Reader
-    delivered: int
-    """The offset after the last record that was delivered."""
-    acknowledged: int
-    """STREAM: the offset after the last record that was acknowledged."""
-    unacknowledged_offsets: dict[int, int] = field(default_factory=dict)
-    """QUEUE: offset that is delivered and not acknowledged → its delivery count."""
-    deadlines: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """QUEUE with a time-out: offset of those → loop time at which its delivery fails, and its key bucket."""
-    retrying: dict[int, float] = field(default_factory=dict)
-    """QUEUE: offset that has failed → loop time at which it is delivered again; infinite: it is dead."""
-    has_capacity: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set unless the leader keeps no more failed records of this segment. Until then no further record is read."""
-    queued: int = 0
-    """Records in the queue; those of resumed keys do not count."""
-    stopped: bool = False
-    read_task: asyncio.Task[None] | None = None
-    progress: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at every acknowledgement, and when the segment is dropped."""
-    parked: dict[bytes, ParkedKey] = field(default_factory=dict)
-    """STREAM: keys whose records are not delivered."""
-    queued_end: int = 0
-    """The offset after the last record that was queued; resumed ones do not count."""
-    taken_end: int = 0
-    """The offset after the last one of them that was taken from the queue."""
-    read_offset: int = 0
-    """If buckets differ, or keys are parked: the offset after the last record that was read, delivered or skipped."""
-    skip_reported_at: float = 0.0
-    """Loop time at which ``read_offset`` was last reported."""
-    resumed: asyncio.Event | None = None
-    """Set when a paused segment is read again; None: it is not paused."""
-
-    def __post_init__(self) -> None:
-        self.has_capacity.set()
-
-    def end_delivery(self, offset: int) -> int:
-        """End the present delivery of a QUEUE's record; return its delivery count."""
-        self.deadlines.pop(offset, None)
-        self.progress.set()
-        return self.unacknowledged_offsets.pop(offset)
-
-    def is_acknowledged(self, kind: SubscriptionType) -> bool:
-        if kind == SubscriptionType.STREAM:
-            resumed = all(each.acknowledged >= each.delivered for each in self.parked.values() if each.is_resuming)
-            return self.acknowledged >= self.delivered and resumed
-        return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
 
 
 OnParked = Callable[[HeldSegment, ConsumedRecord], None]
@@ -176,7 +72,7 @@ class RecordFeed:
         self._spawn = spawn
         self._cache: ChunkCache | None = None
         self._compacted: CompactedRecords | None = None
-        self.queue = _Queue()
+        self.queue = RecordQueue()
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         """Read from the ledger of ``shard``. Further calls change nothing."""
@@ -269,7 +165,7 @@ class RecordFeed:
         """Read a record that has failed once more, and deliver it."""
         found = await self.read_one(holding.grant.segment, redelivery.offset, redelivery.start_chunk)
         if self.holds(holding) and not holding.stopped:
-            holding.retrying.pop(redelivery.offset, None)
+            holding.deliveries.retrying.pop(redelivery.offset, None)
             await self._deliver(holding.grant, found, redelivery.delivery)
 
     async def read_one(self, segment: int, offset: int, start_chunk: int) -> Rows:
@@ -307,8 +203,8 @@ class RecordFeed:
         holding = self.holdings[grant.segment, grant.generation]
         records, left = self._records(grant, rows, delivery_count), len(rows.offsets)
         while left:
-            if delivery_count == 1 and not holding.has_capacity.is_set():
-                await holding.has_capacity.wait()
+            if delivery_count == 1 and not holding.deliveries.has_capacity.is_set():
+                await holding.deliveries.has_capacity.wait()
             if delivery_count == 1 and holding.resumed is not None:
                 await holding.resumed.wait()
             # With parked keys, one by one: what is queued and what is parked keep their order.
@@ -398,7 +294,7 @@ class RecordFeed:
             if not self.positions_follow_handling:
                 self.positions[last.segment] = holding.delivered
             if self._kind is SubscriptionType.QUEUE:
-                holding.unacknowledged_offsets.update((each.offset, each.delivery_count) for each in records)
+                holding.deliveries.unacknowledged_offsets.update((each.offset, each.delivery_count) for each in records)
         totals = self.totals
         totals.delivered += count
         totals.redelivered += count if last.delivery_count > 1 else 0
@@ -408,7 +304,8 @@ class RecordFeed:
     def is_present(self, record: ConsumedRecord) -> bool:
         """Return whether this delivery of a QUEUE's record is neither acknowledged nor over."""
         holding = self.holdings.get((record.segment, record.generation))
-        return holding is not None and holding.unacknowledged_offsets.get(record.offset) == record.delivery_count
+        present = None if holding is None else holding.deliveries.unacknowledged_offsets.get(record.offset)
+        return present == record.delivery_count
 
     def acknowledge(self, record: ConsumedRecord) -> bool:
         """STREAM: record an acknowledgement; False if an earlier one covers it."""
@@ -438,8 +335,8 @@ class RecordFeed:
                 holding.progress.set()
             elif holding is not None:
                 holding.delivered = min(holding.delivered, record.offset)
-                holding.unacknowledged_offsets.pop(record.offset, None)
-                holding.deadlines.pop(record.offset, None)
+                holding.deliveries.unacknowledged_offsets.pop(record.offset, None)
+                holding.deliveries.deadlines.pop(record.offset, None)
                 holding.progress.set()
 
     @property
@@ -464,7 +361,7 @@ class RecordFeed:
             not holding.stopped
             and not holding.queued
             and holding.reader.has_read(chunk)
-            and all(due > now for due in holding.retrying.values())
+            and all(due > now for due in holding.deliveries.retrying.values())
             for holding in self.holdings.values()
         )
 
@@ -480,61 +377,3 @@ class RecordFeed:
     def unhandled(self) -> list[tuple[int, int, int | None]]:
         """What a heartbeat says of external segments, see `Heartbeat`."""
         return []
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    holding: HeldSegment
-    records: list[ConsumedRecord]
-    taken: int = 0
-
-
-class _Queue:
-    """Runs of records for the program, bounded in records."""
-
-    def __init__(self) -> None:
-        self.lease = DeliveryLease()
-        """Without a valid one, nothing is taken."""
-        self.runs: deque[_Run] = deque()
-        self.records = 0
-        """Those that are read, and that the program has not taken."""
-        self._entrance = asyncio.Lock()
-        """Held by the reader that waits for space; others follow in their order."""
-        self._awaited = 0
-        """How many records it has; 0: no reader waits."""
-        self._has_space = asyncio.Event()
-        self._changed = asyncio.Event()
-
-    async def put(self, holding: HeldSegment, records: list[ConsumedRecord]) -> None:
-        async with self._entrance:
-            while self.records + len(records) > QUEUE_RECORDS:
-                self._awaited = len(records)
-                self._has_space.clear()
-                await self._has_space.wait()
-            self._awaited = 0
-            self.runs.append(_Run(holding, records))
-            self.records += len(records)
-            self._changed.set()
-
-    def take(self, max_records: int) -> list[ConsumedRecord]:
-        """Remove records from the first run, at most so many."""
-        run = self.runs[0]
-        records = run.records[run.taken : run.taken + max_records]
-        count = len(records)
-        run.taken += count
-        if run.taken == len(run.records):
-            self.runs.popleft()
-        self.records -= count
-        if self._awaited and self.records + self._awaited <= QUEUE_RECORDS:
-            self._has_space.set()
-        return records
-
-    async def changed(self) -> None:
-        """Wait until there is a record to take, or the consumer should check whether to stop."""
-        if not self.runs or not self.lease.is_valid:
-            self._changed.clear()
-            await self._changed.wait()
-
-    def wake(self) -> None:
-        """End the waits of `changed`."""
-        self._changed.set()

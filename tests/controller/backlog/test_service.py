@@ -135,7 +135,7 @@ async def test_sparks_last_count_is_used_until_it_is_too_old(harness):
 def imported(harness, positions="offsets"):
     """Import a topic of three segments, the first one sealed, with two subscriptions; return all ids."""
     opaque = positions == "opaque"
-    topic_id = harness.ledger.state.next_id
+    topic_id = harness.ledger.state.ids.next_id
     segments = [
         e.ImportedSegment(segment=0, label="a", end_offset=1 if opaque else 9),
         e.ImportedSegment(segment=1, label="b", parents=[0]),

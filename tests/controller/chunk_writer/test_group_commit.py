@@ -64,7 +64,7 @@ class Shard:
 
     def create(self, name: str) -> None:
         """Propose a topic, and say its name once that is durable."""
-        self.commit.propose(e.TopicCreated(topic_id=self.state.next_id, topic=name, segments=1, token=name))
+        self.commit.propose(e.TopicCreated(topic_id=self.state.ids.next_id, topic=name, segments=1, token=name))
         self.commit.when_durable(self.commit.newest, lambda: self.sent.append(name))
 
 

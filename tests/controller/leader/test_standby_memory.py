@@ -20,7 +20,7 @@ pytestmark = pytest.mark.looptime
 
 def propose_topic(leader: Contender, name: str = "orders") -> None:
     state = leader.leader.state
-    leader.leader.commit.propose(e.TopicCreated(topic_id=state.next_id, topic=name, segments=4, token=name))
+    leader.leader.commit.propose(e.TopicCreated(topic_id=state.ids.next_id, topic=name, segments=4, token=name))
 
 
 @asynccontextmanager

@@ -197,7 +197,7 @@ def test_nothing_changes_behind_too_many_undrained_generations() -> None:
 
 
 def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = "STREAM") -> Subscription:
-    known = Consumers(RegisteredConsumer(f"c{n}", 1, "client") for n in range(consumers))
+    known = Consumers({f"c{n}": RegisteredConsumer(f"c{n}", 1, "client") for n in range(consumers)})
     order, progress = "strict" if kind == "STREAM" else "none", Progress(drained=drained)
     return Subscription(1, "t", 2, "s", kind, order, consumers=known, progress=progress)
 

@@ -67,7 +67,7 @@ class Running:
         self.ledger.store(self.topic, 0, 4)
         self.ledger.commit()
         self.ledger.split(self.topic, 0)
-        self.external = self.ledger.state.next_id
+        self.external = self.ledger.state.ids.next_id
         imported = [
             e.ImportedSegment(segment=0, label="a", end_offset=3),
             e.ImportedSegment(segment=1, label="b", parents=[0]),
@@ -76,7 +76,7 @@ class Running:
             e.TopicImported(topic_id=self.external, topic="orders", token="x", segments=imported, positions="offsets")
         )
         self.billing = self.ledger.subscribe(self.external, "STREAM")
-        self.opaque = self.ledger.state.next_id
+        self.opaque = self.ledger.state.ids.next_id
         shards = [e.ImportedSegment(segment=0, label="shard-0"), e.ImportedSegment(segment=1, label="shard-1")]
         self.ledger.add(
             e.TopicImported(topic_id=self.opaque, topic="clicks", token="y", segments=shards, positions="opaque")

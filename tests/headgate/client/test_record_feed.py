@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from headgate.client.consuming.record_feed import ParkedKey, RecordFeed
+from headgate.client.consuming.held_segment import ParkedKey
+from headgate.client.consuming.record_feed import RecordFeed
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant
 from headgate.reading.stored_rows import Rows

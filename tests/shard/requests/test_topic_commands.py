@@ -129,7 +129,7 @@ def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard)
 
 def test_deleting_a_topic_that_consumers_use_requires_force(topic: CommandShard) -> None:
     created = subscription_commands.new_subscription(
-        registration("STREAM"), topic.state.topics["orders"], topic.state.next_id, "alice"
+        registration("STREAM"), topic.state.topics["orders"], topic.state.ids.next_id, "alice"
     )
     registered = e.ConsumerRegistered(
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"

@@ -91,7 +91,7 @@ def test_no_order_of_steps_gives_two_shards_one_name(steps: list[tuple], name: s
         for state in states:
             state.begin_chunk(chunk, 0)
         match what, which:
-            case "store", [number, length] if len(states[number].shard_counts) <= length:
+            case "store", [number, length] if len(states[number].ids.shard_counts) <= length:
                 states[number].apply(grown(LISTS[length]))
             case "look", [client, number]:
                 place = find_place(m.FindTopic(topic=name), states[number]).answer(states[number])

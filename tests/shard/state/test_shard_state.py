@@ -79,7 +79,7 @@ def test_ledger_time_never_decreases() -> None:
 def test_a_topic_created_again_is_another_topic() -> None:
     """It does not inherit the subscriptions of the deleted topic."""
     state = state_after([CREATED, subscribed()], [e.TopicDeleted(topic_id=1, token="gone")])
-    assert 3 == state.next_id
+    assert 3 == state.ids.next_id
     assert ({}, {}, {}) == (state.topics, state.topics_by_id, state.subscriptions)
 
     state.apply_all([e.TopicCreated(topic_id=3, topic="orders", segments=1, token="again")], chunk=3, at_ms=0)
@@ -221,8 +221,8 @@ def test_only_an_entry_of_a_topic_has_one() -> None:
 
 
 def test_an_id_is_one_above_the_highest_used_one() -> None:
-    assert 2 == state_after([CREATED]).next_id
-    assert 10 == state_after([CREATED, subscribed(9)]).next_id
+    assert 2 == state_after([CREATED]).ids.next_id
+    assert 10 == state_after([CREATED, subscribed(9)]).ids.next_id
 
 
 def test_a_new_subscription_counts_as_unused() -> None:

@@ -36,7 +36,7 @@ class History(RandomLedger):
     def subscribe(
         self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None, **_: Any
     ) -> int:
-        number = self.state.next_id
+        number = self.state.ids.next_id
         return super().subscribe(
             topic_id,
             kind,
@@ -68,7 +68,7 @@ class History(RandomLedger):
             topic_id, segment = next(iter(self.state.tombstones))
             self.add(e.DataDeleted(topic_id=topic_id, segments=[segment]))
         elif chance > 0.998:
-            counts = self.state.shard_counts or (1,)
+            counts = self.state.ids.shard_counts or (1,)
             self.add(e.ShardsGrown(counts=(*counts, 2 * counts[-1])))
         else:
             self.add(e.LedgerTrimmed(below=self.rng.randrange(1, self.state.chunk + 2)))
@@ -166,7 +166,7 @@ class History(RandomLedger):
             positions: e.Positions = self.rng.choice(("offsets", "opaque"))
             bits = self.rng.choice((0, 128))
             root = e.ImportedSegment(segment=0, label="r", hashes=("0", str(2**128 - 1)) if bits else None)
-            topic_id = self.state.next_id
+            topic_id = self.state.ids.next_id
             self.add(
                 e.TopicImported(
                     topic_id=topic_id,

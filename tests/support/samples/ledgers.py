@@ -71,7 +71,7 @@ class WrittenLedger:
         return str(self._token)
 
     def topic(self, segments: int = 1) -> int:
-        topic_id = self.state.next_id
+        topic_id = self.state.ids.next_id
         user = f"u{topic_id % 2}"
         self.add(
             e.TopicCreated(topic_id=topic_id, topic=f"t{topic_id}", segments=segments, token=self.token(), user=user)
@@ -87,7 +87,7 @@ class WrittenLedger:
         order: e.Order = "strict",
         **more: Any,
     ) -> int:
-        subscription_id = self.state.next_id
+        subscription_id = self.state.ids.next_id
         self.add(
             e.SubscriptionCreated(
                 topic_id=topic_id,
