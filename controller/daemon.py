@@ -54,6 +54,7 @@ from controller.settings.load import Settings, advertised_url, security_warnings
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.feature_level import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
@@ -191,12 +192,12 @@ class Daemon:
             lambda shard: self._controller(Ledger(store, shard, partial(self._on_foreign_objects, shard)), *parts)
         )
         stack.callback(tasks.create_task(self._cluster_status.sample(), name="history").cancel)
-        spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config)
+        spreader = self._cluster_status.spreader = self._shard_spreader(elections, standby, config, store)
         spreader.own.broker_changed(transport.connected)
         await spreader.own.register()
         growth.start(lambda each: tasks.create_task(each.run(), name=f"shard-{each.shard}"))
         beside = [
-            tasks.create_task(self._snapshot_scheduler(store, spreader).run(), name="snapshots"),
+            tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots"),
             tasks.create_task(self._unknown_topic_watch(transport, growth).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
             tasks.create_task(growth.run(), name="growth"),
@@ -356,7 +357,9 @@ class Daemon:
         problem = self.instruments.store_problems.get("create")
         return None if problem is None else f"the last write to the store has failed: {problem}"
 
-    def _shard_spreader(self, elections: Elections, standby: StandbyMemory, config: ClusterConfig) -> ShardSpreader:
+    def _shard_spreader(
+        self, elections: Elections, standby: StandbyMemory, config: ClusterConfig, store: Store
+    ) -> ShardSpreader:
         return ShardSpreader(
             instance=self.instance,
             elections=elections,
@@ -368,16 +371,16 @@ class Daemon:
             level=config.level,
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
+            name_level=partial(name_level, store),
         )
 
-    def _snapshot_scheduler(self, store: Store, spreader: ShardSpreader) -> SnapshotScheduler:
+    def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
         settings = self.settings.snapshots
         return SnapshotScheduler(
             store=store,
             ledger_url=self.settings.ledger.url,
             chunks=settings.min_chunks,
             pause_seconds=settings.min_interval_seconds,
-            level=lambda: spreader.view.level,
             heads=lambda: {leader.state.shard: leader.commit.durable for leader in self._active_leaders()},
             observer=self.instruments,
         )

@@ -4,7 +4,7 @@ The copy is a prefix of the ledger: everything up to its last chunk, and nothing
 
 1. Chunks first, in the order of their numbers, up to the end of the source. Then compacted ranges,
    then the chunks written meanwhile, then snapshots. A chunk that was trimmed before it was copied
-   is in a range and in a snapshot that exist afterwards.
+   is in a range and in a snapshot that exist afterwards. The feature level is copied before and after them.
 2. A range or a snapshot beyond the last copied chunk is left out: the copy would describe records
    that it does not contain, and give their numbers to others.
 3. Only the ranges that readers read are copied. Their manifests name the destination's id, which it gets now: the copy
@@ -29,6 +29,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
+from headgate.ledger.feature_level import name_level, read_level
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import chunk_folder, chunk_path, snapshot_path
@@ -83,12 +84,14 @@ class _Copy:
         numbers = await self._listed()
         await self._require_same_history(numbers, before)
         ledger_id = await claim_ledger_id(self._destination, "the destination")
+        await self._copy_levels()
         missing = sorted(set(numbers) - set(before))
         await self._copy([chunk_path(self._shard, number) for number in missing], PARALLEL_CHUNKS, self._on_progress)
         last = numbers[-1] if numbers else 0
         ranges = await self._copy_ranges(last, ledger_id)
         newer = await self._copy_newer_chunks(last)
         snapshots = await self._copy_snapshots(last + newer)
+        await self._copy_levels()
         await self._require_readable()
         return CopiedShard(self._shard, last + newer, len(missing) + newer, ranges, snapshots)
 
@@ -118,6 +121,10 @@ class _Copy:
         ranges = ranges_to_read(await manifest_ranges(self._destination, self._shard))
         for problem in missing_numbers(self._shard, await self._to.numbers(), ranges):
             raise LedgerError(f"the copy cannot be read: {problem}; check the source with `headgate ledger check`")
+
+    async def _copy_levels(self) -> None:
+        if (level := await read_level(self._source)) is not None:
+            await name_level(self._destination, level)
 
     async def _copy_ranges(self, last: int, ledger_id: str) -> int:
         """Copy the compacted ranges that end at ``last`` or before, each after its objects."""

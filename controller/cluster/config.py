@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from controller.backup.check import misplaced
+from controller.cluster.level import agree_on_level, level_of_ledger
 from controller.leadership.election import Registry
-from controller.leadership.policy.feature_levels import join_problem, level_of, supported
+from controller.leadership.policy.feature_levels import SHARDS_GROW, join_problem, level_of, supported
 from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.snapshots.restore import catch_up
@@ -24,6 +26,13 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
+
+LEDGER_WAIT_SECONDS: Final = 1.0
+"""Pause between two attempts to read a ledger from which the cluster's configuration is made."""
+SHARDS_REMEDY: Final = (
+    "Set cluster.shards to the number of the ledger's shards (headgate ledger check), and shards in the cluster's "
+    "ZooKeeper node, if it has one"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +61,8 @@ class LedgerIdentity:
         """The cluster's id; None before `require` has returned once."""
         self._claim = claim
         self.on_claimed: Callable[[], None] = lambda: None  # Called when `require` has stored the id.
+        self.agree: Callable[[], Awaitable[bool]] | None = None
+        """Compares what else ZooKeeper and the cluster's ledger name, once it has been found; False: again later."""
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -82,6 +93,8 @@ class LedgerIdentity:
                 f"{self._node} in ZooKeeper has {self.ledger_id}. All daemons need one ledger, not a disk each: "
                 "mount the cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
             )
+        if self.agree is not None and await self.agree():
+            self.agree = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +139,54 @@ async def join_cluster(
 
 
 async def _join(registry: Registry, settings: Settings, node: str, store: Store) -> ClusterConfig:
-    wanted = {
-        "level": supported()[1],
-        "shards": settings.cluster.shards,
-        "ledger_url": settings.ledger.url,
-        "session_secret": SessionSecret.new_digits(),
-    }
+    digits = SessionSecret.new_digits()
+
+    async def first() -> dict[str, Any]:
+        shards = await shards_of(store, ShardMap((settings.cluster.shards,)))
+        return {
+            "level": await level_of_ledger(store, shards),
+            "shards": shards.shards if len(shards.counts) == 1 else list(shards.counts),
+            "ledger_url": settings.ledger.url,
+            "session_secret": digits,
+        }
+
     with suppress(LedgerError, StoreUnavailableError):  # `LedgerIdentity` reports them.
         await require_unshared(registry, store, settings.ledger.url)
-    stored = await registry.cluster_config(wanted)
+    stored = await stored_config(registry, first)
     shards, secret = read_config(stored, settings, node)
     # First: a ledger of another format must get no id.
     await require_format(store)
 
     async def claim(ledger_id: str) -> str:
-        known = await shards_of(store, shards)
-        return await registry.claim_ledger(ledger_id, **({} if known == shards else {"shards": list(known.counts)}))
+        known = shards if stored["session_secret"] == digits else await shards_of(store, shards)
+        if known == shards:
+            return await registry.claim_ledger(ledger_id)
+        level = max(level_of(stored), SHARDS_GROW)
+        return await registry.claim_ledger(ledger_id, shards=list(known.counts), level=level)
 
     ledger = LedgerIdentity(store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=claim)
+    ledger.agree = partial(agree_on_level, store, registry, node)
     try:
         await ledger.require()
     except StoreUnavailableError as error:
         # Each shard compares again before it leads.
         log.warning("ledger.unidentified", reason=str(error))
-    return ClusterConfig(
-        read_config(await registry.cluster_config(wanted), settings, node)[0], level_of(stored), secret, ledger
-    )
+    stored = await registry.cluster_config(None)
+    return ClusterConfig(read_config(stored, settings, node)[0], level_of(stored), secret, ledger)
+
+
+async def stored_config(registry: Registry, first: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the cluster's configuration. If ZooKeeper has none, ``first`` makes it from the ledger, and it is stored.
+
+    Without either this waits. Raises ConfigError: what is stored is unusable, or the ledger contradicts the settings.
+    """
+    while not (found := await registry.cluster_config(None)):
+        try:
+            return await registry.cluster_config(await first())
+        except StoreUnavailableError as error:
+            log.warning("cluster.waits_for_ledger", reason=str(error))
+        await asyncio.sleep(LEDGER_WAIT_SECONDS)
+    return found
 
 
 async def require_unshared(registry: Registry, store: Store, url: str) -> None:
@@ -168,15 +203,19 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     shard that cannot be read is reported later. Raises ConfigError (a topic has no place) or StoreUnavailableError.
     """
     found: dict[int, ShardState] = {}
-    for shard in await shard_folders(store):
+    folders = await shard_folders(store)
+    for shard in folders:
         with suppress(LedgerError, ObjectMissingError):
             found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard), lambda _: None, complete_now)
     counts = max((each.ids.shard_counts for each in found.values()), key=len, default=())
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
+    present = max(folders, default=0) + 1
+    # Ids are unique within one number of shards.
+    if not counts and known.shards != present and any(state.next_id > 1 for state in found.values()):
+        raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {present} shards. {SHARDS_REMEDY}")
     for shard, state in found.items():
         for problem in misplaced(shard, known, state.topics):
-            use = f"Use that, of at least {max(found) + 1}, and another cluster.name"
-            raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. {use}")
+            raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. {SHARDS_REMEDY}")
     return known
 
 

@@ -13,7 +13,7 @@ its first successor placed behind itself in the queue.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +37,7 @@ from controller.leadership.policy.successors import Successors, successors
 from controller.leadership.policy.transfer_pace import BUDGET_SECONDS, Abandoned, History, abandonments, startable
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
 from headgate.views.cluster import FeatureLevel, SpreadState
 from metrics import events
 
@@ -88,17 +88,19 @@ class ShardSpreader:
         record: InstanceRecord,
         writes_fail: Callable[[], bool],
         observer: events.Observer,
+        name_level: Callable[[int], Awaitable[None]],
         level: int = 0,
     ) -> None:
         """``replicas``: how many daemons keep the state of a shard beside its leader.
 
-        ``record`` is what this daemon registers; what changes is added. ``writes_fail``: whether its last write to the
-        store has failed.
+        ``name_level`` names a feature level in the ledger. ``record`` is what this daemon registers; what changes is
+        added. ``writes_fail``: whether its last write to the store has failed.
         """
         self.view = View(level=level)
         self.decided = Decided()
         self._instance = instance
         self._elections = elections
+        self._name_level = name_level
         self._controllers = controllers
         self._settings = settings
         self._standby = standby
@@ -200,10 +202,11 @@ class ShardSpreader:
             reasons = known.problems or (f"the newest level that a live daemon supports is {known.newest}",)
             return f"not every daemon supports feature level {level}: {'; '.join(reasons)}"
         try:
+            await self._name_level(level)  # Before ZooKeeper has it: it may lose it.
             await self._elections.registry.change_config(
                 lambda config: config | {"level": level} if level_of(config) == known.level else None
             )
-        except ElectionsUnreachableError as error:
+        except (ElectionsUnreachableError, StoreUnavailableError) as error:
             return str(error)
         log.info("cluster.level_raised", level=level, before=known.level)
         return None
@@ -263,7 +266,7 @@ class ShardSpreader:
         config = await self._elections.registry.config()
         if instances is None or maintenance is None:
             return False
-        level = level_of(config or {"level": 0}) or self.view.level
+        level = max(level_of(config or {"level": 0}), self.view.level)
         if level and (problem := join_problem(level, self.own.record.version, self.own.record.levels)) is not None:
             raise ConfigError(problem)
         if (instances, maintenance, level) != (self._instances, self.view.maintenance, self.view.level):

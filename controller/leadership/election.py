@@ -104,8 +104,10 @@ class Registry(Protocol):
     async def instances(self) -> dict[str, bytes] | None:
         """Return the live instances with their data, at most a few seconds after a change; None without contact."""
 
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+    async def cluster_config(self, default: dict[str, Any] | None) -> dict[str, Any]:
         """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.
+
+        Without ``default`` nothing is stored; empty: there is none yet.
 
         Raises:
             ConfigError: the stored data is not a config.

@@ -18,6 +18,7 @@ from controller.leadership.policy.feature_levels import supported
 from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, HeadgateError, LedgerError, ObjectExistsError
+from headgate.ledger.feature_level import read_level
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.process.parent_death_signal import die_with_parent
@@ -64,15 +65,15 @@ async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int, level
     return state.chunk
 
 
-async def _run(url: str, shards: Sequence[int], least_chunks: int, level: int) -> int:
+async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
     store = open_store(url)
     code = 0
     for shard in shards:
         began = time.monotonic()
         try:
-            number = await take_snapshot(
-                Ledger(store, shard), least_chunks=least_chunks, now_ms=time.time_ns() // 1_000_000, level=level
-            )
+            # Daemons of an older version read it too, until the level is raised.
+            level, now_ms = await read_level(store) or supported()[1], time.time_ns() // 1_000_000
+            number = await take_snapshot(Ledger(store, shard), least_chunks=least_chunks, now_ms=now_ms, level=level)
         except HeadgateError as error:
             print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
             code = 1
@@ -92,15 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")
     parser.add_argument("--chunks", type=int, default=1, help="minimum of new chunks for a new snapshot (default: 1)")
-    level = supported()[1]
-    parser.add_argument("--level", type=int, default=level, help=f"feature level of the cluster (default: {level})")
     parser.add_argument("--parent", type=int, help="process id of the parent to die with")
     arguments = parser.parse_args(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
         give_way(10)  # Clients wait for the daemon, not for this job.
     try:
-        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks, arguments.level))
+        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2

@@ -38,15 +38,13 @@ class SnapshotScheduler:
         chunks: int,
         pause_seconds: float,
         heads: Callable[[], Mapping[int, int]],
-        level: Callable[[], int],
         observer: events.Observer,
     ) -> None:
-        """``heads`` returns the durable head of every shard led here; ``level``: the cluster's feature level."""
+        """``heads`` returns the durable head of every shard led here."""
         self._store = store
         self._chunks = chunks
         self._pause_seconds = pause_seconds
         self._heads = heads
-        self._level = level
         self._observer = observer
         self._command = [
             *python_module("controller.snapshots.job", "--ledger", ledger_url),
@@ -99,7 +97,7 @@ class SnapshotScheduler:
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
         which = [argument for shard in shards for argument in ("--shard", str(shard))]
-        command = [*self._command, "--level", str(self._level()), *which]
+        command = [*self._command, *which]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -6,6 +6,7 @@ from typing import Final
 
 CHUNKS_FOLDER: Final = "chunks"
 IDENTITY_PATH: Final = "ledger.json"
+LEVELS_FOLDER: Final = "levels"
 MANIFESTS_FOLDER: Final = "manifests"
 """The folder of all shards' manifests (headgate.ledger.compacted)."""
 _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")

@@ -32,6 +32,7 @@ from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import SpreadSettings
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.feature_level import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.transport.mqtt_packets import ArrivedMessage
@@ -84,8 +85,8 @@ class SimulatedDaemon:
         self._turn_budget = TurnBudget()
         self._restoring = SerialSteps(self._turn_budget, lambda: None)
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
-        node, claim = "/headgate/sim/config", self.elections.registry.claim_ledger
-        self._identity = LedgerIdentity(self._ledger_store, url="sim:", node=node, known=None, claim=claim)
+        claim = self.elections.registry.claim_ledger
+        self._identity = LedgerIdentity(self._ledger_store, url="sim:", node="/sim", known=None, claim=claim)
         self._identity.on_claimed = self._publish_description
         self.growth = ShardGrowth(simulation.shards, self.elections.registry, self._publish_description)
         self.controllers = self.growth.create(self._new_controller)
@@ -99,9 +100,9 @@ class SimulatedDaemon:
             record=InstanceRecord(url=f"http://{name}", version="1", levels=levels),
             writes_fail=lambda: self.store.refuses_writes,
             observer=self,
+            name_level=partial(name_level, self._ledger_store),
         )
-        peers = SimulatedPeers(name, simulation)
-        peers.registry = self.elections.registry
+        (peers := SimulatedPeers(name, simulation)).registry = self.elections.registry
         self.cluster_status = ClusterStatus(
             instance=name,
             cluster=CLUSTER,

@@ -127,7 +127,7 @@ class ZooKeeperRegistry:
             await self._contact.complete(path, register)
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+    async def cluster_config(self, default: dict[str, Any] | None) -> dict[str, Any]:
         path = f"{self._root}/config"
         return await self._contact.complete(path, partial(self._read_or_create, path, default))
 
@@ -204,10 +204,13 @@ class ZooKeeperRegistry:
             self._foreign.add(path)
             self._contact.report_foreign(path, strangeness)
 
-    async def _read_or_create(self, path: str, default: dict[str, Any]) -> dict[str, Any]:
+    async def _read_or_create(self, path: str, default: dict[str, Any] | None) -> dict[str, Any]:
         await self._nodes.ensure(self._root)
         with suppress(NodeExistsError):
-            await self._connection.call("create", path, _encode(default))
+            if default is not None:
+                await self._connection.call("create", path, _encode(default))
+        if default is None and await self._connection.call("exists", path) is None:
+            return {}
         await self._nodes.close(path)
         return _decode(path, (await self._connection.call("get", path))[0])
 

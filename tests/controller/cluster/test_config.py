@@ -14,6 +14,7 @@ from controller.leadership.policy.feature_levels import supported
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
+from headgate.ledger.feature_level import name_level, read_level
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
@@ -31,6 +32,7 @@ SECRET = "0123456789abcdef" * 4
 STORED = {"shards": 4, "ledger_url": LEDGER, "session_secret": SECRET}
 NODE = "/headgate/local/config"
 OTHER_ID = "fedcba9876543210" * 2
+NEWEST = supported()[1]
 
 
 async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig:
@@ -76,15 +78,59 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
     service, store = FakeZooKeeper(), FakeStore()
     first, second = await joined(service, store), await joined(service, store)
     other = await joined(FakeZooKeeper())
-    service.service_state.config["level"] = 1
-    upgraded = await joined(service, store)
 
-    assert (other.level, upgraded.level) == (supported()[1], 1), "a new cluster begins at the newest level"
     session = m.device_session_id("local", 0, 1, 9)
     suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
     assert first.session_secret.suffix(session) == second.session_secret.suffix(session)
     assert len(suffixes) == 2
     assert first.session_secret.suffix(session) != first.session_secret.suffix(m.device_session_id("local", 0, 2, 9))
+
+
+@pytest.mark.parametrize(
+    ("stored", "named", "chunks", "expected"),
+    [
+        pytest.param(None, None, False, NEWEST, id="a new cluster"),
+        pytest.param(None, 1, True, 1, id="ZooKeeper's data is lost while an upgrade is pending"),
+        pytest.param(None, None, True, 1, id="and the ledger names none"),
+        pytest.param(NEWEST, 1, True, NEWEST, id="the ledger was put back"),
+        pytest.param(
+            1, NEWEST, True, NEWEST, id="an older configuration was written again, or a raise was interrupted"
+        ),
+        pytest.param(
+            1, 99, True, r"the ledger was written under a later level than node .* has feature level 99", id="later"
+        ),
+    ],
+)
+async def test_zookeeper_and_the_ledger_name_one_feature_level(
+    stored: int | None, named: int | None, chunks: bool, expected: int | str
+) -> None:
+    service, store = FakeZooKeeper(), ledger_of(0) if chunks else FakeStore()
+    if named:
+        await name_level(store, named)
+    if stored:
+        service.service_state.config = STORED | {"level": stored}
+    with capture_logs() as logs:
+        if isinstance(expected, str):
+            with pytest.raises(ConfigError, match=expected):
+                await joined(service, store)
+            return
+        config = await joined(service, store)
+
+    assert expected == config.level == service.service_state.config["level"] == await read_level(store)
+    logged = [line for line in logs if line["event"] == "cluster.level_restored"]
+    assert [(line["found"], line["level"]) for line in logged] == [(1, NEWEST)] * (stored == 1)
+
+
+async def test_a_cluster_whose_configuration_is_lost_waits_for_the_ledger_that_has_it() -> None:
+    service, store = FakeZooKeeper(), ledger_of(0)
+    await name_level(store, 1)
+    store.outage()
+    joining = asyncio.create_task(joined(service, store))
+    await asyncio.sleep(60)
+    assert service.service_state.config is None
+
+    store.outage(False)
+    assert (await joining).level == 1
 
 
 @pytest.mark.parametrize("grown", [(2, 4), ()], ids=["with its numbers", "without them"])
@@ -109,7 +155,23 @@ async def test_a_cluster_on_a_copied_ledger_knows_its_shards_before_the_first_le
     else:
         with pytest.raises(ConfigError, match=f"cluster.shards is 4, but topic '{name}' is in shard {shard}"):
             await joined(service, store)
-        assert "ledger_id" not in service.service_state.config
+        assert service.service_state.config is None
+
+
+@pytest.mark.parametrize("shards", [2, 8])
+async def test_a_cluster_of_another_number_of_shards_than_its_ledger_is_refused(shards: int) -> None:
+    """Also if each topic has its place: another one that was deleted may have had the id of a new one."""
+    store = ledger_of()
+    for shard in range(shards):
+        builder = ChunkBuilder()
+        builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+        builder.add(e.TopicCreated(topic_id=1, topic="t", segments=1, token="t"))
+        builder.add(e.TopicDeleted(topic_id=1, token="d"))
+        store.objects[chunk_path(shard, 1)] = builder.encode(shard=shard, number=1, leader_epoch=1, at_ms=0)
+    with pytest.raises(
+        ConfigError, match=f"cluster.shards is 4, and the ledger has {shards} shards. Set cluster.shards"
+    ):
+        await joined(FakeZooKeeper(), store)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +264,9 @@ async def test_a_daemon_whose_disk_is_not_mounted_is_refused_and_writes_nothing(
 
 async def test_without_the_store_the_comparison_waits_for_the_first_term() -> None:
     service, store = FakeZooKeeper(), FakeStore()
+    service.service_state.config = dict(STORED)
     store.outage()
     await joined(service, store)
-    assert service.service_state.config is not None
     assert "ledger_id" not in service.service_state.config
 
     store.outage(False)

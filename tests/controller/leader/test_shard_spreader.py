@@ -16,6 +16,7 @@ from controller.leadership.policy.transitions import Leadership, Role
 from controller.settings.sections import SpreadSettings
 from controller.snapshots.job import take_snapshot
 from headgate.errors import ConfigError, StoreUnavailableError
+from headgate.ledger.feature_level import read_level
 from headgate.ledger.ledger import Ledger
 from shard.steps import ResultT, Steps, complete
 from tests.support.waiting import never, until
@@ -112,7 +113,12 @@ async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Da
     await a.spreader.own.register()
     await until(lambda: not a.spreader.feature_level.problems)
     assert "newest level that a live daemon supports is 99" in str(await a.spreader.raise_level(98))
+    a.store.outage()
+    assert "store" in str(await a.spreader.raise_level(99)), "ZooKeeper may lose it"
+    assert state.config == {"shards": SHARDS}
+    a.store.outage(False)
     assert await a.spreader.raise_level(99) is await b.spreader.raise_level(98) is None
+    assert await read_level(a.store) == 99
 
     await until(lambda: a.spreader.view.level == b.spreader.view.level == 99)
     assert state.config == {"shards": SHARDS, "level": 99}

@@ -7,9 +7,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controller.snapshots.format import decode_file
 from controller.snapshots.job import main
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
+from headgate.ledger.feature_level import name_level
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
 from tests.support.fakes.recording_observer import RecordingObserver
@@ -48,7 +51,6 @@ def scheduler(
         store=store,
         ledger_url=ledger_url,
         chunks=chunks,
-        level=lambda: 1,
         pause_seconds=0.01,
         heads=lambda: heads,
         observer=reports,
@@ -87,12 +89,15 @@ def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
     RandomLedger(tmp_path, 1, shard=0).grow(3)
     RandomLedger(tmp_path, 1, shard=1).grow(3)
     next((tmp_path / "chunks" / "shard=0000").iterdir()).write_bytes(b"")
+    asyncio.run(name_level(LocalStore(tmp_path), 1))
 
     assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1"])
     output = capsys.readouterr()
     assert "shard 1: snapshot of chunk 4" in output.out
     assert "error: shard 0: chunk" in output.err
     assert [4] == asyncio.run(Ledger(LocalStore(tmp_path), 1).snapshots())
+    snapshot = decode_file((tmp_path / snapshot_path(1, 4)).read_bytes(), shard=1, chunk=4)
+    assert "_Core.shard_counts" not in snapshot.header.fields, "the ledger's level does not allow it"
 
 
 def test_an_invalid_ledger_url_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:

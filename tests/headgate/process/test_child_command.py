@@ -31,7 +31,6 @@ def snapshot_command(folder: Path) -> list[str]:
         chunks=1,
         pause_seconds=1.0,
         heads=dict,
-        level=lambda: 1,
         observer=None,  # type: ignore[arg-type]
     )
     return list(scheduler._command)

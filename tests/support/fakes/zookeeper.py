@@ -290,13 +290,13 @@ class FakeElections:
     async def watch(self) -> NoReturn:
         raise await self.failure
 
-    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+    async def cluster_config(self, default: dict[str, Any] | None) -> dict[str, Any]:
         await self._round_trip()
         self._may_use_nodes()
         await self._allowed.wait()
-        if self._service.service_state.config is None:
+        if self._service.service_state.config is None and default is not None:
             self._service.service_state.config = dict(default)
-        return dict(self._service.service_state.config)
+        return dict(self._service.service_state.config or {})
 
     async def config(self) -> dict[str, Any] | None:
         """See `Registry.config`."""

@@ -27,6 +27,7 @@ from controller.leadership.policy.shard_leaders import ShardLeaders
 from controller.leadership.policy.transitions import Event, Role
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings, SpreadSettings
 from headgate.ledger.compacted import delete_compacted_segments
+from headgate.ledger.feature_level import name_level
 from headgate.ledger.identity import identity_object
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import IDENTITY_PATH
@@ -57,8 +58,7 @@ class Contender:
         spread: SpreadSettings | None = None,
     ) -> None:
         """``spread``: keep the shards spread; None: they stay where they are."""
-        self.name = name
-        self.standby_bytes, self.replicas = 1 << 30, 2
+        self.name, self.standby_bytes, self.replicas = name, 1 << 30, 2
         self.unreachable_seconds = 5.0
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
@@ -68,8 +68,8 @@ class Contender:
             lambda: self.controllers, ShardLeaders(name), 0, on_lost=self._session_lost, observer=self.instruments
         )
         self.elections = cluster.zookeeper.elections(name, self.election_events.handle)
-        node, claim = "/headgate/test/config", self.elections.registry.claim_ledger
-        identity = LedgerIdentity(self.store, url="memory:", node=node, known=LEDGER_ID, claim=claim)
+        claim = self.elections.registry.claim_ledger
+        identity = LedgerIdentity(self.store, url="memory:", node="/test", known=LEDGER_ID, claim=claim)
         self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
         restoring = SerialSteps(TurnBudget(), lambda: None)
         self.controllers = [
@@ -105,6 +105,7 @@ class Contender:
             record=InstanceRecord(version="1", levels=supported()),
             writes_fail=self.instruments.writes_fail,
             observer=self.instruments,
+            name_level=partial(name_level, self.store),
         )
         self._spreads = spread is not None
 
