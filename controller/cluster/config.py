@@ -211,7 +211,7 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
     present = max(folders, default=0) + 1
     # Ids are unique within one number of shards.
-    if not counts and known.shards != present and any(state.next_id > 1 for state in found.values()):
+    if not counts and known.shards != present and any(state.ids.next_id > 1 for state in found.values()):
         raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {present} shards. {SHARDS_REMEDY}")
     for shard, state in found.items():
         for problem in misplaced(shard, known, state.topics):
