@@ -14,6 +14,7 @@ batch without an epoch, more batches in flight than the window.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections import defaultdict, deque
 from contextlib import AsyncExitStack
@@ -296,6 +297,24 @@ class Leader:
         if found := self.seen_of(step["request"], step.get("where"))[step.get("more_than", 0) :]:
             raise CaseFailedError(f"the client sent {found[0]!r:.400}")
 
+    async def do_acknowledged(self, step: Step, seconds: float) -> None:
+        """Wait until all below ``end`` is acknowledged at a generation, and nothing else ``for`` seconds later."""
+        wanted = set(range(step["end"]))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._acknowledged_at(step["generation"]) < wanted:
+                    self._changed.clear()
+                    await self._changed.wait()
+        await asyncio.sleep(step.get("for", 0))
+        if (found := self._acknowledged_at(step["generation"])) != wanted:
+            raise CaseFailedError(f"acknowledged at generation {step['generation']} are {found}, and not {wanted}")
+
+    def _acknowledged_at(self, generation: int) -> set[int]:
+        batches = [each["acknowledgements"] for each in self.seen_of("acknowledge")]
+        is_queue = self._registration is not None and self._registration[1].subscription_type == "QUEUE"
+        ranges = [(first * is_queue, end) for batch in batches for _, own, first, end, *_ in batch if own == generation]
+        return {offset for first, end in ranges for offset in range(first, end)}
+
     async def do_order(self, step: Step, _: float) -> None:
         """Fail unless the first request like ``before`` came before the first one like ``then``."""
         places = [
@@ -342,10 +361,8 @@ class Leader:
 
     async def do_grant(self, step: Step, _: float) -> None:
         """Grant segments: with the next registration, or by a push if ``push``."""
-        grants = [
-            m.Grant(**{"first_hash": 0, "last_hash": 0xFFFF, "start_offset": 0, "start_chunk": 1, **grant})
-            for grant in step["grants"]
-        ]
+        whole = {"first_hash": 0, "last_hash": 0xFFFF, "start_offset": 0, "start_chunk": 1}
+        grants = [m.Grant(**whole | grant | _parked(grant)) for grant in step["grants"]]
         if step.get("push"):
             self._push(m.AssignmentChanged, step, granted=grants)
         else:
@@ -385,3 +402,7 @@ class Leader:
         await compact(Ledger(self.store, 0), step["first"], step["last"])
         for number in range(step["first"], step["last"] + 1):
             await self.store.delete(chunk_path(0, number))
+
+
+def _parked(grant: dict[str, Any]) -> dict[str, list[bytes]]:
+    return {"parked": [as_bytes(key) for key in grant.get("parked", ())]}

@@ -99,7 +99,7 @@ RUNNER = """
     const record = (offset, key) => ({ held, record: { key: Buffer.from(key), value: Buffer.from("1"), offset } });
     const start = (entries, handler, type, options) => {
         return new Runner(handler, options, type, {
-            holdings: { bySegment: new Map([[0n, held]]) }, take: () => entries.shift(), wait: () => sleep(5), begin: () => true,
+            holdings: { size: 1 }, take: () => entries.shift(), wait: () => sleep(5), begin: () => true,
             mayBegin: () => holds, handled: (_, { offset }) => console.log(`to ${offset}`), fail: () => console.log("fails"),
             park: async ({ offset }) => console.log(`parks ${offset}`), resumed: () => {}, progressed: () => {},
         });

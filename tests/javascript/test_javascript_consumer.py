@@ -1,8 +1,10 @@
 """The consumer in JavaScript, with real daemons and a real drain check."""
 
+import asyncio
 import json
 import signal
 import subprocess
+import time
 from collections import Counter
 from functools import partial
 from operator import itemgetter
@@ -11,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from headgate import ConsumedRecord, Consumer
 from tests.javascript.conftest import Start
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import wait_until, whole_lines
@@ -78,6 +81,73 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     await produce(cluster, range(3 * COUNT, 3 * COUNT + 1))
     await wait_until(lambda: printed(tmp_path / "again.out"), "the next start reads on")
     assert [value for _, _, value in printed(tmp_path / "again.out")] == [3 * COUNT], "the rest is acknowledged"
+
+
+Handled = list[tuple[int, str, int]]
+"""(ms since 1970, key, value)."""
+
+
+def handled(out: Path) -> Handled:
+    """Return what worker.mjs has handled."""
+    rows = [line.split("\t") for line in whole_lines(out)] if out.exists() else []
+    return [(int(at_ms), key, int(value)) for _, _, key, value, _, at_ms in rows]
+
+
+async def assigned(cluster: Cluster, consumers: set[str]) -> None:
+    """Wait until these consumers hold something of the topic."""
+
+    async def is_so() -> bool:
+        described = await cluster.commands.succeed("subscription", "describe", "orders", "billing", "--json")
+        return consumers == {each["consumer"] for each in described.document()["consumers"] if each["segments"]}
+
+    await wait_until(is_so, "each consumer holds something", 60)
+
+
+async def test_consumers_in_python_and_javascript_share_a_segment_across_a_split_and_the_kill_of_one(
+    consume: Start, cluster: Cluster, tmp_path: Path
+) -> None:
+    await cluster.start_spark()
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "1")
+    outs = tmp_path / "a.out", tmp_path / "b.out"
+    own: Handled = []
+
+    def everything() -> list[Handled]:
+        return [own, *map(handled, outs)]
+
+    def handle(record: ConsumedRecord) -> None:
+        own.append((time.time_ns() // 1_000_000, record.key.decode(), int(record.value)))
+
+    def left(values: range) -> set[int]:
+        return set(values) - {value for each in everything() for _, _, value in each}
+
+    async def share(values: range, readers: int) -> None:
+        """Store values, and wait until each is handled, by so many consumers."""
+        await produce(cluster, values)
+        await wait_until(lambda: not left(values), lambda: f"{len(left(values))} are not handled", 90)
+        assert readers == sum(any(value in values for _, _, value in each) for each in everything())
+
+    names = {"topic": "orders", "subscription": "billing", "name": "python", "start": "earliest"}
+    async with Consumer(cluster.client_config(), **names) as python:
+        running = asyncio.create_task(python.run(handle))
+        first = await consume("worker.mjs", outs[0], "--consumer", "a")
+        await assigned(cluster, {"a", "python"})
+        await share(range(COUNT), 2)
+        await cluster.commands.succeed("topic", "split", "orders", "0")
+        await share(range(COUNT, 2 * COUNT), 2)
+        second = await consume("worker.mjs", outs[1], "--consumer", "b")
+        await assigned(cluster, {"a", "b", "python"})
+        await share(range(2 * COUNT, 3 * COUNT), 3)
+        await asyncio.gather(first.kill(), produce(cluster, range(3 * COUNT, 4 * COUNT)))
+        await share(range(4 * COUNT, 5 * COUNT), 2)
+        assert await second.terminate() == 0, second.errors()
+        python.stop()
+        await running
+    every = sorted(record for each in everything() for record in each)
+    counts = Counter(value for _, _, value in every)
+    assert set(range(5 * COUNT)) == counts.keys()
+    assert {value for value, count in counts.items() if count > 1} <= {value for _, _, value in handled(outs[0])}
+    first_times = list(dict.fromkeys((key, value) for _, key, value in every))
+    assert sorted(first_times, key=itemgetter(0)) == sorted(first_times), "each key is in order"
 
 
 async def drained(consume: Start, out: Path, *options: str) -> tuple[Records, list[str], dict[str, int]]:

@@ -1,4 +1,4 @@
-import { Consumer, DeliveryFailedError, Producer } from "@headgate/client";
+import { BucketRange, Consumer, DeliveryFailedError, Producer } from "@headgate/client";
 
 const broker = { host: "127.0.0.1", port: 1883, cluster: "local" };
 const { stored } = await new Producer(broker).send("orders", [{ key: new Uint8Array([1]), value: new Uint8Array() }]);
@@ -7,7 +7,8 @@ const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs"
 for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });
 const options = { concurrency: 4, retry: { then: "redeliver" as const }, onFailed: (_: unknown, error: unknown) => console.log(error) };
 const { handled } = await consumer.run(async (record) => consumer.extend(record, 60_000), options);
-const callbacks = { onGranted: (segment: bigint) => segment, onRevoked: (_: bigint, msLeft: number) => msLeft };
+const segmentOf = (held: bigint | BucketRange): bigint => (held instanceof BucketRange ? held.segment : held);
+const callbacks = { onGranted: segmentOf, onRevoked: (_: bigint | BucketRange, msLeft: number) => msLeft };
 const drainer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", ledger: "ledger", ...callbacks });
 await drainer.run((records) => records.length, { batch: { maxRecords: 9 }, lookAhead: { maxRecords: 99 }, untilCaughtUp: true });
 for await (const { parkedNumber } of drainer) console.log(parkedNumber + 1n);

@@ -1,5 +1,5 @@
-// Handles records in parallel. Prints "segment<TAB>offset<TAB>key<TAB>value<TAB>handlers at work", and the callbacks for its
-// segments. With --batch, it handles batches until it has caught up, and prints what it has counted. In a QUEUE 13 fails.
+// Handles records in parallel. Prints "segment<TAB>offset<TAB>key<TAB>value<TAB>handlers at work<TAB>ms since 1970", and the callbacks
+// for its segments. With --batch, it handles batches until it has caught up, and prints what it has counted. In a QUEUE 13 fails.
 // With --poison, each record of these keys fails until SIGUSR2, and its key is parked.
 import assert from "node:assert";
 import { parseArgs } from "node:util";
@@ -21,7 +21,7 @@ const handle = async (records) => {
   const failing = (poison ?? "13").split(",");
   const fails = ({ key, value }) => failing.includes(String(Buffer.from(poison ? key : value)));
   const unlucky = !isSpared && (poison || values.type === "QUEUE") && records.some(fails);
-  if (!unlucky) for (const { segment, offset, key, value } of records) console.log([segment, offset, Buffer.from(key), Buffer.from(value), working].join("\t"));
+  if (!unlucky) for (const { segment, offset, key, value } of records) console.log([segment, offset, Buffer.from(key), Buffer.from(value), working, Date.now()].join("\t"));
   working--;
   if (unlucky) throw new Error("unlucky");
 };

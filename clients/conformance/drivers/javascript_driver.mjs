@@ -26,7 +26,7 @@ const commands = {
   async hash({ key, shards, buckets }) {
     const [raw, shard] = [bytes(key), shardOf(bytes(key).toString(), BigInt(shards))];
     const isText = hex(Buffer.from(raw.toString())) === key;
-    return { hash: String(murmur3(raw)), bucket: String(bucketOf(raw, BigInt(buckets))), shard: isText ? String(shard) : "" };
+    return { hash: String(murmur3(raw)), bucket: String(bucketOf(raw, Number(buckets))), shard: isText ? String(shard) : "" };
   },
   async send({ topic, key, value, headers = [] }) {
     producer ??= new Producer(broker);

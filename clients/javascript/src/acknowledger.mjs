@@ -42,7 +42,8 @@ export class Acknowledger {
     const { first, end } = held.pending.get("end") ?? { first: held.acknowledged, end: held.acknowledged };
     if (!held.dropped) this.#add(held, "end", { first, end, delivery: 1n });
   }
-  /** QUEUE: acknowledge the record at `offset`. */
+  /** QUEUE: acknowledge records that were read and not delivered, or the record at `offset`. */
+  acknowledgeRange = (held, first, end) => this.#add(held, first, { first, end, delivery: 1n });
   acknowledgeOne = (held, offset, delivery) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery });
   /** QUEUE: a delivery has failed; `named` has its bucket, delay and reason. */
   fail = (held, offset, delivery, named) => this.#add(held, offset, { first: offset, end: offset + 1n, delivery, named });

@@ -13,12 +13,12 @@ export class Callbacks {
     Object.assign(this, { onGranted, onRevoked, guard, progressed });
   }
   /** Return when the segment may be read. */
-  granted = ({ segment }) => (this.onGranted ? this.#call(() => this.onGranted(segment)) : null);
+  granted = ({ slice }) => (this.onGranted ? this.#call(() => this.onGranted(slice)) : null);
   /** Call `onRevoked` unless that was done; return whether it has ended. `msLeft` 0: another consumer may read it already. */
   revoked(held, msLeft) {
     if (!this.onRevoked || this.#ended.has(held)) return this.#ended.get(held) ?? true;
     this.#ended.set(held, false);
-    this.#call(() => this.onRevoked(held.segment, Math.max(0, msLeft))).then(() => {
+    this.#call(() => this.onRevoked(held.slice, Math.max(0, msLeft))).then(() => {
       this.#ended.set(held, true);
       this.progressed();
     });

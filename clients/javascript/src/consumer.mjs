@@ -1,6 +1,4 @@
 // A consumer of a STREAM, a QUEUE or a CHECKPOINT subscription, written from docs/protocol.md and docs/ledger.md alone.
-//
-// It registers for whole segments.
 import { randomBytes } from "node:crypto";
 import { Acknowledger } from "./acknowledger.mjs";
 import { Callbacks } from "./callbacks.mjs";
@@ -23,6 +21,7 @@ import { Runner } from "./runner.mjs";
 const CLOSE_MS = 5000; // for the last acknowledgements, and again for leaving
 const STOP_MS = 20_000; // for handlers that are at work
 const [POLL_MS, CATCH_UP_MS] = [1000, 50];
+const SKIPPED_MS = 1000; // how often a range without deliveries acknowledges the records of other ranges that it has passed
 
 export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
@@ -46,7 +45,7 @@ export class Consumer {
     if (positions !== undefined && type !== "CHECKPOINT") throw new HeadgateError(`positions: not for type ${type}`);
     this.#token = positions === undefined ? null : decodePositions(positions);
     if (this.#token && this.#token.topic !== topic) throw new HeadgateError(`positions: they are of topic ${this.#token.topic}`);
-    this.#options = { ledger: ledgerSource(ledger), broker, callbacks: { onGranted, onRevoked }, registration: { subscription_type: type, start, order, behind, version: "js" } };
+    this.#options = { ledger: ledgerSource(ledger), broker, callbacks: { onGranted, onRevoked }, registration: { subscription_type: type, supports_bucket_ranges: type !== "CHECKPOINT", start, order, behind, version: "js" } };
     this.#type = type;
     const name = consumer ?? `consumer-${randomBytes(6).toString("hex")}`;
     this.#names = { topic, subscription, consumer: name, incarnation: BigInt(Date.now()) };
@@ -69,6 +68,7 @@ export class Consumer {
       parts.feed = this.#feed = new Feed(parts);
       parts.membership.deadLetters = this.#deadLetters = new DeadLetters({ ...parts, broker });
       parts.membership.resumption = this.#resumption = new Resumption(parts);
+      this.#feed.onSkipped = (held, first, end) => this.#onSkipped(held, first, end);
       parts.acknowledger = this.#acknowledger = new Acknowledger(parts);
       this.#parking = new Parking({ ...parts, acknowledgeUpTo: (held, end) => this.#acknowledgeUpTo(held, end) });
       this.#deliveries = new Deliveries(parts);
@@ -219,9 +219,9 @@ export class Consumer {
     const ledgerId = this.#connection.cluster.ledger_id;
     return encodePositions({ topic: this.#names.topic, topicId, ledgerId, positions, held, history: this.#history.points });
   }
-  /** The segments that are held now. */
+  /** The segments that are held now, as a whole or in part. */
   get segments() {
-    return [...this.#holdings.bySegment.keys()];
+    return this.#holdings.segments;
   }
   /** What this consumer has counted, and how far it is behind. */
   metrics() {
@@ -268,6 +268,13 @@ export class Consumer {
     while (held.parked.has(end)) end++;
     this.#acknowledger.acknowledgeUpTo(held, end);
     this.#acknowledgeSkipped(held);
+  }
+  /** Records up to `end` are read, and those from `first` on are not delivered; none if both are equal. */
+  #onSkipped(held, first, end) {
+    const now = performance.now();
+    if (this.#type === "QUEUE" && first < end) this.#acknowledger.acknowledgeRange(held, first, end);
+    else if (now < held.skipReportedAt + SKIPPED_MS) return;
+    else this.#acknowledgeSkipped(held, (held.skipReportedAt = now));
   }
   /** STREAM: acknowledge what was read and not delivered, unless a delivery is pending. */
   #acknowledgeSkipped(held) {

@@ -4,6 +4,7 @@
 // policy, a record is handed to the program once the leader has stored that its delivery has begun: then the loss of
 // this consumer counts for what the program has seen, and for nothing else.
 import { HeadgateError, reasonText } from "./errors.mjs";
+import { bucketOf } from "./hashing.mjs";
 import { sleep } from "./waiting.mjs";
 
 const RETRY_MS = 1000; // before a delivery that could not begin is tried again
@@ -56,7 +57,7 @@ export class Deliveries {
     if (isBegun) return this.#isOpen(held, record);
     const { max_deliveries, ack_timeout_ms } = this.membership.policy;
     const delivery = BigInt(record.deliveryCount);
-    held.open.set(record.offset, { delivery, bucket: held.bucketOf(record.key), deadline: Infinity });
+    held.open.set(record.offset, { delivery, bucket: bucketOf(record.key), deadline: Infinity });
     if (!max_deliveries && !ack_timeout_ms) return true;
     const begun = new Promise((resolve) => this.#beginning.push({ held, record, resolve }));
     this.#request ??= this.#sendBegun().finally(() => (this.#request = null));
@@ -69,7 +70,7 @@ export class Deliveries {
       const all = this.#beginning.splice(0, MOST_BEGUN);
       const some = all.filter(({ held, record, resolve }) => this.#isOpen(held, record) || resolve(false));
       const records = some.map(({ held, record: { segment, generation, offset, key, deliveryCount } }) =>
-        [segment, generation, offset, held.bucketOf(key), BigInt(deliveryCount)]);
+        [segment, generation, offset, bucketOf(key), BigInt(deliveryCount)]);
       try {
         if (some.length) this.#begun(some, await this.membership.ask("begin_deliveries", { records }, true));
       } catch (error) {

@@ -10,6 +10,7 @@ const MISSING_MS = 60_000; // how long a chunk that a leader has stated may be m
 export class Feed {
   space = new Signal(); // a reader may continue, or has to end
   newestMs; // timestamp of the record that was taken last
+  onSkipped = () => {}; // gets the holding of a range, the first of the records that were not delivered last, and the end of what is read
   onParked = () => {}; // gets the holding and a record that its acknowledgement parks
   #queue = []; // {held, record}
   #chunks = new Map(); // number → promise of its rows by segment, or of null
@@ -31,6 +32,7 @@ export class Feed {
       const number = held.chunk;
       const isProven = number <= this.membership.provenHead;
       const wasRead = await this.#readChunk(held).catch((error) => this.tolerate(error));
+      this.#reportSkipped(held);
       if (wasRead) missingSince = 0;
       else if (wasRead === null) await sleep(POLL_MS);
       else if (number > this.membership.head) await this.connection.changed.wait(POLL_MS);
@@ -145,11 +147,21 @@ export class Feed {
     if (fact === "sealed") held.end = end_offset;
     if (fact !== "record" || offset < held.next || !this.reads(held)) return;
     if (offset > held.next) throw new HeadgateError(`segment ${held.segment}: offset ${offset} follows ${held.next - 1n} in chunk ${number}`);
+    if (held.skips(offset, key)) {
+      if (held.checksKeys) held.skippedFrom ??= offset;
+      held.next = offset + 1n;
+      return;
+    }
+    this.#reportSkipped(held);
     const isParked = await this.#isParked(held, key);
-    if (!isParked && !held.failed.has(offset) && !held.isAcknowledged(offset, key)) await this.put(held, row);
+    if (!isParked && !held.failed.has(offset)) await this.put(held, row);
     if (!this.reads(held)) return;
     held.next = offset + 1n;
     if (isParked) this.onParked(held, row);
+  }
+  #reportSkipped(held) {
+    if (held.checksKeys && this.reads(held)) this.onSkipped(held, held.skippedFrom ?? held.next, held.next);
+    held.skippedFrom = null;
   }
   /** Return whether a record is parked; wait while its key is about to be parked no more, or no more can be parked. */
   async #isParked(held, key) {

@@ -1,4 +1,5 @@
 // Where a key belongs: MurmurHash3, x86, 32 bits, seed 0.
+import { KEY_BUCKETS } from "./bucket_range.mjs";
 
 export function murmur3(bytes) {
   const rotl = (x, r) => (x << r) | (x >>> (32 - r));
@@ -18,4 +19,4 @@ export function murmur3(bytes) {
 }
 
 export const shardOf = (topic, shards) => BigInt(murmur3(new TextEncoder().encode(topic))) % shards;
-export const bucketOf = (key, buckets = 16n) => (BigInt(murmur3(key) & 0xffff) * buckets) >> 16n;
+export const bucketOf = (key, buckets = KEY_BUCKETS) => ((murmur3(key) & 0xffff) * buckets) >>> 16;

@@ -1,4 +1,5 @@
-// One granted segment of a consumer: how far it is read, delivered and acknowledged.
+// What a consumer holds by one grant, a segment or a range of its key buckets: how far it is read, delivered and acknowledged.
+import { isWhole, rangeOf } from "./bucket_range.mjs";
 import { bucketOf } from "./hashing.mjs";
 import { ParkedKey } from "./parked_key.mjs";
 
@@ -21,18 +22,28 @@ export class HeldSegment {
   ahead = 0; // of `run`: records beyond the mark; QUEUE: that are not handled
   aheadBytes = 0;
   lastBegun = -1n; // of `run`: the highest offset that a handler was called for
-  #ranges; // {first, end, start, acknowledged, at}: what is acknowledged already, by bucket
+  range; // the BucketRange that is held
+  checksKeys; // whether it depends on a record's key bucket who reads it, or whether it is acknowledged
+  skippedFrom = null; // the first of the records that were read last and are not delivered, if the keys are checked
+  skipReportedAt = -Infinity; // STREAM: when such records were last acknowledged
+  #ranges; // {first, end, from, acknowledged, at}: what is acknowledged already, by bucket
   /** Read from `start` on. The grant states the chunk of its own start only. */
   constructor(grant, start = grant.start_offset) {
     const { segment, generation, start_offset, start_chunk, end_offset = null, starts = [] } = grant;
     Object.assign(this, { segment, generation, grant, end: end_offset, next: start });
+    this.range = rangeOf(grant);
+    this.checksKeys = !isWhole(this.range) || starts.length > 0;
     this.chunk = start >= start_offset ? start_chunk : 1n;
     this.delivered = this.acknowledged = this.stored = start; // the offsets after the last ones; acknowledged and stored: STREAM
     this.queuedEnd = this.takenEnd = start;
     this.failed = new Set((grant.failed ?? []).map(([offset]) => offset));
     this.parkedKeys = new Map((grant.parked ?? []).map((key) => [keyText(key), new ParkedKey(start, -Infinity)]));
     this.#ranges = starts.map(([first, end, from, acknowledged = []]) => ({ first, end, from, acknowledged, at: 0 }));
-    this.#ranges.push({ first: 0n, end: grant.buckets ?? 16n, from: start, acknowledged: grant.acknowledged ?? [], at: 0 });
+    this.#ranges.push({ first: 0, end: Infinity, from: start, acknowledged: grant.acknowledged ?? [], at: 0 });
+  }
+  /** What callbacks of the program are called with: the number of a whole segment, or the range. */
+  get slice() {
+    return isWhole(this.range) ? this.segment : this.range;
   }
   get isReadable() {
     return !this.revokedAt && !this.dropped;
@@ -51,10 +62,10 @@ export class HeldSegment {
   parkedKey = (key) => (this.parkedKeys.size > 0 ? this.parkedKeys.get(keyText(key)) : undefined);
   /** Return whether a record of a key waits to be stored as parked. */
   hasUnstoredParked = (key) => [...this.parked.values()].some((each) => keyText(each) === keyText(key));
-  bucketOf = (key) => bucketOf(key, this.grant.buckets ?? 16n);
-  /** Return whether a record was acknowledged before the grant. Offsets have to rise from call to call. */
-  isAcknowledged(offset, key) {
-    const bucket = this.#ranges.length > 1 ? this.bucketOf(key) : 0n;
+  /** Return whether a record is not this grant's to deliver: in another bucket, or acknowledged. Offsets have to rise. */
+  skips(offset, key) {
+    const bucket = this.checksKeys ? bucketOf(key) : 0;
+    if (bucket < this.range.firstBucket || this.range.endBucket <= bucket) return true;
     const range = this.#ranges.find(({ first, end }) => first <= bucket && bucket < end);
     while (range.acknowledged[range.at]?.[1] <= offset) range.at++;
     return offset < range.from || range.acknowledged[range.at]?.[0] <= offset;

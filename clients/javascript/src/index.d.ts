@@ -21,6 +21,11 @@ export interface ConsumedRecord {
   /** STREAM: its number among the parked records of its key, which is being resumed; 0n: it was not parked. */
   parkedNumber: bigint;
 }
+/** The keys of one segment whose bucket, of 16, is `firstBucket` up to, not including, `endBucket`. As text such as "3[0-7]". */
+export class BucketRange {
+  private constructor();
+  readonly segment: bigint; readonly firstBucket: number; readonly endBucket: number;
+}
 /** Reads objects of the ledger by their paths; an object that does not exist is null. */
 export interface LedgerStore { read(path: string): Promise<Uint8Array | null>; list(folder: string): Promise<string[]> }
 export interface ConsumerOptions extends BrokerOptions {
@@ -28,10 +33,10 @@ export interface ConsumerOptions extends BrokerOptions {
   type?: "STREAM" | "QUEUE" | "CHECKPOINT";
   start?: "earliest" | "latest"; order?: "strict" | "none";
   positions?: string; behind?: "error" | "continue";
-  /** Called for each segment before its first record is delivered. */
-  onGranted?: (segment: bigint) => unknown;
-  /** Called for each granted segment when it goes, after the handlers of `run`. `msLeft` 0: another consumer may read it already. */
-  onRevoked?: (segment: bigint, msLeft: number) => unknown;
+  /** Called for each segment before its first record is delivered, or for each part of it: consumers share it by key buckets. */
+  onGranted?: (segment: bigint | BucketRange) => unknown;
+  /** Called with what was granted when it goes, after the handlers of `run`. `msLeft` 0: another consumer may read it already. */
+  onRevoked?: (segment: bigint | BucketRange, msLeft: number) => unknown;
 }
 export type LastAction = "stop" | "skip" | "redeliver" | "park";
 export interface RetryPolicy { attempts?: number; firstPauseMs?: number; longestPauseMs?: number; then?: LastAction }
@@ -70,6 +75,7 @@ export class Producer {
 export class Consumer implements AsyncIterable<ConsumedRecord> {
   constructor(options: ConsumerOptions);
   readonly positions: string;
+  /** Those that are held now, as a whole or in part. */
   readonly segments: bigint[];
   open(): Promise<void>;
   close(options?: { failed?: boolean }): Promise<void>;

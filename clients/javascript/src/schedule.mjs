@@ -39,7 +39,7 @@ export class Schedule {
     held.paused ||= this.#uses(held, 1);
   }
   #uses(held, part) {
-    const share = part / Math.max(1, this.#holdings.bySegment.size);
+    const share = part / Math.max(1, this.#holdings.size);
     return held.ahead >= this.#lookAhead.maxRecords * share || held.aheadBytes >= this.#lookAhead.maxBytes * share;
   }
   /** How long an incomplete batch may wait for more records; 0: it is due; Infinity: there is none. */
