@@ -96,7 +96,10 @@ class Outcomes:
                 if admitted:
                     self._apply_entries(admitted)
                     self._report_layout_changes(admitted)
-                reply = partial(self._outbox.reply, request, answer(self._state), self._commit.newest)
+                answered = answer(self._state)
+                reply = partial(self.carry_out, request, answered)
+                if not isinstance(answered, Stepwise):
+                    reply = partial(self._outbox.reply, request, answered, self._commit.newest)
                 for entry in entries:
                     if isinstance(entry, e.TopicCreated | e.TopicDeleted):
                         # The reply to a creation also promises that devices may publish.

@@ -15,8 +15,8 @@ from shard.state.shard_state import ShardState
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal, RequestRefusedError
 
-Answer = Callable[[ShardState], m.AnyReplyBody]
-"""State after the entries are applied → reply body."""
+Answer = Callable[[ShardState], "m.AnyReplyBody | Stepwise"]
+"""State after the entries are applied → reply body, or a query that has taken its snapshot of that state."""
 
 
 @dataclass(frozen=True, slots=True)

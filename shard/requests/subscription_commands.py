@@ -12,12 +12,12 @@ from headgate.model.short_list import listed
 from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
 from shard.reporting.description import describe
-from shard.requests.handlers import Answer, Decision, command, done, user_command
+from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, command, done, user_command
 from shard.requests.lookup import find_subscription, find_topic
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
-from shard.state.topic import Topic
-from shard.steps import complete
+from shard.state.topic import Topic, TopicSnapshot
+from shard.steps import Steps
 from shard.subscriptions.external_topics import seekable_ends, start_error
 from shard.subscriptions.gate import compute_gate, is_gated, tracks_acknowledgements
 from shard.subscriptions.refusal import Refusal, refuse
@@ -292,12 +292,16 @@ def _seek_answer(
 
 
 def _described(topic_id: int, subscription_id: int) -> Answer:
-    def answer(state: ShardState) -> m.AnyReplyBody:
-        topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
-        gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
-        return m.SubscriptionReply(subscription=complete(describe(subscription, topic, gate)))
+    def answer(state: ShardState) -> Stepwise:
+        topic = TopicSnapshot.of(state.topics_by_id[topic_id])
+        return Stepwise(_describe(topic, state.subscriptions[subscription_id].snapshot()))
 
     return answer
+
+
+def _describe(topic: TopicSnapshot, subscription: Subscription) -> Steps[StepResult]:
+    gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
+    return m.SubscriptionReply(subscription=(yield from describe(subscription, topic, gate)))
 
 
 COMMANDS: Final = (

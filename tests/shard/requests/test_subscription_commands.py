@@ -7,6 +7,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.requests.subscription_commands import create_subscription, delete_subscription, seek_subscription, set_order
+from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.command_shard import CommandShard, judged
 
@@ -117,11 +118,13 @@ def test_a_refused_seek_states_the_reason_and_changes_nothing(kind: str, fields:
     assert reason in refusal.reason
 
 
-def test_the_order_can_be_relaxed_and_restored() -> None:
+def test_the_reply_describes_the_state_after_the_command_in_steps_while_later_ones_change_it() -> None:
     shard = Shard()
-    assert "none" == shard.do(shard.order("none")).subscription.order
-    assert "none" == shard.subscription.order
+    relaxed = shard.order("none")
+    shard.apply(*relaxed.entries)
+    reply = relaxed.answer(shard.state)
     assert "strict" == shard.do(shard.order("strict", "o2")).subscription.order
+    assert ("none", "strict") == (complete(reply.steps).subscription.order, shard.subscription.order)
 
 
 def test_a_delayed_copy_of_a_change_of_order_does_not_undo_a_later_one() -> None:
@@ -159,11 +162,7 @@ def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -
 
 def test_a_change_of_order_keeps_the_balance() -> None:
     shard = Shard()
-    shard.state.apply_all(
-        [e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load")],
-        chunk=shard.state.chunk + 1,
-        at_ms=0,
-    )
+    shard.apply(e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load"))
     shard.do(shard.order("none"))
 
     assert ("none", "load") == (shard.subscription.order, shard.subscription.balance)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headgate.model import entries as e
-from shard.requests.handlers import Decision, Steps
+from shard.requests.handlers import Decision, Steps, Stepwise
 from shard.state.shard_state import ShardState
+from shard.steps import complete
 from shard.subscriptions.refusal import Refusal, RequestRefusedError
 
 OutcomeT = TypeVar("OutcomeT")
@@ -30,7 +31,8 @@ class CommandShard:
         assert isinstance(decision, Decision), decision
         if decision.entries:
             self.apply(*decision.entries)
-        return decision.answer(self.state)
+        answer = decision.answer(self.state)
+        return complete(answer.steps) if isinstance(answer, Stepwise) else answer
 
 
 def decided(steps: Steps) -> Decision | Refusal:
