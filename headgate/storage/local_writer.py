@@ -2,6 +2,9 @@
 
 An object is written to an unnamed file, fsynced, then linked to its name: atomic, and never a
 partial object, even after a power failure. File systems without unnamed files get a temporary name.
+
+Once a folder has an object, the file of the next one is opened ahead: some file systems take as long for that as for
+the write. An unused one has no name, and ends with the process.
 """
 
 import asyncio
@@ -9,6 +12,7 @@ import contextlib
 import errno
 import os
 import secrets
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -17,6 +21,8 @@ from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailable
 
 THREADS: Final = 8
 """Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
+MAX_FILES_AHEAD: Final = 64
+"""One per folder: more than the shards that a daemon should lead."""
 
 
 class LocalWriter:
@@ -26,6 +32,10 @@ class LocalWriter:
         # In the loop's own pool a commit, which replies wait for, would wait behind reads.
         self._threads = ThreadPoolExecutor(THREADS, "writer")
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
+        self._writing = 0
+        self._ahead: dict[str, int] = {}
+        """Folder → the file of its next object."""
+        weakref.finalize(self, _close_all, self._ahead)
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`. A write whose caller is cancelled runs to its end."""
@@ -34,8 +44,10 @@ class LocalWriter:
         outcome: asyncio.Future[Exception | None] = loop.create_future()
 
         def report(error: Exception | None) -> None:
+            self._writing -= 1
             if not outcome.done():
                 outcome.set_result(error)
+            loop.call_soon(self._prepare, folder)  # After the turn of who waits, which may write the next object.
 
         def write() -> None:
             error: Exception | None = None
@@ -47,9 +59,21 @@ class LocalWriter:
                 loop.call_soon_threadsafe(report, error)
 
         # `run_in_executor` takes two turns of the loop more to tell the outcome, and every reply waits for it.
+        self._writing += 1
         self._threads.submit(write)
         if (error := await outcome) is not None:
             raise error
+
+    def _prepare(self, folder: str) -> None:
+        # Beside another write, this would delay that one by as much as it saves.
+        if not self._writing and folder not in self._ahead and len(self._ahead) < MAX_FILES_AHEAD:
+            self._threads.submit(self._open_ahead, folder)
+
+    def _open_ahead(self, folder: str) -> None:
+        with contextlib.suppress(OSError):  # The next write reports it.
+            handle = self._open_unnamed(folder)
+            if handle is not None and self._ahead.setdefault(folder, handle) != handle:
+                os.close(handle)
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:
@@ -71,7 +95,9 @@ class LocalWriter:
         folder, name = os.path.split(target)
         temporary_name = None
         try:
-            handle = self._open_unnamed(folder)
+            handle = self._ahead.pop(folder, None)
+            if handle is None:
+                handle = self._open_unnamed(folder)
             if handle is None:
                 temporary_name = f".{name}.{secrets.token_hex(6)}"
                 handle = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
@@ -113,6 +139,11 @@ class LocalWriter:
                 raise
             self._has_unnamed_files = False
             return None
+
+
+def _close_all(handles: dict[str, int]) -> None:
+    for handle in handles.values():
+        os.close(handle)
 
 
 def open_folder(folder: str) -> int:

@@ -1,6 +1,7 @@
 """Writing objects to a folder. test_object_store.py and the contract suite test the folder as a store."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
@@ -9,31 +10,46 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ObjectExistsError, StoreUnavailableError
-from headgate.storage.local_writer import THREADS, LocalWriter
+from headgate.storage.local_writer import MAX_FILES_AHEAD, THREADS, LocalWriter
+from tests.support.waiting import until
 
 
-def unnamed_files(folder: Path) -> list[str]:
-    """Return the unnamed files in ``folder`` that this process has open."""
-    found = []
+def unnamed_files(folder: Path) -> dict[int, int]:
+    """Return the unnamed files in ``folder`` that this process has open: handle → inode."""
+    found = {}
     for handle in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(handle.readlink())
-        except FileNotFoundError:
-            continue  # The handle of the listing itself.
-        if target.startswith(f"{folder}/#"):
-            found.append(target)
+        with contextlib.suppress(FileNotFoundError):  # The handle of the listing itself.
+            if str(handle.readlink()).startswith(f"{folder}/"):
+                found[int(handle.name)] = handle.stat().st_ino
     return found
 
 
-async def test_an_existing_name_stays_and_no_file_is_left(tmp_path: Path):
+async def test_an_existing_name_stays_and_only_the_next_file_is_left(tmp_path: Path):
     writer = LocalWriter(tmp_path)
     await writer.create("shard/1", b"first")
 
     with pytest.raises(ObjectExistsError):
         await writer.create("shard/1", b"second")
-
     assert (tmp_path / "shard" / "1").read_bytes() == b"first"
+
+    await until(lambda: unnamed_files(tmp_path / "shard"))
+    [inode] = unnamed_files(tmp_path / "shard").values()
+    await writer.create("shard/2", b"second")
+    assert inode == (tmp_path / "shard" / "2").stat().st_ino
+    await asyncio.to_thread(writer._threads.shutdown)
+    del writer
     assert not unnamed_files(tmp_path / "shard")
+
+
+async def test_few_files_are_open_ahead(tmp_path: Path):
+    writer = LocalWriter(tmp_path)
+    for number in range(MAX_FILES_AHEAD + 2):
+        await writer.create(f"{number}/1", b"")
+        await until(lambda: len(writer._ahead) == min(number + 1, MAX_FILES_AHEAD))  # noqa: B023 - called in its turn
+    await asyncio.sleep(0)
+    await asyncio.to_thread(writer._threads.shutdown)
+
+    assert len(unnamed_files(tmp_path)) == MAX_FILES_AHEAD
 
 
 async def test_a_file_that_cannot_be_linked_fails_one_attempt(tmp_path: Path, monkeypatch):
@@ -65,6 +81,6 @@ async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path,
         await writes[-1]
     go.set()
     await asyncio.gather(*writes[:-1])
-    await asyncio.to_thread(writer._threads.shutdown)
+    await until((tmp_path / "a" / f"{THREADS}").exists)
 
     assert b"x" == (tmp_path / "a" / f"{THREADS}").read_bytes()
