@@ -6,6 +6,7 @@ values of a label are those of the field's `Literal`; an int, which is a shard, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -20,6 +21,7 @@ LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 Values = Sequence[str] | None
 """The values that a label may have; None for a shard, whose number is bounded by the cluster."""
 EventType = TypeVar("EventType", bound=Any)
+_types: Final = cache(get_type_hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Metric:
     buckets: tuple[float, ...] = ()
 
     def label_values(self, event_type: type) -> dict[str, Values]:
-        types = get_type_hints(event_type)
+        types = _types(event_type)
         return {label: get_args(types[label]) or None for label in self.labels}
 
 

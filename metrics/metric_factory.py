@@ -98,8 +98,7 @@ class MetricFactory:
 
     def removable_gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Create a gauge whose children are removed again, which `LabeledMetric` cannot do."""
-        full_name = self._named(name, dict.fromkeys(labels))
-        return Gauge(full_name, text, labels, registry=self._registry)
+        return Gauge(self._named(name, dict.fromkeys(labels)), text, labels, registry=self._registry)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Values) -> LabeledMetric[Histogram]:
         return self._add(name, partial(Histogram, buckets=buckets), text, labels)
@@ -118,9 +117,8 @@ class MetricFactory:
 
     def declare(self, event_type: type[Event]) -> None:
         for declared in event_type.exported:
-            labels = declared.label_values(event_type)
             value = attrgetter(declared.field) if declared.field else lambda _: 1
-            self.on(event_type, self._update(declared, labels, value))
+            self.on(event_type, self._update(declared, declared.label_values(event_type), value))
 
     def _update(
         self, declared: Metric, labels: Mapping[str, Values], value: Callable[[Event], float]

@@ -109,7 +109,7 @@ class TopicReader:
         self._last_read: ChunkHeader | None = None
 
     async def continue_to(self, topic: TopicInfo) -> bool:
-        """Let `stored` continue, in all segments, up to what a newer description counts.
+        """Let `stored` continue, in all segments, from the ends of a description up to those of a newer one.
 
         Return False if that is of another topic, or if the ledger has another history than the last chunk that was
         read. Raises like `Ledger.term_id_at`.

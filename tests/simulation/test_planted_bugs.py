@@ -16,7 +16,7 @@ def test_a_bug_replaces_its_function_and_ends(bug: Bug) -> None:
     with planted(bug):
         assert vars(owner)[name] is not right
         assert callable(vars(owner)[name])
-        assert [] == [key for key, module in sys.modules.items() if getattr(module, name, None) is right]
+        assert [] == [key for key, module in sys.modules.items() if vars(module).get(name) is right]
     assert vars(owner)[name] is right
 
 

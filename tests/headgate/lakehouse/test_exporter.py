@@ -1,6 +1,5 @@
 """Each record is in the table once, whatever ends the runs, and what cannot be continued is refused."""
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from tests.headgate.reading.test_topic_reader import CHUNKS, possible
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
+pytestmark = pytest.mark.looptime
 LEDGER_ID = "0123456789abcdef" * 2
 
 
@@ -74,145 +74,125 @@ async def run(exporter: Exporter) -> None:
     st.integers(0, 21),
     st.sampled_from([1, 500, 10**6]),
 )
-def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], compacted: int, commit_bytes: int) -> None:
+async def test_each_record_is_in_the_table_once(
+    chunks, crashes: list[str | None], compacted: int, commit_bytes: int
+) -> None:
     """Processes end before and after any commit. Records, splits, a compaction and another export come between."""
-
-    async def play() -> None:
-        known, commits, left = LedgerWithPositions(), [], iter(crashes)
-        await known.write(1)
-        stale, following = (export(known, MemoryTable(commits, left)) for _ in range(2))
-        for time, steps in enumerate(chunks, 1):
-            await known.write(10 * time, *possible(known, steps))
-            if time == compacted:
-                await known.compact(known.state.chunk)
-                await known.write(10 * time + 1)
-                await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
-            if time % 3 == 0:
-                try:
-                    await run(following)
-                except (CrashError, TableConflictError):
-                    following = export(known, MemoryTable(commits, left), commit_bytes=commit_bytes)
-        await run(export(known, MemoryTable(commits, iter(()))))
-        before = len(commits)
-        try:
-            await run(stale)  # It read its position before all others, and all of its commits come too late.
-        except (TableConflictError, CrashError):
-            assert before
-        assert before == len(commits) or before == 0
-        stored = [
-            (segment, offset)
-            for segment, tail in known.state.topics["t"].tails.items()
-            for offset in range(tail.next_offset)
-        ]
-        found = [
-            (row["segment"], row["offset"])
-            for _, rows in commits
-            for row in rows.select(["segment", "offset"]).to_pylist()
-        ]
-        assert sorted(stored) == sorted(found)
-        if commits:
-            assert commits[-1][0].newest >= max(segment for segment, _ in found)
-
-    asyncio.run(play())
+    known, commits, left = LedgerWithPositions(), [], iter(crashes)
+    await known.write(1)
+    stale, following = (export(known, MemoryTable(commits, left)) for _ in range(2))
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * time, *possible(known, steps))
+        if time == compacted:
+            await known.compact(known.state.chunk)
+            await known.write(10 * time + 1)
+            await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
+        if time % 3 == 0:
+            try:
+                await run(following)
+            except (CrashError, TableConflictError):
+                following = export(known, MemoryTable(commits, left), commit_bytes=commit_bytes)
+    await run(export(known, MemoryTable(commits, iter(()))))
+    before = len(commits)
+    try:
+        await run(stale)  # It read its position before all others, and all of its commits come too late.
+    except (TableConflictError, CrashError):
+        assert before
+    assert before == len(commits) or before == 0
+    stored = [
+        (segment, offset)
+        for segment, tail in known.state.topics["t"].tails.items()
+        for offset in range(tail.next_offset)
+    ]
+    found = [
+        (row["segment"], row["offset"]) for _, rows in commits for row in rows.select(["segment", "offset"]).to_pylist()
+    ]
+    assert sorted(stored) == sorted(found)
+    if commits:
+        assert commits[-1][0].newest >= max(segment for segment, _ in found)
 
 
-def test_an_export_that_continues_reads_what_is_new_only() -> None:
+async def test_an_export_that_continues_reads_what_is_new_only() -> None:
     """It read all chunks that are not compacted, each time: a thousand objects of a bucket a minute."""
-
-    async def play() -> None:
-        known, commits = LedgerWithPositions(), []
-        for at_ms in range(50):
-            await known.write(at_ms, 0, 1)
-        following = export(known, MemoryTable(commits, iter(())))
-        reads = known.ledger.store.calls
-        await run(following)
-        before = reads["read"]
-        await known.write(50, 0, "split", 2)
-        await run(following)
-        assert 102 == sum(len(rows) for _, rows in commits)
-        assert reads["read"] - before < 8
-
-    asyncio.run(play())
+    known, commits = LedgerWithPositions(), []
+    for at_ms in range(50):
+        await known.write(at_ms, 0, 1)
+    following = export(known, MemoryTable(commits, iter(())))
+    reads = known.ledger.store.calls
+    await run(following)
+    before = reads["read"]
+    await known.write(50, 0, "split", 2)
+    await run(following)
+    assert 102 == sum(len(rows) for _, rows in commits)
+    assert reads["read"] - before < 8
 
 
-def test_nothing_is_added_once_an_older_ledger_was_put_back() -> None:
-    async def play() -> None:
-        known, commits = LedgerWithPositions(), []
-        for at_ms in range(1, 5):
-            await known.write(at_ms, 0)
-        exporter = export(known, MemoryTable(commits, iter(())), commit_bytes=10**6)
-        planned = await exporter.plan()
-        other = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=4, term_id=77)
-        known.ledger.store.objects[chunk_path(0, 4)] = other
-        with pytest.raises(HeadgateError, match="an older ledger was put back while 't' was exported"):
-            await exporter.run(*planned, lambda: None)
-        assert not commits
-
-    asyncio.run(play())
+async def test_nothing_is_added_once_an_older_ledger_was_put_back() -> None:
+    known, commits = LedgerWithPositions(), []
+    for at_ms in range(1, 5):
+        await known.write(at_ms, 0)
+    exporter = export(known, MemoryTable(commits, iter(())), commit_bytes=10**6)
+    planned = await exporter.plan()
+    other = ChunkBuilder().encode(shard=0, number=4, leader_epoch=1, at_ms=4, term_id=77)
+    known.ledger.store.objects[chunk_path(0, 4)] = other
+    with pytest.raises(HeadgateError, match="an older ledger was put back while 't' was exported"):
+        await exporter.run(*planned, lambda: None)
+    assert not commits
 
 
-def test_what_cannot_be_continued_is_refused() -> None:
-    async def play() -> None:
-        known, commits = LedgerWithPositions(), []
-        await known.write(1)
-        await known.write(2, 0, 1)
-        table = partial(MemoryTable, commits, iter(()))
-        await run(export(known, table()))
-        described = known.description()
-        await known.write(3, 0)
+async def test_what_cannot_be_continued_is_refused() -> None:
+    known, commits = LedgerWithPositions(), []
+    await known.write(1)
+    await known.write(2, 0, 1)
+    table = partial(MemoryTable, commits, iter(()))
+    await run(export(known, table()))
+    described = known.description()
+    await known.write(3, 0)
 
-        async def refused(reason: str, topic: TopicInfo | None = None, **given: Any) -> None:
-            with pytest.raises(HeadgateError, match=reason):
-                await export(known, table(), topic, **given).plan()
+    async def refused(reason: str, topic: TopicInfo | None = None, **given: Any) -> None:
+        with pytest.raises(HeadgateError, match=reason):
+            await export(known, table(), topic, **given).plan()
 
-        pruned = replace(described, segments=described.segments[1:])
-        await refused("table orders cannot continue: segment 0 .* was read up to offset 1, and pruned since", pruned)
-        assert {1: 1} == (await export(known, table(), pruned, skip_pruned=True).plan())[1]
-        await refused(
-            "was deleted and created again: .*, and other records; export to another table$",
-            replace(described, topic_id=3),
-        )
-        position, rows = commits[-1]
-        commits[-1] = replace(position, term_id=77), rows
-        await refused("the ledger does not have chunk 2 as it was .*: an older ledger was put back; export to another")
-        commits[-1] = replace(position, ledger_id="f" * 32), rows
-        await refused("table orders cannot continue: .* is of the ledger with the id f{32}")
-
-    asyncio.run(play())
+    pruned = replace(described, segments=described.segments[1:])
+    await refused("table orders cannot continue: segment 0 .* was read up to offset 1, and pruned since", pruned)
+    assert {1: 1} == (await export(known, table(), pruned, skip_pruned=True).plan())[1]
+    await refused(
+        "was deleted and created again: .*, and other records; export to another table$",
+        replace(described, topic_id=3),
+    )
+    position, rows = commits[-1]
+    commits[-1] = replace(position, term_id=77), rows
+    await refused("the ledger does not have chunk 2 as it was .*: an older ledger was put back; export to another")
+    commits[-1] = replace(position, ledger_id="f" * 32), rows
+    await refused("table orders cannot continue: .* is of the ledger with the id f{32}")
 
 
 @pytest.mark.parametrize("skip_pruned", [False, True])
-def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_table(skip_pruned: bool) -> None:
+async def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_table(skip_pruned: bool) -> None:
     """Without --skip-pruned the run says at its end what was lost."""
-
-    async def play() -> None:
-        known, commits = LedgerWithPositions(), []
-        await known.write(1, 0)
-        await known.write(2, 0, 1)
-        await known.compact(1)
-        await known.write(3, 1, "split", 2)
-        await known.ledger.store.create(snapshot_path(0, 1), b"")
-        planning = export(known, MemoryTable(commits, iter(())))
-        described = known.description()
-        kept = replace(described, segments=described.segments[1:])
-        exporter = export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, skip_pruned=skip_pruned)
-        planned = await planning.plan()
-        for path in [path for path in known.ledger.store.objects if "segment=0" in path]:
-            await known.ledger.store.delete(path)
-        if skip_pruned:
+    known, commits = LedgerWithPositions(), []
+    await known.write(1, 0)
+    await known.write(2, 0, 1)
+    await known.compact(1)
+    await known.write(3, 1, "split", 2)
+    await known.ledger.store.create(snapshot_path(0, 1), b"")
+    planning = export(known, MemoryTable(commits, iter(())))
+    described = known.description()
+    kept = replace(described, segments=described.segments[1:])
+    exporter = export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, skip_pruned=skip_pruned)
+    planned = await planning.plan()
+    for path in [path for path in known.ledger.store.objects if "segment=0" in path]:
+        await known.ledger.store.delete(path)
+    if skip_pruned:
+        await exporter.run(*planned, lambda: None)
+    else:
+        with pytest.raises(HeadgateError, match="segment 0 from offset 0 on of topic 't' was pruned while it was"):
             await exporter.run(*planned, lambda: None)
-        else:
-            with pytest.raises(HeadgateError, match="segment 0 from offset 0 on of topic 't' was pruned while it was"):
-                await exporter.run(*planned, lambda: None)
-        assert {0: 0} == exporter.pruned
-        assert [(1, 0), (1, 1), (2, 0)] == [
-            (row["segment"], row["offset"])
-            for _, rows in commits
-            for row in rows.select(["segment", "offset"]).to_pylist()
-        ]
-        assert 0 in commits[-1][0].offsets, "the next run without --skip-pruned is refused"
-
-    asyncio.run(play())
+    assert {0: 0} == exporter.pruned
+    assert [(1, 0), (1, 1), (2, 0)] == [
+        (row["segment"], row["offset"]) for _, rows in commits for row in rows.select(["segment", "offset"]).to_pylist()
+    ]
+    assert 0 in commits[-1][0].offsets, "the next run without --skip-pruned is refused"
 
 
 @pytest.mark.parametrize(
@@ -224,16 +204,15 @@ def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_ta
     ],
     ids=["all chunks", "a trimmed ledger", "an older ledger"],
 )
-def test_a_ledger_tells_which_term_wrote_a_chunk_that_was_trimmed(kept: list[int], found: list[int | None]) -> None:
-    async def play() -> None:
-        ledger, before = Ledger(FakeStore(latency_seconds=(0, 0)), 0), 0
-        for number, term in enumerate((11, 11, 22, 22, 22), 1):
-            if number in kept:
-                data = ChunkBuilder().encode(
-                    shard=0, number=number, leader_epoch=1, at_ms=number, term_id=term, previous_term_id=before
-                )
-                await ledger.append(number, data)
-            before = term
-        assert found == [await ledger.term_id_at(number) for number in range(1, 7)]
-
-    asyncio.run(play())
+async def test_a_ledger_tells_which_term_wrote_a_chunk_that_was_trimmed(
+    kept: list[int], found: list[int | None]
+) -> None:
+    ledger, before = Ledger(FakeStore(latency_seconds=(0, 0)), 0), 0
+    for number, term in enumerate((11, 11, 22, 22, 22), 1):
+        if number in kept:
+            data = ChunkBuilder().encode(
+                shard=0, number=number, leader_epoch=1, at_ms=number, term_id=term, previous_term_id=before
+            )
+            await ledger.append(number, data)
+        before = term
+    assert found == [await ledger.term_id_at(number) for number in range(1, 7)]

@@ -1,7 +1,5 @@
 """A copy in any number of runs has each record once, each key in order, with small positions."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,36 +44,32 @@ async def run(known: LedgerWithPositions, stored: bytes | None, limit: int) -> t
 
 
 @given(CHUNKS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 21))
-def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[int], compacted: int) -> None:
+async def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: list[int], compacted: int) -> None:
     """Runs end at any record, and records, splits and a compaction come between them."""
+    known = LedgerWithPositions()
+    await known.write(1)
+    copied: list[LedgerRecord] = []
+    stored: bytes | None = None
+    pauses = dict(zip(range(2, 100, 3), limits, strict=False))
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * time, *possible(known, steps))
+        if time in pauses:
+            found, stored = await run(known, stored, pauses[time])
+            copied += found
+        if time == compacted:
+            await known.compact(known.state.chunk)
+            await known.write(10 * time + 1)
+            await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
+    found, stored = await run(known, stored, 10_000)
+    copied += found
 
-    async def play() -> None:
-        known = LedgerWithPositions()
-        await known.write(1)
-        copied: list[LedgerRecord] = []
-        stored: bytes | None = None
-        pauses = dict(zip(range(2, 100, 3), limits, strict=False))
-        for time, steps in enumerate(chunks, 1):
-            await known.write(10 * time, *possible(known, steps))
-            if time in pauses:
-                found, stored = await run(known, stored, pauses[time])
-                copied += found
-            if time == compacted:
-                await known.compact(known.state.chunk)
-                await known.write(10 * time + 1)
-                await known.ledger.store.create(snapshot_path(0, known.state.chunk), b"")
-        found, stored = await run(known, stored, 10_000)
-        copied += found
-
-        topic = known.state.topics["t"]
-        for segment, tail in topic.tails.items():
-            assert list(range(tail.next_offset)) == [each.offset for each in copied if each.segment == segment]
-            for ancestor in topic.layout.ancestors(segment):
-                last = max((at for at, each in enumerate(copied) if each.segment == ancestor), default=-1)
-                assert all(at > last for at, each in enumerate(copied) if each.segment == segment)
-        assert ([], stored) == await run(known, stored, 10_000), "nothing is left"
-
-    asyncio.run(play())
+    topic = known.state.topics["t"]
+    for segment, tail in topic.tails.items():
+        assert list(range(tail.next_offset)) == [each.offset for each in copied if each.segment == segment]
+        for ancestor in topic.layout.ancestors(segment):
+            last = max((at for at, each in enumerate(copied) if each.segment == ancestor), default=-1)
+            assert all(at > last for at, each in enumerate(copied) if each.segment == segment)
+    assert ([], stored) == await run(known, stored, 10_000), "nothing is left"
 
 
 @pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x"], ids=["empty", "text", "of a file"])

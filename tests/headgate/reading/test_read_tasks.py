@@ -1,7 +1,5 @@
 """Tasks of a range of offsets: together they have each record once, whatever is compacted after they were made."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,32 +22,27 @@ async def read(known: LedgerWithPositions, tasks: list) -> list[tuple[int, int]]
 
 
 @given(CHUNKS, st.integers(0, 15), st.integers(0, 9), st.sampled_from([1, 2, 100]), st.sampled_from([1, 5, 100]))
-def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_chunks: int, task_bytes: int):
-    async def play() -> None:
-        known = LedgerWithPositions()
-        await known.write(1)
-        for time, steps in enumerate(chunks, 1):
-            await known.write(10 * (time // 2), *possible(known, steps))
-        if compacted:
-            await known.compact(min(compacted, known.state.chunk))
-        ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
-        bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
-        tasks = await read_tasks(
-            known.ledger, known.description(), bounds, task_chunks=task_chunks, task_bytes=task_bytes
-        )
-        wanted = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
-        first = await first_chunk(known.ledger, known.description(), wanted)
-        await known.write(10_000, 1, 1)
-        if compacted < known.state.chunk:
-            await known.compact(min(compacted + later, known.state.chunk), first=compacted + 1)
+async def test_tasks_have_each_record_once(chunks, compacted: int, later: int, task_chunks: int, task_bytes: int):
+    known = LedgerWithPositions()
+    await known.write(1)
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * (time // 2), *possible(known, steps))
+    if compacted:
+        await known.compact(min(compacted, known.state.chunk))
+    ends = {segment: tail.next_offset for segment, tail in known.state.topics["t"].tails.items()}
+    bounds = {segment: (end // 3, end - end // 4) for segment, end in ends.items()}
+    tasks = await read_tasks(known.ledger, known.description(), bounds, task_chunks=task_chunks, task_bytes=task_bytes)
+    wanted = {segment: each for segment, each in bounds.items() if each[0] < each[1]}
+    first = await first_chunk(known.ledger, known.description(), wanted)
+    await known.write(10_000, 1, 1)
+    if compacted < known.state.chunk:
+        await known.compact(min(compacted + later, known.state.chunk), first=compacted + 1)
 
-        expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
-        assert expected == sorted(await read(known, tasks))
-        starts, ends = ({segment: each[i] for segment, each in wanted.items()} for i in (0, 1))
-        reader = TopicReader(known.ledger, known.description(), starts=starts, ends=ends, first_chunk=first)
-        assert expected == sorted([(each.segment, each.offset) async for each in reader.stored()])
-
-    asyncio.run(play())
+    expected = [(segment, at) for segment, each in bounds.items() for at in range(*each)]
+    assert expected == sorted(await read(known, tasks))
+    starts, ends = ({segment: each[i] for segment, each in wanted.items()} for i in (0, 1))
+    reader = TopicReader(known.ledger, known.description(), starts=starts, ends=ends, first_chunk=first)
+    assert expected == sorted([(each.segment, each.offset) async for each in reader.stored()])
 
 
 @pytest.mark.parametrize(

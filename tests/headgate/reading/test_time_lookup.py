@@ -1,7 +1,5 @@
 """Offsets at a point in time, in chunks and in compacted ranges."""
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,33 +80,29 @@ CHUNKS = st.lists(
 
 
 @given(CHUNKS, st.integers(0, 60), st.integers(0, 26))
-def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted: int) -> None:
+async def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted: int) -> None:
     """Compared with a walk through all chunks. Chunks include splits, and some are compacted and deleted.
 
     A child has a position above 0 only if all its ancestors are read to their end.
     """
-
-    async def play() -> None:
-        known = LedgerWithPositions()
-        await known.write(1)
-        time = 1
-        for pause, steps in chunks:
-            time += pause
-            possible: list[Step] = []
-            for step in steps:
-                active = {s.segment_id for s in known.state.topics["t"].layout.active()}
-                if step == "split" or step in active:
-                    possible.append(step)
-                if step == "split":
-                    break
-            await known.write(time, *possible)
-        if compacted:
-            await known.compact(min(compacted, known.state.chunk))
-        found = await known.positions(at_ms)
-        assert known.expected(at_ms) == found
-        layout = known.state.topics["t"].layout
-        for segment, offset in found.items():
-            for ancestor in layout.ancestors(segment):
-                assert offset == 0 or found[ancestor] == layout.segments[ancestor].end_offset
-
-    asyncio.run(play())
+    known = LedgerWithPositions()
+    await known.write(1)
+    time = 1
+    for pause, steps in chunks:
+        time += pause
+        possible: list[Step] = []
+        for step in steps:
+            active = {s.segment_id for s in known.state.topics["t"].layout.active()}
+            if step == "split" or step in active:
+                possible.append(step)
+            if step == "split":
+                break
+        await known.write(time, *possible)
+    if compacted:
+        await known.compact(min(compacted, known.state.chunk))
+    found = await known.positions(at_ms)
+    assert known.expected(at_ms) == found
+    layout = known.state.topics["t"].layout
+    for segment, offset in found.items():
+        for ancestor in layout.ancestors(segment):
+            assert offset == 0 or found[ancestor] == layout.segments[ancestor].end_offset

@@ -80,42 +80,41 @@ async def test_a_start_at_a_time_skips_older_chunks():
 
 
 @given(CHUNKS, st.integers(0, 21), st.integers(0, 200))
-def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
+async def test_any_ledger_from_any_time(chunks, compacted: int, at_ms: int):
     """Every record once, a segment by offset, and no record of a child before one of its ancestors."""
+    known = LedgerWithPositions()
+    await known.write(1)
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * (time // 2), *possible(known, steps))
+    if compacted:
+        await known.compact(min(compacted, known.state.chunk))
+    starts = await known.positions(at_ms)
+    found = await places(reader(known, starts, stored_at_ms=at_ms).stored())
 
-    async def play() -> None:
-        known = LedgerWithPositions()
-        await known.write(1)
-        for time, steps in enumerate(chunks, 1):
-            await known.write(10 * (time // 2), *possible(known, steps))
-        if compacted:
-            await known.compact(min(compacted, known.state.chunk))
-        starts = await known.positions(at_ms)
-        found = await places(reader(known, starts, stored_at_ms=at_ms).stored())
-
-        topic = known.state.topics["t"]
-        for segment, tail in topic.tails.items():
-            own = [offset for number, offset in found if number == segment]
-            assert list(range(starts[segment], tail.next_offset)) == own
-            for ancestor in topic.layout.ancestors(segment):
-                last = max((at for at, (number, _) in enumerate(found) if number == ancestor), default=-1)
-                assert all(at > last for at, (number, _) in enumerate(found) if number == segment)
-        everything = await places(reader(known).stored())
-        records = [record._asdict() async for record in reader(known, starts).stored()]
-        batches = [rows.arrow() async for rows in reader(known, starts).stored_rows()]
-        assert records == [as_record(row) for batch in batches for row in batch.to_struct_array().to_pylist()]
-        ends = {segment: (starts[segment] + tail.next_offset) // 2 for segment, tail in topic.tails.items()}
-        half = reader(known, starts, ends=ends)
-        begun = await places(half.stored())
-        assert [each for each in found if each[1] < ends[each[0]]] == begun
-        assert await half.continue_to(known.description())
-        assert sorted(found) == sorted(begun + await places(half.stored()))
-        for count in (0, 1, 3, 100):
-            assert everything[len(everything) - min(count, len(everything)) :] == [
-                each[:2] for each in await reader(known).tail(count)
-            ]
-
-    asyncio.run(play())
+    topic = known.state.topics["t"]
+    for segment, tail in topic.tails.items():
+        own = [offset for number, offset in found if number == segment]
+        assert list(range(starts[segment], tail.next_offset)) == own
+        for ancestor in topic.layout.ancestors(segment):
+            last = max((at for at, (number, _) in enumerate(found) if number == ancestor), default=-1)
+            assert all(at > last for at, (number, _) in enumerate(found) if number == segment)
+    everything = await places(reader(known).stored())
+    records = [record._asdict() async for record in reader(known, starts).stored()]
+    batches = [rows.arrow() async for rows in reader(known, starts).stored_rows()]
+    assert records == [as_record(row) for batch in batches for row in batch.to_struct_array().to_pylist()]
+    ends = {segment: (starts[segment] + tail.next_offset) // 2 for segment, tail in topic.tails.items()}
+    half = await places(reader(known, starts, ends=ends).stored())
+    assert [each for each in found if each[1] < ends[each[0]]] == half
+    counted = known.at[len(known.at) // 2][1]  # by an older description
+    older = {segment: max(start, counted.get(segment, 0)) for segment, start in starts.items()}
+    continued = reader(known, starts, ends=older)
+    begun = await places(continued.stored())
+    assert await continued.continue_to(known.description())
+    assert sorted(found) == sorted(begun + await places(continued.stored()))
+    for count in (0, 1, 3, 100):
+        assert everything[len(everything) - min(count, len(everything)) :] == [
+            each[:2] for each in await reader(known).tail(count)
+        ]
 
 
 def as_record(row: dict) -> dict:
@@ -227,30 +226,26 @@ async def test_chunks_that_compaction_deletes_meanwhile_are_read_from_its_object
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 1, 2, 3, "split"]), max_size=4), min_size=4, max_size=30), st.randoms())
-def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks, rng):
+async def test_a_reader_gets_each_record_once_while_compaction_and_trimming_run(chunks, rng):
     """After each object that is read, all ranges may be replaced by a wider one, and everything else deleted."""
-
-    async def play() -> None:
-        known = LedgerWithPositions()
-        for time, steps in enumerate(chunks, 1):
-            await known.write(10 * time, *(possible(known, steps) if time > 1 else ()))
-        newest, objects = known.state.chunk, known.ledger.store.objects
-        whole = await places(reader(known).stored())
-        kept = {path: data for path, data in objects.items() if path.startswith("chunks/")}
-        last, found = 0, []
-        async with aclosing(reader(known).stored_rows()) as reading:
-            async for rows in reading:
-                found += [record[:2] for record in rows.records()]
-                if last < newest and rng.random() < 0.5:
-                    last = rng.randint(last + 1, newest)
-                    objects.clear()
-                    objects.update(kept)
-                    await known.compact(last)
-        assert sorted(whole) == sorted(found)
-        for segment in {segment for segment, _ in whole}:
-            assert [each for each in whole if each[0] == segment] == [each for each in found if each[0] == segment]
-
-    asyncio.run(play())
+    known = LedgerWithPositions()
+    for time, steps in enumerate(chunks, 1):
+        await known.write(10 * time, *(possible(known, steps) if time > 1 else ()))
+    newest, objects = known.state.chunk, known.ledger.store.objects
+    whole = await places(reader(known).stored())
+    kept = {path: data for path, data in objects.items() if path.startswith("chunks/")}
+    last, found = 0, []
+    async with aclosing(reader(known).stored_rows()) as reading:
+        async for rows in reading:
+            found += [record[:2] for record in rows.records()]
+            if last < newest and rng.random() < 0.5:
+                last = rng.randint(last + 1, newest)
+                objects.clear()
+                objects.update(kept)
+                await known.compact(last)
+    assert sorted(whole) == sorted(found)
+    for segment in {segment for segment, _ in whole}:
+        assert [each for each in whole if each[0] == segment] == [each for each in found if each[0] == segment]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 
 Modes: ``well``; ``mute`` (accepts requests and never answers); ``dies`` (exits at once with code
 3); ``stubborn`` (ignores SIGTERM, and has a child that does); ``slow`` (listens once the file
-SOCKET.go exists); ``busy`` (works for 3 s before it listens).
+SOCKET.go exists); ``busy`` (works now and then for 3 s before it listens).
 """
 
 import asyncio
@@ -36,7 +36,11 @@ if __name__ == "__main__":
         Path(sys.argv[1] + ".child").write_text(str(child.pid))
     while sys.argv[2] == "slow" and not Path(sys.argv[1] + ".go").exists():
         time.sleep(0.02)
-    while sys.argv[2] == "busy" and time.process_time() < 3:
-        pass
+    begins_at = time.monotonic() + 3
+    while sys.argv[2] == "busy" and time.monotonic() < begins_at:
+        time.sleep(0.1)
+        works_until = time.process_time() + 0.02
+        while time.process_time() < works_until:
+            pass
     Path(sys.argv[1]).unlink(missing_ok=True)
     asyncio.run(main(sys.argv[1], sys.argv[2]))
