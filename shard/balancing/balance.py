@@ -16,8 +16,8 @@ from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, 
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 from shard.balancing.bucket_split import Pool, pools
-from shard.balancing.load_target import WeightedAssignmentInput, assign_by_load
-from shard.balancing.target import AssignmentInput, assign
+from shard.balancing.load_target import assign_by_load
+from shard.balancing.target import assign
 from shard.state.subscription import Subscription
 
 DEFAULT_CAPACITY_PERCENT = 100
@@ -54,7 +54,7 @@ def _assign_pool(
     preferred_owners: Mapping[SegmentSlice, Sequence[str]],
 ) -> dict[SegmentSlice, str]:
     if subscription.balance == "count":
-        return assign(AssignmentInput(pool.slices, pool.consumers, holders, preferred_owners))
+        return assign(pool.slices, pool.consumers, holders, preferred_owners)
     known, weights = subscription.consumers, subscription.weights
     capacities = {name: known[name].capacity if name in known else DEFAULT_CAPACITY_PERCENT for name in pool.consumers}
     weights_by_slice = {
@@ -62,7 +62,7 @@ def _assign_pool(
         for each in pool.slices
         if segment_of(each) in weights
     }
-    return assign_by_load(WeightedAssignmentInput(pool.slices, capacities, holders, weights_by_slice, preferred_owners))
+    return assign_by_load(pool.slices, capacities, holders, weights_by_slice, preferred_owners)
 
 
 def preferred_owners_of(

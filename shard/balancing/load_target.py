@@ -34,72 +34,57 @@ Balancers without rules 2 and 3 oscillate: KCL with a relative band of ±10 % (P
 """
 
 from bisect import insort
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+from headgate.model.bucket_ranges import SegmentSlice
 
 TOLERANCE_PERCENT = 20
 """Allowed deviation from the fair load. It exceeds the random error of smoothed weights over several
 keys, and a consumer that runs at two thirds of its capacity does not notice it."""
 
 
-class Key(Hashable, Protocol):
-    """The unit of assignment."""
-
-    def __lt__(self, other: Any, /) -> bool:
-        """Order keys."""
+KeyT = TypeVar("KeyT", bound=SegmentSlice)
 
 
-KeyT = TypeVar("KeyT", bound=Key)
+def assign_by_load(
+    grantable: Collection[KeyT],
+    capacities: Mapping[str, int],
+    holders: Mapping[KeyT, str],
+    weights: Mapping[KeyT, int],
+    preferred_owners: Mapping[KeyT, Sequence[str]] | None = None,
+) -> dict[KeyT, str]:
+    """Return key → owner for all grantable keys; empty if there is no consumer.
 
-
-@dataclass(frozen=True, slots=True)
-class WeightedAssignmentInput(Generic[KeyT]):
-    grantable: Collection[KeyT]
-    """The keys to assign, without duplicates."""
-    capacities: Mapping[str, int]
-    """Registered consumer → its capacity, at least 1. Only the proportions matter."""
-    holders: Mapping[KeyT, str]
-    """Key → its holder, unless revoked. Unknown keys and consumers are ignored."""
-    weights: Mapping[KeyT, int]
-    """Key → its weight, at least 1. The default is the mean of the others."""
-    preferred_owners: Mapping[KeyT, Sequence[str]] = field(default_factory=dict)
-    """Free key → its preferred owners, best first."""
-
-
-def assign_by_load(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT, str]:
-    """Return key → owner for all grantable keys; empty if there is no consumer."""
-    if not assignment_input.capacities:
+    Args:
+        grantable: the keys to assign, without duplicates.
+        capacities: registered consumer → its capacity, at least 1. Only the proportions matter.
+        holders: key → its holder, unless revoked. Unknown keys and consumers are ignored.
+        weights: key → its weight, at least 1. The default is the mean of the others.
+        preferred_owners: free key → its preferred owners, best first.
+    """
+    if not capacities:
         return {}
-    weights = _weights(assignment_input)
-    table: _LoadTable[KeyT] = _LoadTable(
-        assignment_input.capacities, fair_level(weights.values(), assignment_input.capacities.values())
-    )
+    known = {key: weights[key] for key in grantable if key in weights}
+    mean = sum(known.values()) // len(known) if known else 1
+    all_weights = {key: known.get(key, mean) for key in grantable}
+    table: _LoadTable[KeyT] = _LoadTable(capacities, fair_level(all_weights.values(), capacities.values()))
     free: list[tuple[int, KeyT]] = []
-    for key, weight in weights.items():
-        holder = assignment_input.holders.get(key)
-        if holder is None or holder not in assignment_input.capacities:
+    for key, weight in all_weights.items():
+        holder = holders.get(key)
+        if holder is None or holder not in capacities:
             free.append((-weight, key))
         else:
             table.assign(holder, weight, key)
     table.sort()
     for negative, key in sorted(free):
-        preferred_owners = (
-            name for name in assignment_input.preferred_owners.get(key, ()) if name in assignment_input.capacities
-        )
-        preferred = next((name for name in preferred_owners if table.has_capacity(name, -negative)), None)
+        able = (name for name in (preferred_owners or {}).get(key, ()) if name in capacities)
+        preferred = next((name for name in able if table.has_capacity(name, -negative)), None)
         table.assign(preferred or table.least_loaded_after(-negative), -negative, key, in_order=True)
     while table.relieve_overloaded() | table.fill_underloaded():
         pass
     return {key: name for name, keys in table.keys.items() for _, key in keys}
-
-
-def _weights(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT, int]:
-    given = assignment_input.weights
-    known = {key: given[key] for key in assignment_input.grantable if key in given}
-    mean = sum(known.values()) // len(known) if known else 1
-    return {key: known.get(key, mean) for key in assignment_input.grantable}
 
 
 def fair_level(weights: Collection[int], capacities: Collection[int]) -> tuple[int, int]:

@@ -19,49 +19,42 @@ The cost is linear in the segments, plus sorting the names and the moved segment
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from headgate.model.bucket_ranges import SegmentSlice
 
 SliceT = TypeVar("SliceT", bound=SegmentSlice)
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentInput(Generic[SliceT]):
-    """One subscription at one instant. Segments may be bucket ranges."""
+def assign(
+    grantable: Collection[SliceT],
+    consumers: Collection[str],
+    holders: Mapping[SliceT, str],
+    preferred_owners: Mapping[SliceT, Sequence[str]] | None = None,
+) -> dict[SliceT, str]:
+    """Return segment → owner for every grantable segment; empty if there is no consumer. Segments may be bucket ranges.
 
-    grantable: Collection[SliceT]
-    """The segments to assign, without duplicates."""
-    consumers: Collection[str]
-    """Names of all registered consumers, without duplicates."""
-    holders: Mapping[SliceT, str]
-    """Segment → its holder, unless revoked. Unknown segments and consumers are ignored."""
-    preferred_owners: Mapping[SliceT, Sequence[str]] = field(default_factory=dict)
-    """Free segment → its preferred owners, best first."""
-
-
-def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
-    """Return segment → owner for every grantable segment; empty if there is no consumer."""
-    if not assignment_input.consumers:
+    ``holders``: segment → its holder, unless revoked; unknown segments and consumers are ignored. ``preferred_owners``:
+    free segment → its preferred owners, best first.
+    """
+    if not consumers:
         return {}
     owners: dict[SliceT, str] = {}
     free: list[SliceT] = []
-    held: dict[str, list[SliceT]] = {name: [] for name in assignment_input.consumers}
-    holder_of = assignment_input.holders.get
-    for segment in assignment_input.grantable:
-        holder = holder_of(segment)
+    held: dict[str, list[SliceT]] = {name: [] for name in consumers}
+    for segment in grantable:
+        holder = holders.get(segment)
         if holder is None or holder not in held:
             free.append(segment)
         else:
             held[holder].append(segment)
             owners[segment] = holder
-    quota, larger = divmod(len(assignment_input.grantable), len(held))
+    quota, larger = divmod(len(grantable), len(held))
     quotas = _Quotas(quota, larger, {name: len(segments) for name, segments in held.items()})
     for name in quotas.above_quota():
         free += sorted(held[name])[quotas.reduce_to_quota(name) :]
     free.sort()
-    _assign_free(free, assignment_input.preferred_owners, quotas, owners)
+    _assign_free(free, preferred_owners or {}, quotas, owners)
     return owners
 
 

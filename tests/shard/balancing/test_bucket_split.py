@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from shard.balancing.bucket_split import Pool, pools
-from shard.balancing.target import AssignmentInput, assign
+from shard.balancing.target import assign
 
 
 def names(count: int, prefix: str = "c") -> list[str]:
@@ -132,7 +132,7 @@ class AssignmentModel:
         holders = {held: name for held, name in self.held.items() if name in self.consumers}
         self.held = {}
         for pool in pools("QUEUE", self.segments, self.consumers, holders):
-            self.held |= assign(AssignmentInput(pool.slices, pool.consumers, holders))
+            self.held |= assign(pool.slices, pool.consumers, holders)
 
 
 @given(st.integers(1, 6), MOVES)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard.balancing import weights as w
-from shard.balancing.load_target import WeightedAssignmentInput, assign_by_load
+from shard.balancing.load_target import assign_by_load
 from shard.balancing.weights import LoadSample, WeightSmoother, leaves_band, weight_of
 
 
@@ -216,7 +216,7 @@ def test_loads_that_vary_by_a_third_move_nothing_after_the_first_target(means: l
     for step in range(180):
         stream.sample({s: mean * swing[(step * 7 + s * 31) % len(swing)] / 100 for s, mean in enumerate(means)})
         if stream.record:
-            assigned = assign_by_load(WeightedAssignmentInput(range(len(means)), capacities, target, stream.record))
+            assigned = assign_by_load(range(len(means)), capacities, target, stream.record)
             moves.append(sum(assigned[s] != target[s] for s in target))
             target = assigned
 
