@@ -16,6 +16,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -137,26 +138,20 @@ def connection_limit(max_connections: int, descriptors: int) -> int:
     return max_connections if descriptors < 0 else max(1, min(max_connections, descriptors // DESCRIPTOR_FRACTION))
 
 
+@dataclass(eq=False, repr=False)
 class HttpListener:
-    def __init__(
-        self,
-        server: web.Server,
-        observer: events.Observer,
-        denials: HttpDenials,
-        *,
-        tls: Callable[[], ssl.SSLContext | None],
-    ) -> None:
-        """``tls`` is called for each connection; None: without TLS."""
-        self._connections: dict[web.RequestHandler, HttpConnection] = {}
-        self._server = server
-        self._denials = denials
-        self._tls = tls
-        self._observer = observer
-        self._sockets: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
-        self._reports = ReportLimit(REPORT_SECONDS)
-        self._failures = 0
+    server: web.Server
+    observer: events.Observer
+    denials: HttpDenials
+    _: KW_ONLY
+    tls: Callable[[], ssl.SSLContext | None]
+    """Called for each connection; None: without TLS."""
+    _connections: dict[web.RequestHandler, HttpConnection] = field(default_factory=dict)
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _accepting: list[asyncio.Task[None]] = field(default_factory=list)
+    _handshakes: dict[asyncio.Task[None], socket.socket] = field(default_factory=dict)
+    _reports: ReportLimit = field(default_factory=lambda: ReportLimit(REPORT_SECONDS))
+    _failures: int = 0
 
     async def open(self, host: str, port: int) -> str:
         """Listen on all addresses of ``host``; return the first as ``host:port``. Raises OSError."""
@@ -186,9 +181,9 @@ class HttpListener:
         def on_end(handler: web.RequestHandler, slow: bool) -> None:
             del self._connections[handler]
             if slow:
-                self._denials.report("slow_request", peer)
+                self.denials.report("slow_request", peer)
 
-        handler = self._server()
+        handler = self.server()
         connection = self._connections[handler] = HttpConnection(handler, KEEPALIVE_SECONDS / 2, on_end)
         return connection
 
@@ -208,7 +203,7 @@ class HttpListener:
                 continue
             try:
                 await self._close_surplus()
-                if (context := self._tls()) is None:
+                if (context := self.tls()) is None:
                     await loop.connect_accepted_socket(partial(self._new_connection, address[0]), connection)
                     continue
             except asyncio.CancelledError:
@@ -226,10 +221,10 @@ class HttpListener:
                     partial(self._new_connection, peer), connection, ssl=context, ssl_shutdown_timeout=CLOSE_SECONDS
                 )
         except TimeoutError:
-            self._denials.report("slow_handshake", peer)
+            self.denials.report("slow_handshake", peer)
         except OSError as error:
             if (reason := handshake_denial(error)) is not None:
-                self._denials.report(reason, peer)
+                self.denials.report(reason, peer)
 
     def _end_handshake(self, handshake: asyncio.Task[None]) -> None:
         connection = self._handshakes.pop(handshake)
@@ -242,8 +237,8 @@ class HttpListener:
     async def _close_surplus(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = connection_limit(MAX_CONNECTIONS, soft)
-        while len(self._handshakes) + len(connections := self._server.connections) >= limit:
-            self._observer.observe(events.HttpLimitReached(limit="connections"))
+        while len(self._handshakes) + len(connections := self.server.connections) >= limit:
+            self.observer.observe(events.HttpLimitReached(limit="connections"))
             if self._handshakes:
                 await end_tasks(next(iter(self._handshakes)))
             else:
@@ -255,7 +250,7 @@ class HttpListener:
         await connection.shutdown(CLOSE_SECONDS)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                while connection in self._server.connections:  # noqa: ASYNC110 - aiohttp reports no end
+                while connection in self.server.connections:  # noqa: ASYNC110 - aiohttp reports no end
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
             assert isinstance(transport, asyncio.Transport), "a connection that is open has a transport"
@@ -263,7 +258,7 @@ class HttpListener:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _report(self, error: OSError) -> None:
-        self._observer.observe(events.HttpLimitReached(limit="descriptors"))
+        self.observer.observe(events.HttpLimitReached(limit="descriptors"))
         self._failures += 1
         if self._reports.is_due(asyncio.get_running_loop().time()):
             log.error("http.accept_failed", error=str(error), failures=self._failures, advice="raise LimitNOFILE")

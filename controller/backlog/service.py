@@ -8,6 +8,7 @@ fail and when it recovers.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -34,40 +35,36 @@ MAX_PENDING_ANSWERS: Final = 256
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class BacklogService:
     """The backlogs of one term. Its query lives as long as `run`."""
 
-    def __init__(
-        self,
-        context: LeaderContext,
-        state: ShardState,
-        take_steps: TakeSteps,
-        oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]],
-    ) -> None:
-        """``oldest_unhandled_ms``: see `backlogs`."""
-        self._oldest_unhandled_ms = oldest_unhandled_ms
-        self._context = context
-        self._state = state
-        self._take_steps = take_steps
-        self.counted: Mapping[tuple[str, str], BacklogInfo] = {}
-        """Topic and subscription → its backlog at the last periodic query."""
-        self._response: tuple[BacklogResponse, float] | None = None
-        self._table_errors: dict[str, str] = {}
-        """External topic → the logged error of its tables."""
-        self._not_counted = ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
-        self._query_task: asyncio.Task[None] | None = None
+    context: LeaderContext
+    state: ShardState
+    take_steps: TakeSteps
+    oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]]
+    """See `backlogs`."""
+    counted: Mapping[tuple[str, str], BacklogInfo] = field(default_factory=dict)
+    """Topic and subscription → its backlog at the last periodic query."""
+    _response: tuple[BacklogResponse, float] | None = None
+    _table_errors: dict[str, str] = field(default_factory=dict)
+    """External topic → the logged error of its tables."""
+    _not_counted: ConditionReport = field(
+        default_factory=lambda: ConditionReport(first_seconds=60.0, longest_seconds=3600.0)
+    )
+    _query_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Query periodically until cancelled."""
         try:
             while True:
-                await self._refresh(self._context.backlog_interval_seconds)
+                await self._refresh(self.context.backlog_interval_seconds)
                 found = await self.latest()
                 self.counted = {(each.topic, each.subscription): each for each in found}
-                self._context.observer.observe(
-                    events.BacklogUpdated(shard=self._state.shard, backlogs=found, now_ms=self._context.now_ms())
+                self.context.observer.observe(
+                    events.BacklogUpdated(shard=self.state.shard, backlogs=found, now_ms=self.context.now_ms())
                 )
-                await asyncio.sleep(self._context.backlog_interval_seconds)
+                await asyncio.sleep(self.context.backlog_interval_seconds)
         finally:
             if self._query_task is not None:
                 await cancel_and_wait(self._query_task)
@@ -80,8 +77,8 @@ class BacklogService:
             and asyncio.get_running_loop().time() - self._response[1] <= MAX_RESPONSE_AGE_SECONDS
         ):
             response = self._response[0]
-        now_ms = self._context.now_ms()
-        return tuple(await self._take_steps(backlogs(self._state, response, now_ms, self._oldest_unhandled_ms, wanted)))
+        now_ms = self.context.now_ms()
+        return tuple(await self.take_steps(backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted)))
 
     async def answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
         """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
@@ -98,7 +95,7 @@ class BacklogService:
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""
-        source = self._context.backlog_source
+        source = self.context.backlog_source
         if source is None:
             return
         if self._query_task is None or self._query_task.done():
@@ -109,13 +106,13 @@ class BacklogService:
             self._query_task.result()
 
     async def _query(self, source: BacklogSource) -> None:
-        shard = self._state.shard
+        shard = self.state.shard
         request = BacklogRequest(
             shard=shard,
-            now_ms=self._context.now_ms(),
-            external=external_queries(self._state),
-            written_to=self._state.chunk,
-            written_at_ms=self._state.at_ms,
+            now_ms=self.context.now_ms(),
+            external=external_queries(self.state),
+            written_to=self.state.chunk,
+            written_at_ms=self.state.at_ms,
         )
         try:
             response = await source(request)
@@ -132,7 +129,7 @@ class BacklogService:
             log.warning("backlog.not_counted", shard=shard, reason=reason)
 
     def _log_table_errors(self, response: Iterable[ExternalBacklogResponse]) -> None:
-        names = {topic.topic_id: topic.name for topic in self._state.topics.values()}
+        names = {topic.topic_id: topic.name for topic in self.state.topics.values()}
         errors = {names[each.topic_id]: each.reason for each in response if each.failing and each.topic_id in names}
         for topic, reason in errors.items():
             if self._table_errors.get(topic) != reason:

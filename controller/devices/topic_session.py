@@ -15,6 +15,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -41,35 +42,27 @@ class Goal(Enum):
     REMOVED = auto()
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TopicSession:
     """The session of one topic. ``goal`` returns what it shall be, and can change at any time."""
 
-    def __init__(
-        self,
-        *,
-        filters: frozenset[str],
-        sentinel_topic: str,
-        new_sentinel: Callable[[], bytes],
-        goal: Callable[[], Goal],
-        commit: GroupCommit,
-    ) -> None:
-        """Take the topic's ``filters``. ``new_sentinel`` returns a payload that no sentinel had before."""
-        self.session: MqttPersistentSession | None = None
-        self.subscribed = False
-        """Whether the broker queues what devices publish to the topic, as far as known."""
-        self.goal = goal
-        self._filters = filters
-        self._sentinel_topic = sentinel_topic
-        self._new_sentinel = new_sentinel
-        self._commit = commit
-        self._changed = asyncio.Event()
-        self._callbacks: list[Callable[[], None]] = []
-        self._reached = 0, Goal.REMOVED
-        """The connection on which the session was changed last, and for which goal."""
-        self._sentinel = b""
-        """Sentinels with another payload were sent before the topic's filters were removed."""
-        self._empty_connection = 0
-        """The connection that delivered a valid sentinel; 0 if none did."""
+    filters: frozenset[str]
+    sentinel_topic: str
+    new_sentinel: Callable[[], bytes]
+    """Returns a payload that no sentinel had before."""
+    goal: Callable[[], Goal]
+    commit: GroupCommit
+    session: MqttPersistentSession | None = None
+    subscribed: bool = False
+    """Whether the broker queues what devices publish to the topic, as far as known."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _callbacks: list[Callable[[], None]] = field(default_factory=list)
+    _reached: tuple[int, Goal] = 0, Goal.REMOVED
+    """The connection on which the session was changed last, and for which goal."""
+    _sentinel: bytes = b""
+    """Sentinels with another payload were sent before the topic's filters were removed."""
+    _empty_connection: int = 0
+    """The connection that delivered a valid sentinel; 0 if none did."""
 
     @property
     def state(self) -> DeviceSessionState:
@@ -86,7 +79,7 @@ class TopicSession:
 
     def take_sentinel(self, delivery: ArrivedMessage) -> bool:
         """Return whether ``delivery`` is a sentinel. A valid one shows that the session is empty."""
-        if delivery.topic != self._sentinel_topic:
+        if delivery.topic != self.sentinel_topic:
             return False
         if self.session is not None and self._reached[1] is Goal.EMPTY and delivery.payload == self._sentinel:
             self._empty_connection = self.session.connection
@@ -128,7 +121,7 @@ class TopicSession:
             return False
         self._call_back()
         if goal is Goal.EMPTY:
-            session.publish_sentinel(self._sentinel_topic, self._sentinel)
+            session.publish_sentinel(self.sentinel_topic, self._sentinel)
         return goal is Goal.REMOVED
 
     def _next_goal(self, session: MqttPersistentSession) -> Goal:
@@ -139,7 +132,7 @@ class TopicSession:
 
     async def _change(self, session: MqttPersistentSession, connection: int, goal: Goal) -> bool:
         """Change the session for ``goal``; return whether the broker confirmed it on ``connection``."""
-        filters, sentinels = sorted(self._filters), [self._sentinel_topic]
+        filters, sentinels = sorted(self.filters), [self.sentinel_topic]
         self._empty_connection = 0
         try:
             if goal is Goal.SUBSCRIBED:
@@ -152,7 +145,7 @@ class TopicSession:
             # The topic gets no messages before the next connection. All others continue.
             log.warning("device.filter_rejected", filters=filters, reason=str(error))
             return True
-        self._sentinel = self._new_sentinel()
+        self._sentinel = self.new_sentinel()
         if goal is Goal.EMPTY:
             return await session.remove_subscriptions(filters, connection)
         if not await session.remove_subscriptions(filters + sentinels, connection):
@@ -163,5 +156,5 @@ class TopicSession:
     async def _wait_for_barrier(self) -> None:
         """Return once a chunk was created after this call."""
         created = asyncio.Event()
-        self._commit.after_barrier(created.set)
+        self.commit.after_barrier(created.set)
         await created.wait()

@@ -7,6 +7,7 @@ a device that publishes again and again is noticed, and a busy cluster counts to
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -28,27 +29,18 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class UnknownTopicWatch:
     """Passes publications to the leaders of their shards in this daemon, which count the lost ones."""
 
-    def __init__(
-        self,
-        *,
-        cluster: str,
-        transport: Transport,
-        intakes: Callable[[], Sequence[DeviceIntake | None]],
-        shards: Callable[[], ShardMap],
-        enabled: Callable[[], bool],
-    ) -> None:
-        """``intakes``: per shard, that of its leader; None where this daemon does not lead."""
-        self._filters = m.all_publications_filters(cluster)
-        self._cluster = cluster
-        self._transport = transport
-        self._intakes = intakes
-        self._shards = shards
-        self._enabled = enabled
-        self._messages = 0
-        self._size_bytes = 0
+    cluster: str
+    transport: Transport
+    intakes: Callable[[], Sequence[DeviceIntake | None]]
+    """Per shard, that of its leader; None where this daemon does not lead."""
+    shards: Callable[[], ShardMap]
+    enabled: Callable[[], bool]
+    _messages: int = 0
+    _size_bytes: int = 0
 
     async def run(self) -> None:
         """Watch until cancelled, or until the broker rejects the subscription."""
@@ -62,8 +54,8 @@ class UnknownTopicWatch:
             wanted = self._wanted()
             if wanted and not subscribed:
                 try:
-                    for each in self._filters:
-                        await self._transport.subscribe(each, self._on_publication)
+                    for each in m.all_publications_filters(self.cluster):
+                        await self.transport.subscribe(each, self._on_publication)
                 except TransportError as error:
                     log.warning("device.watch_rejected", reason=str(error))
                     await self._unsubscribe()
@@ -74,23 +66,23 @@ class UnknownTopicWatch:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
 
     async def _unsubscribe(self) -> None:
-        for each in self._filters:
-            await self._transport.unsubscribe(each)
+        for each in m.all_publications_filters(self.cluster):
+            await self.transport.unsubscribe(each)
 
     def _wanted(self) -> bool:
         return (
-            self._enabled()
+            self.enabled()
             and self._messages < MAX_MESSAGES
             and self._size_bytes < MAX_BYTES
-            and any(intake is not None for intake in self._intakes())
+            and any(intake is not None for intake in self.intakes())
         )
 
     def _on_publication(self, mqtt_topic: str, payload: bytes) -> None:
         self._messages += 1
         self._size_bytes += len(payload)
-        intakes = self._intakes()
-        name = m.parse_publish_address(self._cluster, mqtt_topic).topic
-        places = [intakes[shard] for shard in self._shards().candidates(name) if shard < len(intakes)]
+        intakes = self.intakes()
+        name = m.parse_publish_address(self.cluster, mqtt_topic).topic
+        places = [intakes[shard] for shard in self.shards().candidates(name) if shard < len(intakes)]
         # Of several places, only a daemon that leads all knows that none has the topic.
         having = (each for each in places if each is not None and each.has_topic(name))
         intake = next(having, None if None in places else places[0])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import structlog
 
@@ -15,41 +16,35 @@ from metrics.label_values import ZooKeeperState
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class ElectionEvents:
-    def __init__(
-        self,
-        controllers: Callable[[], Sequence[ShardController]],
-        leaders: ShardLeaders,
-        patience_seconds: float,
-        *,
-        on_lost: Callable[[], None],
-        observer: events.Observer,
-    ) -> None:
-        """Ignore a loss of contact that lasts less than ``patience_seconds``. ``on_lost``: the session has expired."""
-        self.state: ZooKeeperState = "connecting"
-        self.problem: str | None = None
-        """What ZooKeeper refuses this daemon, and what to do."""
-        self._controllers = controllers
-        self.leaders = leaders
-        self._patience_seconds = patience_seconds
-        self._on_lost = on_lost
-        self._observer = observer
-        self._suspended: asyncio.TimerHandle | None = None
+    controllers: Callable[[], Sequence[ShardController]]
+    leaders: ShardLeaders
+    patience_seconds: float
+    """A loss of contact that lasts less is ignored."""
+    _: KW_ONLY
+    on_lost: Callable[[], None]
+    """Called when the session has expired."""
+    observer: events.Observer
+    state: ZooKeeperState = "connecting"
+    problem: str | None = None
+    """What ZooKeeper refuses this daemon, and what to do."""
+    _suspended: asyncio.TimerHandle | None = None
 
     def handle(self, event: election.ElectionEvent) -> None:
         match event:
             case election.LockEvent(shard, change):
-                self._controllers()[shard].post(change)
+                self.controllers()[shard].post(change)
             case election.HolderChanged(shard, instance):
                 self.leaders.lock_held(shard, instance)
-                for controller in self._controllers()[shard : shard + 1]:
+                for controller in self.controllers()[shard : shard + 1]:
                     controller.follower.lock_passed()
             case election.Suspended():
                 self._set_state("suspended")
                 # Leaders yield once a contender may hold their lock.
                 if self._suspended is None:
                     loop = asyncio.get_running_loop()
-                    self._suspended = loop.call_later(self._patience_seconds, self._post_to_all, Event.CONTACT_LOST)
+                    self._suspended = loop.call_later(self.patience_seconds, self._post_to_all, Event.CONTACT_LOST)
             case election.Connected():
                 self._set_state("connected")
                 if self._suspended is not None:
@@ -58,19 +53,19 @@ class ElectionEvents:
                 self._post_to_all(Event.CONTACT_REGAINED)
             case election.Lost():
                 self._set_state("lost")
-                self._on_lost()
+                self.on_lost()
             case election.Refused(problem):
                 self.problem = problem
-                self._observer.observe(events.ZooKeeperRefused(refused=problem is not None))
+                self.observer.observe(events.ZooKeeperRefused(refused=problem is not None))
             case election.ForeignNodeFound():
-                self._observer.observe(events.ForeignNodeFound())
+                self.observer.observe(events.ForeignNodeFound())
 
     def _set_state(self, state: ZooKeeperState) -> None:
         if state != self.state:
             log.info("zookeeper.state", state=state)
         self.state = state
-        self._observer.observe(events.ZooKeeperStateChanged(state=state))
+        self.observer.observe(events.ZooKeeperStateChanged(state=state))
 
     def _post_to_all(self, event: Event) -> None:
-        for controller in self._controllers():
+        for controller in self.controllers():
             controller.post(event)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 from controller.chunk_writer.group_commit import GroupCommit
@@ -36,31 +37,24 @@ class Serving:
             self.bug.set_exception(bug)
 
 
+@dataclass(eq=False, repr=False)
 class Outcomes:
-    def __init__(
-        self,
-        state: ShardState,
-        context: LeaderContext,
-        commit: GroupCommit,
-        outbox: Outbox,
-        devices: DeviceIntake,
-        *,
-        waiting: RequestQueue,
-        serving: Serving,
-        apply_entries: Callable[[Sequence[e.AnyEntry]], None],
-    ) -> None:
-        self._state = state
-        self._context = context
-        self._commit = commit
-        self._outbox = outbox
-        self._devices = devices
-        self.waiting = waiting
-        """Requests that are answered in steps."""
-        self._serving = serving
-        self._apply_entries = apply_entries
-        self.operators = OperatorCommands(state.shard, context.instance, context.operations)
-        self._deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = defaultdict(set)
-        """Work for replies that wait, by the limit of their number."""
+    state: ShardState
+    context: LeaderContext
+    commit: GroupCommit
+    outbox: Outbox
+    devices: DeviceIntake
+    _: KW_ONLY
+    waiting: RequestQueue
+    """Requests that are answered in steps."""
+    serving: Serving
+    apply_entries: Callable[[Sequence[e.AnyEntry]], None]
+    _deferred: defaultdict[RequestLimit, set[asyncio.Task[None]]] = field(default_factory=lambda: defaultdict(set))
+    """Work for replies that wait, by the limit of their number."""
+    operators: OperatorCommands = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operators = OperatorCommands(self.state.shard, self.context.instance, self.context.operations)
 
     async def close(self) -> None:
         """Drop the work for replies that wait."""
@@ -72,12 +66,12 @@ class Outcomes:
         match outcome:
             case Refusal():
                 now = asyncio.get_running_loop().time()
-                self._context.access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
-                self._outbox.refuse(request, outcome)
+                self.context.access.report_refused(request.client_id, type(request.body).__name__, outcome, now)
+                self.outbox.refuse(request, outcome)
             case AfterChunk(chunk, body):
-                self._outbox.reply(request, body, chunk)
+                self.outbox.reply(request, body, chunk)
             case AfterBarrier(body):
-                self._commit.after_barrier(partial(self._outbox.answer, request, body))
+                self.commit.after_barrier(partial(self.outbox.answer, request, body))
             case Deferred():
                 self.defer(request, outcome)
             case Stepwise(steps):
@@ -85,56 +79,56 @@ class Outcomes:
             case Decision(entries, answer):
                 admitted = keep_within_quotas(
                     entries,
-                    self._state,
-                    self._context.access.rules.limits_of,
-                    age_ms=partial(self._state.time.age_ms, now_ms=self._context.now_ms()),
-                    durable=self._commit.durable,
+                    self.state,
+                    self.context.access.rules.limits_of,
+                    age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
+                    durable=self.commit.durable,
                 )
                 if isinstance(admitted, Refusal):
                     self.carry_out(request, admitted)
                     return
                 if admitted:
-                    self._apply_entries(admitted)
+                    self.apply_entries(admitted)
                     self._report_layout_changes(admitted)
-                answered = answer(self._state)
+                answered = answer(self.state)
                 reply = partial(self.carry_out, request, answered)
                 if not isinstance(answered, Stepwise):
-                    reply = partial(self._outbox.reply, request, answered, self._commit.newest)
+                    reply = partial(self.outbox.reply, request, answered, self.commit.newest)
                 for entry in entries:
                     if isinstance(entry, e.TopicCreated | e.TopicDeleted):
                         # The reply to a creation also promises that devices may publish.
-                        self._devices.sessions.topics_changed(entry.topic_id, reply)
+                        self.devices.sessions.topics_changed(entry.topic_id, reply)
                         return
                 reply()
             case _:
-                self._outbox.reply(request, outcome)
+                self.outbox.reply(request, outcome)
 
     def defer(self, request: m.Request, deferred: Deferred) -> None:
         waiting = self._deferred[deferred.limit]
         if len(waiting) >= deferred.most:
-            self._context.observer.observe(events.RequestLimitReached(limit=deferred.limit))
+            self.context.observer.observe(events.RequestLimitReached(limit=deferred.limit))
             reason = f"{len(waiting)} requests wait already ({deferred.limit})"
-            self._outbox.refuse(request, Refusal("unavailable", reason))
+            self.outbox.refuse(request, Refusal("unavailable", reason))
             return
 
         async def answer() -> None:
             if (found := await deferred.work()) is not None:
-                self._outbox.answer(request, found, deferred.chunk)
+                self.outbox.answer(request, found, deferred.chunk)
 
         def answered(task: asyncio.Task[None]) -> None:
             waiting.discard(task)
             if not task.cancelled() and (bug := task.exception()) is not None:
-                self._serving.fail(bug)
+                self.serving.fail(bug)
 
-        task = asyncio.get_running_loop().create_task(answer(), name=f"deferred-{self._state.shard}")
+        task = asyncio.get_running_loop().create_task(answer(), name=f"deferred-{self.state.shard}")
         waiting.add(task)
         task.add_done_callback(answered)
 
     def _carry_out_steps(self, request: m.Request, outcome: Outcome) -> None:
-        if not self._serving.on:
+        if not self.serving.on:
             return
         if isinstance(outcome, m.ReplyBody):
-            self._outbox.answer(request, outcome)
+            self.outbox.answer(request, outcome)
         else:
             self.carry_out(request, outcome)
 
@@ -142,4 +136,4 @@ class Outcomes:
         for entry in entries:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged):
                 kind: LayoutChangeKind = "split" if isinstance(entry, e.SegmentSplit) else "merge"
-                self._context.observer.observe(events.LayoutChanged(kind=kind, reason="command"))
+                self.context.observer.observe(events.LayoutChanged(kind=kind, reason="command"))

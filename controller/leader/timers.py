@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
@@ -17,26 +18,18 @@ from shard.state.shard_state import ShardState
 from shard.steps import Steps
 
 
+@dataclass(eq=False, repr=False)
 class TermTimers:
-    def __init__(
-        self,
-        state: ShardState,
-        context: LeaderContext,
-        commit: GroupCommit,
-        driver: StepDriver,
-        autoscaler: Autoscaler,
-        tick: Callable[[], Steps[None]],
-    ) -> None:
-        """``tick``: what the subscriptions do at each tick."""
-        self._state = state
-        self._context = context
-        self._commit = commit
-        self._driver = driver
-        self.autoscaler = autoscaler
-        self._tick = tick
-        self._broker_lost_at: float | None = None
-        self.began_at = asyncio.get_running_loop().time()
-        """The term's clock starts here; deadlines of requests are ages of the term."""
+    state: ShardState
+    context: LeaderContext
+    commit: GroupCommit
+    driver: StepDriver
+    autoscaler: Autoscaler
+    tick: Callable[[], Steps[None]]
+    """What the subscriptions do at each tick."""
+    _broker_lost_at: float | None = None
+    began_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """The term's clock starts here; deadlines of requests are ages of the term."""
 
     def broker_changed(self, connected: bool) -> None:
         """Note a connection to the broker, or its loss."""
@@ -48,35 +41,35 @@ class TermTimers:
     async def run(self) -> None:
         """Check deadlines, the broker connection, and for a successor while idle."""
         loop = asyncio.get_running_loop()
-        looked_at, looks, durable = loop.time(), 0, self._commit.durable
-        durations = self._context.ingest.unreachable_seconds, *self._context.subscriptions.deadline_seconds
+        looked_at, looks, durable = loop.time(), 0, self.commit.durable
+        durations = self.context.ingest.unreachable_seconds, *self.context.subscriptions.deadline_seconds
         pause_seconds = TICK_INTERVAL_SECONDS
         while True:
             await asyncio.sleep(pause_seconds)
-            await self._driver.complete(self._tick())
+            await self.driver.complete(self.tick())
             self._expire_producers()
             self.autoscaler.tick()
-            if self._context.now_ms() - self._state.at_ms >= IDLE_CHUNK_MS:
-                self._commit.barrier()
+            if self.context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
+                self.commit.barrier()
             lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
-            if safety.unreachable_too_long(lost_seconds, self._context.ingest.unreachable_seconds):
+            if safety.unreachable_too_long(lost_seconds, self.context.ingest.unreachable_seconds):
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
                 raise TermEndedError(Event.BROKER_UNREACHABLE, reason)
-            pause_seconds = tick_pause_seconds(*durations, idle=self._commit.is_idle)
+            pause_seconds = tick_pause_seconds(*durations, idle=self.commit.is_idle)
             # A leader without requests writes a chunk every 50 minutes, which is no reason to look each second again.
-            looks, durable = 0 if self._commit.durable > durable + 1 else looks, self._commit.durable
-            look_pause_seconds = safety.look_pause_seconds(looks, contended=self._commit.is_contended)
+            looks, durable = 0 if self.commit.durable > durable + 1 else looks, self.commit.durable
+            look_pause_seconds = safety.look_pause_seconds(looks, contended=self.commit.is_contended)
             if loop.time() - looked_at > look_pause_seconds - TICK_INTERVAL_SECONDS / 2:
                 looked_at, looks = loop.time(), looks + 1
-                await self._commit.check_for_successor()
+                await self.commit.check_for_successor()
 
     def _expire_producers(self) -> None:
         expired = producer_expiry.expired_producers(
-            self._state.producers,
-            age_ms=partial(self._state.time.age_ms, now_ms=self._context.now_ms()),
-            idle_ms=int(self._context.ingest.producer_idle_seconds * 1000),
-            max_anonymous=self._context.ingest.max_producers,
-            durable=self._commit.durable,
+            self.state.producers,
+            age_ms=partial(self.state.time.age_ms, now_ms=self.context.now_ms()),
+            idle_ms=int(self.context.ingest.producer_idle_seconds * 1000),
+            max_anonymous=self.context.ingest.max_producers,
+            durable=self.commit.durable,
         )
         if expired is not None:
-            self._commit.propose(expired)
+            self.commit.propose(expired)

@@ -10,13 +10,14 @@ no tombstones.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import structlog
 
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.retention import policy
+from controller.settings.sections import RetentionSettings
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -37,43 +38,36 @@ DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Pruner:
     """Prunes the topics of one shard during one term."""
 
-    def __init__(
-        self,
-        context: LeaderContext,
-        state: ShardState,
-        commit: GroupCommit,
-        *,
-        apply_entries: Callable[[Sequence[e.AnyEntry]], None],
-        take_steps: TakeSteps,
-        has_session: Callable[[int], bool],
-    ) -> None:
-        """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions.
+    context: LeaderContext
+    state: ShardState
+    commit: GroupCommit
+    _: KW_ONLY
+    apply_entries: Callable[[Sequence[e.AnyEntry]], None]
+    """Applies entries, adds them to the next chunk and updates the subscriptions."""
+    take_steps: TakeSteps
+    has_session: Callable[[int], bool]
+    """Whether the broker may have a session of the topic with this id."""
+    settings: RetentionSettings = field(init=False)
+    """Can be replaced at any time."""
 
-        ``has_session``: whether the broker may have a session of the topic with this id.
-        """
-        self.settings = context.retention
-        """Can be replaced at any time."""
-        self._context = context
-        self._state = state
-        self._commit = commit
-        self._apply_entries = apply_entries
-        self._take_steps = take_steps
-        self._has_session = has_session
+    def __post_init__(self) -> None:
+        self.settings = self.context.retention
 
     async def run(self) -> None:
-        schedule = BackoffSchedule(DELETION_BACKOFF, self._context.rng.random)
+        schedule = BackoffSchedule(DELETION_BACKOFF, self.context.rng.random)
         retry_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._context.prune_interval_seconds)
-            await self._take_steps(self._prune())
-            self._context.observer.observe(
+            await asyncio.sleep(self.context.prune_interval_seconds)
+            await self.take_steps(self._prune())
+            self.context.observer.observe(
                 events.PendingDeletionsCounted(
-                    shard=self._state.shard,
-                    segments=len(self._state.tombstones),
+                    shard=self.state.shard,
+                    segments=len(self.state.tombstones),
                     overdue_seconds=self._overdue_seconds(),
                 )
             )
@@ -82,7 +76,7 @@ class Pruner:
             if await self._delete():
                 schedule.reset()
             else:
-                self._context.observer.observe(events.DataDeletionFailed())
+                self.context.observer.observe(events.DataDeletionFailed())
                 retry_at = loop.time() + schedule.next_seconds()
 
     def handlers(self) -> tuple[Registration, ...]:
@@ -90,12 +84,12 @@ class Pruner:
 
     def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
-        topic = find_topic(request.topic, self._state)
+        topic = find_topic(request.topic, self.state)
         rules = replace(policy.rules_for(e.TopicPolicy(max_age_ms=0), self.settings), ignored="none")
         pruning = yield from self._decide(topic.topic_id, lambda _: rules)
         if pruning is None:
             return Refusal("unavailable", f"topic {request.topic!r} was deleted at the same time: ask again")
-        if request.token in self._state.commands:
+        if request.token in self.state.commands:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
             return Decision((), _answer(pruning, pruning.segments))
@@ -105,7 +99,7 @@ class Pruner:
 
     def _prune(self) -> Steps[None]:
         """Prune every topic. Each is decided for itself."""
-        for topic in list(self._state.topics.values()):
+        for topic in list(self.state.topics.values()):
             yield 1
             if self._rules(topic).keeps_everything:
                 continue
@@ -115,36 +109,36 @@ class Pruner:
             pruning = yield from self._decide(topic.topic_id, self._rules)
             if pruning is not None and pruning.segments:
                 self._report(topic, pruning)
-                self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
+                self.apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
     def _rules(self, topic: Topic) -> policy.RetentionRules:
         return policy.rules_for(topic.policy, self.settings)
 
     def _roll(self, topic_id: int) -> None:
-        topic = self._state.topics_by_id.get(topic_id)
+        topic = self.state.topics_by_id.get(topic_id)
         if topic is None:
             return
         for roll in policy.decide_rolls(topic.layout, topic.tails, self._rules(topic), self._age_ms):
             if len(topic.layout.segments) >= MAX_SEGMENTS:
                 return
-            self._apply_entries((roll_entry(topic, roll.segment, roll.detail),))
-            self._context.observer.observe(events.LayoutChanged(kind="roll", reason=roll.why))
+            self.apply_entries((roll_entry(topic, roll.segment, roll.detail),))
+            self.context.observer.observe(events.LayoutChanged(kind="roll", reason=roll.why))
             log.info(
-                "segment.rolled", shard=self._state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
+                "segment.rolled", shard=self.state.shard, topic=topic.name, segment=roll.segment, detail=roll.detail
             )
 
     def _decide(
         self, topic_id: int, rules_of: Callable[[Topic], policy.RetentionRules]
     ) -> Steps[policy.PruneDecision | None]:
         """Return the decision for the state and the rules after the last step; None: the topic was deleted."""
-        while (topic := self._state.topics_by_id.get(topic_id)) is not None:
+        while (topic := self.state.topics_by_id.get(topic_id)) is not None:
             rules, basis = rules_of(topic), policy.prune_basis(topic.layout, topic.subscriptions.values())
             subscriptions = list(topic.subscriptions.values())
             pruning = yield from policy.decide_pruning(topic.layout, topic.tails, subscriptions, rules, self._age_ms)
             # What is decided is applied without another step: thousands of segments fill a turn of their own.
             yield len(pruning.segments) * (1 + len(topic.subscriptions) // policy.SEGMENTS_PER_COST)
             now = rules_of(topic), policy.prune_basis(topic.layout, topic.subscriptions.values())
-            if topic_id in self._state.topics_by_id and (rules, basis) == now:
+            if topic_id in self.state.topics_by_id and (rules, basis) == now:
                 return pruning
         return None
 
@@ -152,55 +146,55 @@ class Pruner:
         ends = topic.record_ends(pruning.segments)
         for subscription in topic.subscriptions.values():
             if dropped := subscription.unread_in(ends):
-                self._context.observer.observe(events.RecordsDropped(count=dropped))
+                self.context.observer.observe(events.RecordsDropped(count=dropped))
                 log.warning(
                     "subscription.records_dropped",
-                    shard=self._state.shard,
+                    shard=self.state.shard,
                     topic=topic.name,
                     subscription=subscription.name,
                     records=dropped,
                     unused_since_ms=subscription.consumers.unused_since_ms,
                 )
-        self._context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
-        log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
+        self.context.observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
+        log.info("segments.pruned", shard=self.state.shard, topic=topic.name, segments=list(pruning.segments))
 
     async def _delete(self) -> bool:
         """Delete the data of segments that were pruned long enough ago; return False after the first failure."""
         delay_ms = int(self.settings.delete_delay_seconds * 1000)
         due: dict[int, list[int]] = {}
-        for (topic_id, segment), tombstone in self._state.tombstones.items():
-            if self._age_ms(tombstone.at_ms) >= delay_ms and tombstone.chunk <= self._commit.durable:
+        for (topic_id, segment), tombstone in self.state.tombstones.items():
+            if self._age_ms(tombstone.at_ms) >= delay_ms and tombstone.chunk <= self.commit.durable:
                 due.setdefault(topic_id, []).append(segment)
         for topic_id, segments in due.items():
-            if topic_id not in self._state.topics_by_id and self._has_session(topic_id):
+            if topic_id not in self.state.topics_by_id and self.has_session(topic_id):
                 continue
             try:
                 async with asyncio.timeout(DELETE_TIMEOUT_SECONDS):
-                    objects = await self._context.delete_data(self._state.shard, topic_id, segments)
+                    objects = await self.context.delete_data(self.state.shard, topic_id, segments)
             except (StoreUnavailableError, ObjectMissingError, LedgerError, TimeoutError) as error:
                 log.warning(
                     "data.deletion_failed",
-                    shard=self._state.shard,
+                    shard=self.state.shard,
                     topic_id=topic_id,
                     segments=segments,
                     error=str(error) or f"no reply within {DELETE_TIMEOUT_SECONDS:g} s",
                 )
                 return False
-            self._commit.propose(e.DataDeleted(topic_id=topic_id, segments=segments))
-            log.info("data.deleted", shard=self._state.shard, topic_id=topic_id, segments=segments, objects=objects)
+            self.commit.propose(e.DataDeleted(topic_id=topic_id, segments=segments))
+            log.info("data.deleted", shard=self.state.shard, topic_id=topic_id, segments=segments, objects=objects)
         return True
 
     def _overdue_seconds(self) -> float:
-        oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self._state.tombstones.values()), default=0)
+        oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self.state.tombstones.values()), default=0)
         return max(0.0, oldest_ms / 1000 - self.settings.delete_delay_seconds)
 
     def _age_ms(self, since_ms: int) -> int:
-        return self._state.time.age_ms(since_ms, self._context.now_ms())
+        return self.state.time.age_ms(since_ms, self.context.now_ms())
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return the segments that the command ``token`` pruned and whose tombstones still exist."""
-        chunk = self._state.commands[token]
-        tombstones = self._state.tombstones.items()
+        chunk = self.state.commands[token]
+        tombstones = self.state.tombstones.items()
         return tuple(
             segment
             for (topic_id, segment), tombstone in tombstones

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -29,75 +30,64 @@ def due_shards(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: i
     return sorted(shard for shard, head in heads.items() if head - snapshots.get(shard, 0) >= chunks)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SnapshotScheduler:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        ledger_url: str,
-        chunks: int,
-        pause_seconds: float,
-        heads: Callable[[], Mapping[int, int]],
-        observer: events.Observer,
-    ) -> None:
-        """``heads`` returns the durable head of every shard led here."""
-        self._store = store
-        self._chunks = chunks
-        self._pause_seconds = pause_seconds
-        self._heads = heads
-        self._observer = observer
-        self._command = [
-            *python_module("controller.snapshots.job", "--ledger", ledger_url),
-            *("--chunks", str(chunks), "--parent", str(os.getpid())),
-        ]
-        self._newest: dict[int, int] = {}
-        self._due_since: dict[int, float] = {}
+    store: Store
+    ledger_url: str
+    chunks: int
+    pause_seconds: float
+    heads: Callable[[], Mapping[int, int]]
+    """Returns the durable head of every shard led here."""
+    observer: events.Observer
+    _newest: dict[int, int] = field(default_factory=dict)
+    _due_since: dict[int, float] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Check for due shards and start the job, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
-            heads = self._heads()
+            heads = self.heads()
             # The known snapshots first, which costs nothing; another process may have written newer ones.
-            shards = due_shards(heads, self._newest, self._chunks)
+            shards = due_shards(heads, self._newest, self.chunks)
             if not shards:
                 self._report_overdue(shards)
                 continue
             for shard in shards:
                 await self._refresh_newest(shard)
-            shards = due_shards(heads, self._newest, self._chunks)
+            shards = due_shards(heads, self._newest, self.chunks)
             self._report_overdue(shards)
             if shards:
                 if not await self._run_job(shards):
-                    self._observer.observe(events.SnapshotJobFailed())
+                    self.observer.observe(events.SnapshotJobFailed())
                 for shard in shards:
                     await self._refresh_newest(shard)
-                self._report_overdue(due_shards(heads, self._newest, self._chunks))
-            await asyncio.sleep(self._pause_seconds)
+                self._report_overdue(due_shards(heads, self._newest, self.chunks))
+            await asyncio.sleep(self.pause_seconds)
 
     def _report_overdue(self, shards: Sequence[int]) -> None:
         """Report how long ``shards`` have been due, and 0 for those that no longer are."""
         now = asyncio.get_running_loop().time()
         for shard in self._due_since.keys() - set(shards):
             del self._due_since[shard]
-            self._observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=0))
+            self.observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=0))
         for shard in shards:
             seconds = now - self._due_since.setdefault(shard, now)
-            self._observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=seconds))
+            self.observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=seconds))
 
     async def _refresh_newest(self, shard: int) -> None:
         try:
-            numbers = await Ledger(self._store, shard).snapshots()
+            numbers = await Ledger(self.store, shard).snapshots()
         except StoreUnavailableError as error:
             log.debug("snapshot.listing_failed", shard=shard, reason=str(error))
             return
         if numbers:
             self._newest[shard] = numbers[-1]
-            self._observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
+            self.observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
         which = [argument for shard in shards for argument in ("--shard", str(shard))]
-        command = [*self._command, *which]
+        options = ("--chunks", str(self.chunks), "--parent", str(os.getpid()))
+        command = python_module("controller.snapshots.job", "--ledger", self.ledger_url, *options, *which)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

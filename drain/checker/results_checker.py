@@ -14,7 +14,7 @@ It polls for the results of a job that cron, Airflow or `spark-submit` runs (``h
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Self
 
 from drain import protocol
@@ -56,31 +56,23 @@ class _ShardState:
         return self.watermark < self.wanted_chunk
 
 
+@dataclass(eq=False, repr=False)
 class ResultsChecker(BackgroundService):
     """Answers from the results in one store, while entered as a context manager."""
 
     task_name = "drain results"
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        stale_seconds: float,
-        on_state: Callable[[DrainState, str], None] | None = None,
-        on_result: Callable[[], None] | None = None,
-        url: str = "",
-        require_ledger: protocol.RequireLedger = protocol.any_ledger,
-    ) -> None:
-        """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
-        self._store = store
-        self._stale_seconds = stale_seconds
-        self._on_state = on_state
-        self._on_result = on_result
-        self._url = url
-        self._require_ledger = require_ledger
-        self._shards: dict[int, _ShardState] = {}
-        self._wake_up = asyncio.Event()
-        self._state: tuple[DrainState, str] | None = None
+    store: Store
+    _: KW_ONLY
+    stale_seconds: float
+    on_state: Callable[[DrainState, str], None] | None = None
+    on_result: Callable[[], None] | None = None
+    """Called when any shard has a newer result."""
+    url: str = ""
+    require_ledger: protocol.RequireLedger = protocol.any_ledger
+    _shards: dict[int, _ShardState] = field(default_factory=dict)
+    _wake_up: asyncio.Event = field(default_factory=asyncio.Event)
+    _state: tuple[DrainState, str] | None = None
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -133,8 +125,8 @@ class ResultsChecker(BackgroundService):
             self._wake_up.clear()
             newer = [await self._poll(number, shard) for number, shard in list(self._shards.items())]
             self._set_state()
-            if any(newer) and self._on_result is not None:
-                self._on_result()
+            if any(newer) and self.on_result is not None:
+                self.on_result()
             awaited = any(newer) or any(each.is_waited_for or each.fault for each in self._shards.values())
             idle_polls = 0 if awaited else idle_polls + 1
             with contextlib.suppress(TimeoutError):
@@ -145,10 +137,10 @@ class ResultsChecker(BackgroundService):
         """Read the newest result of one shard if it is newer than the last one; return whether it is."""
         newer = False
         try:
-            found = await watermarks(self._store, number, after=shard.watermark)
+            found = await watermarks(self.store, number, after=shard.watermark)
             if found:
-                result = await read_result(self._store, number, found[-1])
-                self._require_ledger(protocol.CountedLedger(result.ledger_id, self._url))
+                result = await read_result(self.store, number, found[-1])
+                self.require_ledger(protocol.CountedLedger(result.ledger_id, self.url))
                 shard.result, shard.rows, newer = result, outstanding(result.rows), True
         except (StoreError, ResultError, protocol.DrainCheckError) as error:
             shard.fault = str(error)
@@ -164,8 +156,8 @@ class ResultsChecker(BackgroundService):
 
     def _set_state(self) -> None:
         state = self._current_state()
-        if state != self._state and self._on_state is not None:
-            self._on_state(*state)
+        if state != self._state and self.on_state is not None:
+            self.on_state(*state)
         self._state = state
 
     def _current_state(self) -> tuple[DrainState, str]:
@@ -173,9 +165,9 @@ class ResultsChecker(BackgroundService):
         for number, shard in sorted(self._shards.items()):
             if shard.fault is not None:
                 return "degraded", shard.fault
-            if shard.stale_since is not None and now - shard.stale_since > self._stale_seconds:
+            if shard.stale_since is not None and now - shard.stale_since > self.stale_seconds:
                 return "degraded", (
                     f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is needed, and "
-                    f"no newer result appeared for {self._stale_seconds:g} s: check that the backlog job still runs"
+                    f"no newer result appeared for {self.stale_seconds:g} s: check that the backlog job still runs"
                 )
         return "ready", "published results are polled"

@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from drain.backlog.results import Result
@@ -23,40 +24,37 @@ CHECK_INTERVAL_SECONDS: Final = 30.0
 MAX_PAUSE_SECONDS: Final = 1800.0
 
 
+@dataclass(eq=False, repr=False)
 class CompactionScheduler:
     """Checks the shards of a ledger periodically."""
 
-    def __init__(
-        self,
-        compaction_job: CompactionJob,
-        *,
-        shards: Callable[[], Awaitable[list[int]]],
-        count: Callable[[int], Awaitable[object]],
-        results: Mapping[int, Result],
-        rng: random.Random,
-        check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
-    ) -> None:
-        """``shards`` returns the shards; ``count`` brings a shard's published result up to date, and ``results``."""
-        self._job = compaction_job
-        self._shards = shards
-        self._count = count
-        self._results = results
-        self._rng = rng
+    compaction_job: CompactionJob
+    _: KW_ONLY
+    shards: Callable[[], Awaitable[list[int]]]
+    count: Callable[[int], Awaitable[object]]
+    """Brings the published result of a shard up to date, and ``results``."""
+    results: Mapping[int, Result]
+    rng: random.Random
+    check_interval_seconds: float = CHECK_INTERVAL_SECONDS
+    _failures: int = 0
+    _checked_to: dict[int, int] = field(default_factory=dict)
+    """Shard → to which chunk it was counted when nothing of it was due."""
+    _idle_checks: int = 0
+    """How many checks of all shards in a row have found nothing due."""
+    _all_at: float = -math.inf
+    """When all shards are checked again, by the loop's clock."""
+    _pauses: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
         self._pauses = Backoff(
-            first_seconds=check_interval_seconds, longest_seconds=max(MAX_PAUSE_SECONDS, check_interval_seconds)
+            first_seconds=self.check_interval_seconds,
+            longest_seconds=max(MAX_PAUSE_SECONDS, self.check_interval_seconds),
         )
-        self._failures = 0
-        self._checked_to: dict[int, int] = {}
-        """Shard → to which chunk it was counted when nothing of it was due."""
-        self._idle_checks = 0
-        """How many checks of all shards in a row have found nothing due."""
-        self._all_at = -math.inf
-        """When all shards are checked again, by the loop's clock."""
 
     async def run(self) -> None:
         """Check until cancelled. Returns if this process must restart, which counting reports."""
         while True:
-            await asyncio.sleep(self._pauses.bound_seconds(self._failures) * self._rng.uniform(0.5, 1.5))
+            await asyncio.sleep(self._pauses.bound_seconds(self._failures) * self.rng.uniform(0.5, 1.5))
             try:
                 failed = await self.check()
             except MustRestartError as error:
@@ -66,10 +64,10 @@ class CompactionScheduler:
 
     async def check(self) -> bool:
         """Compact every range that is due, as far as known; return whether anything failed. Raises MustRestartError."""
-        now, counted_to = asyncio.get_running_loop().time(), {at: each.watermark for at, each in self._results.items()}
+        now, counted_to = asyncio.get_running_loop().time(), {at: each.watermark for at, each in self.results.items()}
         if every_shard := now >= self._all_at:
             try:
-                shards = await self._shards()
+                shards = await self.shards()
             except HeadgateError:
                 return False  # There is no ledger yet.
         else:
@@ -77,15 +75,15 @@ class CompactionScheduler:
         failed, idle = False, True
         for shard in shards:
             try:
-                if not await self._job.is_due(shard):
+                if not await self.compaction_job.is_due(shard):
                     self._checked_to[shard] = counted_to.get(shard, 0)
                 else:
                     idle = False
-                    await self._count(shard)
-                    for manifest in await self._job.run(shard):
+                    await self.count(shard)
+                    for manifest in await self.compaction_job.run(shard):
                         print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
                 if every_shard:
-                    await self._job.published.sweep(shard)
+                    await self.compaction_job.published.sweep(shard)
             except HeadgateError as error:
                 print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -25,41 +26,34 @@ MAX_REPORTED_NODES: Final = 100
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class ZooKeeperRegistry:
     """The registry of one session; see `controller.leadership.election.Registry`."""
 
-    def __init__(
-        self,
-        connection: ZooKeeperConnection,
-        nodes: ZooKeeperNodes,
-        root: str,
-        contact: ZooKeeperContact,
-        start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
-        """``start`` gives a task that runs until the session is closed its name, and starts it."""
-        self._connection = connection
-        self._nodes = nodes
-        self._root = root
-        self._contact = contact
-        self._start = start
-        self._registering: asyncio.Task[None] | None = None
-        self._foreign: set[str] = set()
-        """Nodes that were reported."""
+    connection: ZooKeeperConnection
+    nodes: ZooKeeperNodes
+    root: str
+    contact: ZooKeeperContact
+    start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+    """Gives a task that runs until the session is closed its name, and starts it."""
+    _registering: asyncio.Task[None] | None = None
+    _foreign: set[str] = field(default_factory=set)
+    """Nodes that were reported."""
 
     async def register_instance(self, name: str, data: bytes) -> None:
         if self._registering is not None:
             self._registering.cancel()
-        self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
+        self._registering = self.start(self._keep_registered(name, data), "zookeeper-registration")
 
     async def instances(self) -> dict[str, bytes] | None:
-        folder = f"{self._root}/instances"
-        if not self._contact.exists.is_set():
+        folder = f"{self.root}/instances"
+        if not self.contact.exists.is_set():
             return None
         found: dict[str, bytes] = {}
         try:
-            for name in await self._connection.call("get_children", folder):
+            for name in await self.connection.call("get_children", folder):
                 with suppress(NoNodeError):
-                    data, stat = await self._connection.call("get", f"{folder}/{name}")
+                    data, stat = await self.connection.call("get", f"{folder}/{name}")
                     if stat.ephemeralOwner:
                         found[name] = data
                     else:
@@ -69,21 +63,21 @@ class ZooKeeperRegistry:
         return found
 
     async def maintenance(self) -> frozenset[str] | None:
-        if not self._contact.exists.is_set():
+        if not self.contact.exists.is_set():
             return None
         try:
-            folder = f"{self._root}/maintenance"
-            names = await self._connection.children(folder)
-            records = [(name, await self._connection.call("get", f"{folder}/{name}")) for name in names]
+            folder = f"{self.root}/maintenance"
+            names = await self.connection.children(folder)
+            records = [(name, await self.connection.call("get", f"{folder}/{name}")) for name in names]
         except FAILURES:
             return None
         return frozenset(name for name, (data, _) in records if read_maintenance(data).on)
 
     async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
-        folder = f"{self._root}/maintenance"
+        folder = f"{self.root}/maintenance"
         with self._storing():
-            await self._nodes.ensure(folder)
-            if not new and name not in await self._connection.children(folder):
+            await self.nodes.ensure(folder)
+            if not new and name not in await self.connection.children(folder):
                 return False
             await self._change_maintenance(f"{folder}/{name}", token, on=on)
         return True
@@ -91,7 +85,7 @@ class ZooKeeperRegistry:
     @contextmanager
     def _storing(self) -> Iterator[None]:
         """Raise ElectionsUnreachableError for whatever prevents that the block stores something."""
-        if not self._contact.exists.is_set():
+        if not self.contact.exists.is_set():
             raise ElectionsUnreachableError("ZooKeeper cannot be reached; try again")
         try:
             yield
@@ -103,19 +97,19 @@ class ZooKeeperRegistry:
     async def _change_maintenance(self, path: str, token: str, *, on: bool) -> None:
         """Write what follows from the record that is stored; again, if another leader changes it meanwhile."""
         with suppress(NodeExistsError):
-            await self._connection.call("create", path, msgspec.json.encode(MaintenanceRecord()))
+            await self.connection.call("create", path, msgspec.json.encode(MaintenanceRecord()))
         while True:
-            data, stat = await self._connection.call("get", path)
+            data, stat = await self.connection.call("get", path)
             changed = read_maintenance(data).after(token, on=on)
             if changed is None:
                 return
             with suppress(BadVersionError):
-                await self._connection.call("set", path, msgspec.json.encode(changed), version=stat.version)
+                await self.connection.call("set", path, msgspec.json.encode(changed), version=stat.version)
                 return
 
     async def _keep_registered(self, name: str, data: bytes) -> None:
         """Register the instance again and again; cancel it to stop."""
-        path = f"{self._root}/instances/{name}"
+        path = f"{self.root}/instances/{name}"
         reported = False
 
         async def register() -> None:
@@ -124,73 +118,73 @@ class ZooKeeperRegistry:
                 reported = await self._report_occupied(name, path)
 
         while True:
-            await self._contact.complete(path, register)
+            await self.contact.complete(path, register)
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def cluster_config(self, default: dict[str, Any] | None) -> dict[str, Any]:
-        path = f"{self._root}/config"
-        return await self._contact.complete(path, partial(self._read_or_create, path, default))
+        path = f"{self.root}/config"
+        return await self.contact.complete(path, partial(self._read_or_create, path, default))
 
     async def config(self) -> dict[str, Any] | None:
-        if not self._contact.exists.is_set():
+        if not self.contact.exists.is_set():
             return None
         try:
-            path = f"{self._root}/config"
-            return _decode(path, (await self._connection.call("get", path))[0])
+            path = f"{self.root}/config"
+            return _decode(path, (await self.connection.call("get", path))[0])
         except (*FAILURES, ConfigError):
             return None
 
     async def clusters_on(self, ledger_id: str) -> list[str]:
-        folder, found = self._root.rpartition("/")[0], []
-        for name in await self._contact.complete(folder, partial(self._connection.children, folder)):
+        folder, found = self.root.rpartition("/")[0], []
+        for name in await self.contact.complete(folder, partial(self.connection.children, folder)):
             with suppress(*FAILURES, ConfigError):
                 root = f"{folder}/{name}"
-                config = _decode(root, (await self._connection.call("get", f"{root}/config"))[0])
-                if root != self._root and config.get("ledger_id") == ledger_id:
-                    found += [root] if await self._connection.children(f"{root}/instances") else []
+                config = _decode(root, (await self.connection.call("get", f"{root}/config"))[0])
+                if root != self.root and config.get("ledger_id") == ledger_id:
+                    found += [root] if await self.connection.children(f"{root}/instances") else []
         return found
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         with self._storing():
-            await self._change_config(f"{self._root}/config", change)
+            await self._change_config(f"{self.root}/config", change)
 
     async def claim_ledger(self, ledger_id: str, **more: Any) -> str:
-        path, claimed = f"{self._root}/config", {"ledger_id": ledger_id, **more}
-        return str((await self._contact.complete(path, partial(self._read_or_claim, path, claimed)))["ledger_id"])
+        path, claimed = f"{self.root}/config", {"ledger_id": ledger_id, **more}
+        return str((await self.contact.complete(path, partial(self._read_or_claim, path, claimed)))["ledger_id"])
 
     async def close_nodes(self) -> None:
         """Give the nodes that no other activity looks at again to the present user."""
 
         async def close() -> None:
-            await self._nodes.ensure(f"{self._root}/instances")
-            await self._nodes.ensure(f"{self._root}/maintenance")
-            await self._nodes.close(f"{self._root}/config")
+            await self.nodes.ensure(f"{self.root}/instances")
+            await self.nodes.ensure(f"{self.root}/maintenance")
+            await self.nodes.close(f"{self.root}/config")
 
-        await self._contact.complete("close nodes", close)
+        await self.contact.complete("close nodes", close)
 
     async def _register(self, path: str, data: bytes) -> bool:
         """Return whether the instance is registered under this session, with ``data``."""
-        stat = await self._connection.call("exists", path)
+        stat = await self.connection.call("exists", path)
         if stat is not None:
-            registered = bool(stat.ephemeralOwner == self._connection.session_id)
+            registered = bool(stat.ephemeralOwner == self.connection.session_id)
             if registered:
-                await self._nodes.close(path)
+                await self.nodes.close(path)
                 # Not compared with what was written last: a write without a reply may have arrived.
-                if (await self._connection.call("get", path))[0] != data:
-                    await self._connection.call("set", path, data)
+                if (await self.connection.call("get", path))[0] != data:
+                    await self.connection.call("set", path, data)
             return registered
-        await self._nodes.ensure(f"{self._root}/instances")
+        await self.nodes.ensure(f"{self.root}/instances")
         with suppress(NodeExistsError):
-            await self._connection.call("create", path, data, ephemeral=True)
+            await self.connection.call("create", path, data, ephemeral=True)
             return True
         return False
 
     async def _report_occupied(self, name: str, path: str) -> bool:
         """Report who has the node of this instance; return whether anything still has it."""
-        if (stat := await self._connection.call("exists", path)) is None:
+        if (stat := await self.connection.call("exists", path)) is None:
             return False
         try:
-            strangeness = await self._nodes.strangeness(path, stat)
+            strangeness = await self.nodes.strangeness(path, stat)
         except NoNodeError:
             return False
         if strangeness is None:
@@ -202,17 +196,17 @@ class ZooKeeperRegistry:
     def _report_foreign(self, path: str, strangeness: str) -> None:
         if path not in self._foreign and len(self._foreign) < MAX_REPORTED_NODES:
             self._foreign.add(path)
-            self._contact.report_foreign(path, strangeness)
+            self.contact.report_foreign(path, strangeness)
 
     async def _read_or_create(self, path: str, default: dict[str, Any] | None) -> dict[str, Any]:
-        await self._nodes.ensure(self._root)
+        await self.nodes.ensure(self.root)
         with suppress(NodeExistsError):
             if default is not None:
-                await self._connection.call("create", path, _encode(default))
-        if default is None and await self._connection.call("exists", path) is None:
+                await self.connection.call("create", path, _encode(default))
+        if default is None and await self.connection.call("exists", path) is None:
             return {}
-        await self._nodes.close(path)
-        return _decode(path, (await self._connection.call("get", path))[0])
+        await self.nodes.close(path)
+        return _decode(path, (await self.connection.call("get", path))[0])
 
     async def _read_or_claim(self, path: str, claimed: dict[str, Any]) -> dict[str, Any]:
         return await self._change_config(path, lambda config: None if "ledger_id" in config else config | claimed)
@@ -222,12 +216,12 @@ class ZooKeeperRegistry:
     ) -> dict[str, Any]:
         """Store what ``change`` makes of the config, and return what is stored then."""
         while True:
-            data, stat = await self._connection.call("get", path)
+            data, stat = await self.connection.call("get", path)
             config = _decode(path, data)
             if (changed := change(config)) is None:
                 return config
             with suppress(BadVersionError):
-                await self._connection.call("set", path, _encode(changed), version=stat.version)
+                await self.connection.call("set", path, _encode(changed), version=stat.version)
                 return changed
 
 

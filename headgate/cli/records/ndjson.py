@@ -18,7 +18,7 @@ Rules:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
@@ -119,71 +119,62 @@ class LineFormat:
     """Unit of numbers without one."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LineSplitter:
     """Splits a stream of bytes into lines, in order; buffers at most one line and one block."""
 
-    def __init__(
-        self,
-        *,
-        offset: int = 0,
-        number: int = 0,
-        max_line_bytes: int = MAX_RECORD_BYTES,
-        hasher: blake2b | None = None,
-        quotes: Quotes | None = None,
-    ) -> None:
-        """Start at byte ``offset``, after line ``number``. ``hasher`` of what precedes, if lines need a digest.
-
-        With ``quotes``, a line feed inside them does not end a line.
-        """
-        self._quotes = quotes
-        self._more_lines = 0
-        self._hasher = hasher
-        self._offset = offset
-        self._number = number
-        self._max_line_bytes = max_line_bytes
-        self._partial_line = bytearray()
-        self._is_too_long = False
+    offset: int = 0
+    """The byte to start at, after line ``number``."""
+    number: int = 0
+    max_line_bytes: int = MAX_RECORD_BYTES
+    hasher: blake2b | None = None
+    """Of what precedes, if lines need a digest."""
+    quotes: Quotes | None = None
+    """If given, a line feed inside them does not end a line."""
+    _more_lines: int = 0
+    _partial_line: bytearray = field(default_factory=bytearray)
+    _is_too_long: bool = False
 
     def feed(self, block: bytes) -> Iterator[Line]:
         parts = block.split(b"\n")
         for part in parts[:-1]:
             self._buffer(part)
-            self._offset += len(part) + 1
-            if self._hasher is not None:
-                self._hasher.update(part + b"\n")
-            if self._quotes is not None and self._quotes.is_open:
+            self.offset += len(part) + 1
+            if self.hasher is not None:
+                self.hasher.update(part + b"\n")
+            if self.quotes is not None and self.quotes.is_open:
                 self._buffer(b"\n")
                 self._more_lines += 1
             else:
                 yield from self._complete()
         self._buffer(parts[-1])
-        self._offset += len(parts[-1])
-        if self._hasher is not None:
-            self._hasher.update(parts[-1])
+        self.offset += len(parts[-1])
+        if self.hasher is not None:
+            self.hasher.update(parts[-1])
 
     def end(self) -> Iterator[Line]:
         if self._partial_line or self._is_too_long:
             yield from self._complete()
 
     def _buffer(self, part: bytes) -> None:
-        if self._quotes is not None:
-            self._quotes.feed(part)
-        if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes:
+        if self.quotes is not None:
+            self.quotes.feed(part)
+        if self._is_too_long or len(self._partial_line) + len(part) > self.max_line_bytes:
             self._is_too_long = True
             self._partial_line.clear()
         else:
             self._partial_line += part
 
     def _complete(self) -> Iterator[Line]:
-        number, more_lines = self._number + 1, self._more_lines
-        self._number, self._more_lines = number + more_lines, 0
-        if self._quotes is not None:
-            self._quotes.reset()
+        number, more_lines = self.number + 1, self._more_lines
+        self.number, self._more_lines = number + more_lines, 0
+        if self.quotes is not None:
+            self.quotes.reset()
         text = bytes(self._partial_line)
         overlong, self._is_too_long = self._is_too_long, False
         self._partial_line.clear()
-        digest = b"" if self._hasher is None else self._hasher.copy().digest()
-        yield Line(number, self._offset, None if overlong else text, digest, more_lines)
+        digest = b"" if self.hasher is None else self.hasher.copy().digest()
+        yield Line(number, self.offset, None if overlong else text, digest, more_lines)
 
 
 def json_text(line: Line, text: bytes) -> bytes:

@@ -128,7 +128,7 @@ async def test_a_failed_deletion_is_retried_with_backoff() -> None:
 
     with structlog.testing.capture_logs() as logged:
         async with _split_topic(shard) as (leader, _):
-            leader.pruner._context = replace(leader.context, delete_data=delete)
+            leader.pruner.context = replace(leader.context, delete_data=delete)
             await asyncio.sleep(1000)
             assert leader.state.tombstones == {}
 
@@ -154,7 +154,7 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
             attempts.append(topic_id)
             return 0
 
-        leader.pruner._context = replace(leader.context, delete_data=delete)
+        leader.pruner.context = replace(leader.context, delete_data=delete)
         shard.store.freeze()
         await asyncio.sleep(100)
         assert set(leader.state.tombstones) == {(1, 0)}

@@ -61,7 +61,7 @@ async def test_results_of_another_ledger_are_refused_and_the_last_own_one_stays_
         if counted.ledger_id != "own":
             raise DrainCheckError(f"{counted.url} counts {counted.ledger_id}", "wrong_ledger")
 
-    fixture.checker._require_ledger = require
+    fixture.checker.require_ledger = require
     await fixture.publish(3, 4, ledger_id="other")
     async with fixture.checker as checker:
         with pytest.raises(DrainCheckError, match="counts other"):
