@@ -7,7 +7,7 @@ No I/O.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import add
 from typing import Any, Final
 
@@ -69,8 +69,7 @@ class ChunkBuilder:
     def is_large(self) -> bool:
         """Whether `encode` takes more than some milliseconds, so that an event loop should not wait for it."""
         return (
-            len(self.records) >= LARGE_RECORDS
-            or len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
+            len(self.records) + sum(map(len, self.records.headers)) >= LARGE_RECORDS
             or sum(map(len, self._bodies)) >= LARGE_ENTRY_BYTES
             or sum(map(len, self.records.value)) + sum(map(header_bytes, filter(None, self.records.headers)))
             >= LARGE_VALUE_BYTES
@@ -107,9 +106,7 @@ class ChunkBuilder:
             previous_term_id=term_id if previous_term_id is None else previous_term_id,
             packed_bytes=len(packed),
         )
-        facts = [
-            fact for entry, layout in zip(self.entries, self._layouts, strict=True) for fact in facts_of(entry, layout)
-        ]
+        facts = [*chain.from_iterable(map(facts_of, self.entries, self._layouts))]
         rows = len(self._bodies) + len(facts) + len(self.records)
         pages, footer = (WITHHEADERS if has_headers else WITHOUTHEADERS).write(
             _pages(self._bodies, facts, self.records, size_bytes, with_headers=has_headers),
@@ -145,12 +142,14 @@ def _pages(
         assert len(values) == count, f"{name} has {len(values)} values for {count} records"
 
     def page(name: str, encode: Callable[[Any], Sequence[bytes]]) -> Page:
-        own = [_RECORD * count] if name == "fact" else encode(columns.get(name, ()))
         stated = [fact.get(name) for fact in facts]
         given = [value for value in stated if value is not None]
         has_own = count > 0 and (name in columns or name == "fact")
+        if not given and not has_own:
+            return nulls
+        own = [_RECORD * count] if name == "fact" else encode(columns.get(name, ()))
         if not given:
-            return Page(rows, of_records, own) if has_own else nulls
+            return Page(rows, of_records, own)
         if isinstance(given[0], str):
             given = [value.encode() for value in given]
         runs = [(int(present), len(list(run))) for present, run in groupby(stated, lambda value: value is not None)]

@@ -83,9 +83,9 @@ class ParquetWriter:
         """Return an object up to its footer in parts, and the footer."""
         pieces, columns, at = [MARK], [], len(MARK)
         for leaf, (count, levels, values) in zip(self._leaves, pages, strict=True):
-            body = b"".join((levels, *values))
-            compressed = _SNAPPY.compress(body, asbytes=True) if len(body) >= MIN_COMPRESSED_BYTES else body
-            stored = min(body, compressed, key=len)
+            stored = body = b"".join((levels, *values))
+            if len(body) >= MIN_COMPRESSED_BYTES:
+                stored = min(body, _SNAPPY.compress(body, asbytes=True), key=len)
             header, sizes = _sizes(count, len(body), len(stored), stored is not body)
             pieces += (header, stored)
             # A column chunk: an offset that readers ignore, and its metadata.
@@ -151,6 +151,7 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
+@lru_cache(maxsize=4096)
 def _integer(step: int, kind: int, number: int) -> bytes:
     return bytes((step << 4 | kind,)) + _varint(number << 1)
 
