@@ -18,6 +18,7 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.retention import policy
 from controller.settings.sections import RetentionSettings
+from controller.snapshots.restore import require_complete, require_own
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -170,6 +171,7 @@ class Pruner:
                 continue
             try:
                 async with asyncio.timeout(DELETE_TIMEOUT_SECONDS):
+                    await self._require_own_ledger()
                     objects = await self.context.delete_data(self.state.shard, topic_id, segments)
             except (StoreUnavailableError, ObjectMissingError, LedgerError, TimeoutError) as error:
                 log.warning(
@@ -183,6 +185,12 @@ class Pruner:
             self.commit.propose(e.DataDeleted(topic_id=topic_id, segments=segments))
             log.info("data.deleted", shard=self.state.shard, topic_id=topic_id, segments=segments, objects=objects)
         return True
+
+    async def _require_own_ledger(self) -> None:
+        """Raise LedgerError if an older ledger was put back, which may still have what was pruned."""
+        ledger, state = self.context.ledger, self.state
+        await require_own(ledger, state, self.commit.durable)
+        await require_complete(ledger, await ledger.numbers(), state.trimmed_below)
 
     def _overdue_seconds(self) -> float:
         oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self.state.tombstones.values()), default=0)

@@ -2,12 +2,14 @@
 
 1. The point is committed first; chunks are deleted, oldest first, once that entry is durable. A later round, of this
    leader or the next, deletes what a failure left behind.
-2. All chunks are listed in the first round of a term, and then once an hour: hours of chunks are kept, and a store
+2. All chunks are listed in the first round of a term, and at least once an hour: hours of chunks are kept, and a store
    lists a thousand per request. Meanwhile every number from the lowest on is taken to exist.
 3. If a chunk is missing that was not trimmed, the term ends, and no other daemon leads until it is back: its records
    are lost to consumers. A new leader does not look before its term (`controller.snapshots.restore`).
 4. Pauses between rounds grow while nothing is written, compacted or deleted: a bucket charges for each listing.
-5. A manifest's age is by ledger time, which leaders lived through, and at least as long as this term has seen it. So a
+5. Each round first looks whether the ledger is still that of this term, and all chunks are listed again before some are
+   deleted: an older ledger that was put back may lack what replaces them. The term ends.
+6. A manifest's age is by ledger time, which leaders lived through, and at least as long as this term has seen it. So a
    clock that is set, here or where the manifest was written, neither deletes early nor keeps chunks permanently.
 """
 
@@ -23,7 +25,7 @@ from controller.context.leader_context import LeaderContext
 from controller.leadership.policy.transitions import Event
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, decode_file
-from controller.snapshots.restore import require_complete
+from controller.snapshots.restore import OtherHistoryError, require_complete, require_own
 from headgate.backoff import Backoff
 from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
@@ -56,6 +58,8 @@ class Trimmer:
         self._lowest = 1
         """From here on, every chunk exists. Below it are the first chunks of terms."""
         self._listed_at: float | None = None
+        self._listed_below = 1
+        """The trim point at the last listing."""
         self._written_at: dict[ChunkRange, int] = {}
         self._seen_at: dict[ChunkRange, float] = {}
         """Loop time at which this term saw a manifest first."""
@@ -63,7 +67,7 @@ class Trimmer:
         self._readable: dict[int, bool] = {}
 
     async def run(self) -> None:
-        """Trim again and again; raises TermEndedError (rule 3)."""
+        """Trim again and again; raises TermEndedError (rules 3 and 5)."""
         first_seconds = self._context.trim_interval_seconds
         pauses = Backoff(first_seconds=first_seconds, longest_seconds=max(first_seconds, LONGEST_PAUSE_SECONDS))
         idle_rounds, before, durable = 0, None, 0
@@ -78,11 +82,12 @@ class Trimmer:
     async def trim_once(self) -> tuple[object, ...]:
         """Decide once, delete up to the durable trim point, and return what was found; empty if that failed.
 
-        Raises TermEndedError (rule 3).
+        Raises TermEndedError (rules 3 and 5).
         """
         shard = self._ledger.shard
         deleted = 0
         try:
+            await require_own(self._ledger, self._state, self._commit.durable)
             await self._list_if_due()
             if (delay_seconds := self._context.trim_delay_seconds) is not None:
                 await self._decide(1000 * delay_seconds)
@@ -91,6 +96,8 @@ class Trimmer:
                 deleted, self._lowest = deleted + 1, number + 1
                 self._context.observer.observe(events.ChunksDeleted(shard=shard, count=1))
             self._count()
+        except OtherHistoryError as error:
+            raise TermEndedError(Event.LEDGER_UNREADABLE, str(error)) from error
         except (StoreUnavailableError, LedgerError) as error:
             # No caller waits for this. A persistent fault is logged in every round.
             self._context.observer.observe(events.TrimFailed(shard=shard))
@@ -102,15 +109,16 @@ class Trimmer:
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._listed_at is not None and now - self._listed_at < LISTING_INTERVAL_SECONDS:
+        recently = self._listed_at is not None and now - self._listed_at < LISTING_INTERVAL_SECONDS
+        if recently and self._listed_below == self._below:
             return
-        numbers = await self._ledger.numbers()
+        below, numbers = self._below, await self._ledger.numbers()
         try:
             await require_complete(self._ledger, numbers, self._state.trimmed_below)
         except LedgerError as error:
             raise TermEndedError(Event.LEDGER_UNREADABLE, str(error)) from error
         self._lowest = next(iter(self._deletable(numbers)), self._below)
-        self._listed_at = now
+        self._listed_at, self._listed_below = now, below
 
     def _deletable(self, numbers: Iterable[int]) -> list[int]:
         return deletable(numbers, below=self._below, term_start_chunks=self._state.terms.start_chunks)
@@ -144,7 +152,7 @@ class Trimmer:
             self._commit.when_durable(self._commit.newest, partial(setattr, self, "_below", below))
 
     def _age_ms(self, chunks: ChunkRange) -> float:
-        """Return how old a manifest is (rule 5)."""
+        """Return how old a manifest is (rule 6)."""
         seen_ms = 1000 * (asyncio.get_running_loop().time() - self._seen_at[chunks])
         return max(seen_ms, self._state.time.age_ms(self._written_at[chunks], self._context.now_ms()))
 

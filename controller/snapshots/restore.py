@@ -124,7 +124,7 @@ async def catch_up(
 async def _read_and_list(ledger: Ledger, state: ShardState, after: int) -> tuple[int, list[int]]:
     """Apply new chunks; return how many, and the numbers after ``after``, which are listed meanwhile."""
     listing = asyncio.create_task(ledger.numbers(after=after))
-    checking = asyncio.create_task(_wrote_end(ledger, state))
+    checking = asyncio.create_task(_wrote(ledger, state, state.chunk))
     try:
         chunk, read, numbers = state.chunk, await apply_new_chunks(ledger, state), await listing
         if not await checking and not (numbers and numbers[-1] > chunk):
@@ -134,12 +134,18 @@ async def _read_and_list(ledger: Ledger, state: ShardState, after: int) -> tuple
         await end_tasks(listing, checking)
 
 
-async def _wrote_end(ledger: Ledger, state: ShardState) -> bool:
-    """Return whether the newest chunk of ``state`` exists; it may have been trimmed if later ones do.
+async def require_own(ledger: Ledger, state: ShardState, chunk: int) -> None:
+    """Raise OtherHistoryError unless the newest term of ``state`` wrote ``chunk``, which cannot have been trimmed."""
+    if not await _wrote(ledger, state, chunk):
+        raise _other_history(ledger, state, chunk)
+
+
+async def _wrote(ledger: Ledger, state: ShardState, chunk: int) -> bool:
+    """Return whether ``chunk``, of the newest term of ``state``, exists; it may have been trimmed if later ones do.
 
     Raises OtherHistoryError: another term wrote it.
     """
-    chunk, term_id = state.chunk, state.terms.newest_id
+    term_id = state.terms.newest_id
     if not chunk:
         return True
     try:

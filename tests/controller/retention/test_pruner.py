@@ -14,6 +14,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.sections import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
+from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from shard.steps import complete
@@ -141,6 +142,22 @@ async def test_a_failed_deletion_is_retried_with_backoff() -> None:
     assert max(pauses) < 310
     assert shard.registry.get_sample_value("headgate_segment_deletions_failed_total") == 5
     assert [line["event"] for line in logged if line["event"].startswith("data.")][-1] == "data.deleted"
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_no_data_is_deleted_of_an_older_ledger_that_was_put_back_under_a_leader(writes: bool) -> None:
+    """It may still have the segment, whose tombstone is in the lost one."""
+    shard = OneShard(retention=SOON)
+    async with _split_topic(shard) as (leader, _):
+        await _write_compacted(shard, 1, 0, 1)
+        await asyncio.sleep(75)
+        assert set(leader.state.tombstones) == {(1, 0)}
+        del shard.store.objects[chunk_path(0, leader.commit.durable)]
+        if writes:
+            leader.commit.barrier()
+            await leader.commit.flush()
+        await asyncio.sleep(300)
+        assert _compacted_names(shard) == ["0.parquet", "1.parquet"]
 
 
 async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:

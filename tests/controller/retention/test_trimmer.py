@@ -202,3 +202,26 @@ async def test_a_term_ends_in_its_first_round_if_an_old_chunk_is_missing(deletes
 
     with pytest.raises(TermEndedError, match="chunk 5 is missing"):
         await trimmer.trim_once()
+
+
+@pytest.mark.parametrize(
+    ("writes", "problem"),
+    [(False, "chunk 13 does not continue .* the ledger was put back"), (True, "chunk 13 is missing")],
+)
+async def test_a_term_ends_and_deletes_nothing_of_an_older_ledger_that_was_put_back_under_it(writes, problem) -> None:
+    """What replaces the chunks in the lost ledger is missing there."""
+    kept, leader = await compacted_ledger()
+    older = {path: data for path, data in kept.store.objects.items() if path.startswith("chunks/")}
+    running = asyncio.create_task(leader.commit.run())
+    await leader.trimmer.trim_once()
+    await leader.commit.flush()
+    kept.store.objects.clear()
+    kept.store.objects.update(older)
+    if writes:
+        leader.commit.barrier()
+        await leader.commit.flush()
+    running.cancel()
+
+    with pytest.raises(TermEndedError, match=problem):
+        await leader.trimmer.trim_once()
+    assert list(range(1, 13)) == (await kept.ledger.numbers())[:12]
