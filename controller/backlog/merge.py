@@ -35,13 +35,13 @@ def backlogs(
     now_ms: int,
     oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]],
     wanted: Callable[[str, str], bool] | None = None,
-) -> Steps[list[BacklogInfo]]:
-    """Return the backlog of each subscription, by topic and name, each as of its own moment.
+) -> Steps[dict[int, BacklogInfo]]:
+    """Return subscription id → its backlog, in the order of topics and names, each as of its own moment.
 
     ``response``: Spark's last count, if any. ``oldest_unhandled_ms`` gets the id of a subscription of an external
     topic, see `Membership.oldest_unhandled_ms`. ``wanted`` (topic, name): leave out the others.
     """
-    found: list[BacklogInfo] = []
+    found: dict[int, BacklogInfo] = {}
     rows: dict[int, list[Backlog]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
     if response is not None:
@@ -52,16 +52,17 @@ def backlogs(
         for name, subscription in sorted(topic.subscriptions.items()):
             if wanted is not None and not wanted(topic_name, name):
                 continue
+            number = subscription.subscription_id
             if topic.external is not None:
                 counted = external.get(topic.topic_id)
-                said = oldest_unhandled_ms(subscription.subscription_id)
-                found.append((yield from _external_backlog(subscription, topic, counted, said, now_ms)))
+                said = oldest_unhandled_ms(number)
+                found[number] = yield from _external_backlog(subscription, topic, counted, said, now_ms)
             elif response is not None and (counts := _of_last_seek(rows, subscription)):
                 yield len(counts) * COST_PER_ITEM
                 segments = map(_spark_segment_backlog, counts)
-                found.append(_summary(subscription, segments, "spark", response.as_of_ms))
+                found[number] = _summary(subscription, segments, "spark", response.as_of_ms)
             else:
-                found.append((yield from leader_backlog(subscription, topic, now_ms)))
+                found[number] = yield from leader_backlog(subscription, topic, now_ms)
     return found
 
 

@@ -44,8 +44,8 @@ class BacklogService:
     take_steps: TakeSteps
     oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]]
     """See `backlogs`."""
-    counted: Mapping[tuple[str, str], BacklogInfo] = field(default_factory=dict)
-    """Topic and subscription → its backlog at the last periodic query."""
+    counted: Mapping[int, BacklogInfo] = field(default_factory=dict)
+    """Subscription id → its backlog at the last periodic query."""
     _response: tuple[BacklogResponse, float] | None = None
     _table_errors: dict[str, str] = field(default_factory=dict)
     """External topic → the logged error of its tables."""
@@ -59,18 +59,18 @@ class BacklogService:
         try:
             while True:
                 await self._refresh(self.context.backlog_interval_seconds)
-                found = await self.latest()
-                self.counted = {(each.topic, each.subscription): each for each in found}
+                self.counted, now_ms = await self.latest(), self.context.now_ms()
+                found = tuple(self.counted.values())
                 self.context.observer.observe(
-                    events.BacklogUpdated(shard=self.state.shard, backlogs=found, now_ms=self.context.now_ms())
+                    events.BacklogUpdated(shard=self.state.shard, backlogs=found, now_ms=now_ms)
                 )
                 await asyncio.sleep(self.context.backlog_interval_seconds)
         finally:
             if self._query_task is not None:
                 await cancel_and_wait(self._query_task)
 
-    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> tuple[BacklogInfo, ...]:
-        """Return the ``wanted`` backlogs (topic, subscription), counted over turns of the loop."""
+    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> dict[int, BacklogInfo]:
+        """Return subscription id → backlog of those ``wanted`` (topic, name), counted over turns of the loop."""
         response = None
         if (
             self._response is not None
@@ -78,7 +78,7 @@ class BacklogService:
         ):
             response = self._response[0]
         now_ms = self.context.now_ms()
-        return tuple(await self.take_steps(backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted)))
+        return await self.take_steps(backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted))
 
     async def answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
         """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
@@ -90,7 +90,7 @@ class BacklogService:
                 and follows(request.after, topic, subscription)
             )
         )
-        page, following = cut_page(((each.topic, each.subscription), each) for each in found)
+        page, following = cut_page(((each.topic, each.subscription), each) for each in found.values())
         return m.BacklogReply(backlogs=page, next=following)
 
     async def _refresh(self, wait_seconds: float) -> None:

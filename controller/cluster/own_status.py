@@ -65,7 +65,7 @@ async def _topic_summary(
                         topic,
                         subscription,
                         coordinator,
-                        counted.get((topic.name, subscription.name)),
+                        counted.get(subscription.subscription_id),
                         rate if stored else None,
                     )
                 )
@@ -102,12 +102,11 @@ def _amounts(topic: Topic, now_ms: int) -> Steps[tuple[int, int, float]]:
     return records, size_bytes, rate
 
 
-async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[tuple[str, str], BacklogInfo]:
+async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[int, BacklogInfo]:
     """Return the newest counts of Spark. Those of an external topic are its backlogs, so they are merged again."""
     if topic.external is None:
         return leader.backlogs.counted
-    found = await leader.backlogs.latest(lambda name, _: name == topic.name)
-    return {(each.topic, each.subscription): each for each in found}
+    return await leader.backlogs.latest(lambda name, _: name == topic.name)
 
 
 def _subscription_summary(
@@ -189,12 +188,12 @@ async def subscription_document(
     coordinator = None if found is None else leader.subscription_registry.coordinators.get(found.subscription_id)
     if found is None or coordinator is None:
         raise UnknownNameError(f"topic {name!r} has no subscription {subscription!r}")
-    counted = (await _counted(leader, topic)).get((name, subscription))
+    counted = (await _counted(leader, topic)).get(found.subscription_id)
     _, _, rate = await leader.driver.complete(_amounts(topic, leader.context.now_ms()))
     own = rate if topic.external is None else None
     summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted, own))
-    (backlog,) = await leader.backlogs.latest(lambda *each: each == (name, subscription)) or (None,)
-    if backlog is None:
+    latest = await leader.backlogs.latest(lambda *each: each == (name, subscription))
+    if (backlog := latest.get(found.subscription_id)) is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
     described = await leader.driver.complete(coordinator.describe())
     counts = {each.segment: each.records for each in backlog.segments}

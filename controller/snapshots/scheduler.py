@@ -47,6 +47,8 @@ class SnapshotScheduler:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             heads = self.heads()
+            # A snapshot ahead of the ledger is of a lost one: an older ledger was put back.
+            self._newest = {shard: at for shard, at in self._newest.items() if at <= heads.get(shard, 0)}
             # The known snapshots first, which costs nothing; another process may have written newer ones.
             shards = due_shards(heads, self._newest, self.chunks)
             if not shards:

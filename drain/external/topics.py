@@ -8,7 +8,8 @@ delay no other request.
 2. Topics are counted one at a time. Then the topic rests for `IDLE_FACTOR` times the duration, while others are
    counted: so a slow table, or one that cannot be read, delays them by one count.
 3. An error is reported for its own topic, in place of its rows, until a count succeeds.
-4. The counts of topics that are no longer in the ledger are dropped.
+4. The counts of topics that are no longer in the ledger are dropped, and all of a shard whose ledger was put back to an
+   older state: an id may be that of another topic there.
 """
 
 import asyncio
@@ -70,6 +71,8 @@ class ExternalTopicCounter:
         self._counted: dict[tuple[int, int], ExternalBacklogResponse] = {}
         self._histories: dict[tuple[int, int], History] = {}
         """The successful counts of each topic."""
+        self._newest: dict[int, tuple[int, int]] = {}
+        """Shard → the watermark of its newest result, and the time of that chunk."""
         self._gone: MustRestartError | None = None
 
     # Drain queries
@@ -106,7 +109,7 @@ class ExternalTopicCounter:
         """
         if self._gone is not None:
             raise self._gone
-        self._remove_deleted_topics(result)
+        self._drop_others(result)
         tables = self._tables.get(query.view.topic)
         rows = _of_topic(result, query.topic_id)
         if tables is None or not rows:
@@ -117,9 +120,12 @@ class ExternalTopicCounter:
         first = ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=NOT_YET)
         return self._counted.get(query.topic_key, first)
 
-    def _remove_deleted_topics(self, result: Result) -> None:
-        """Drop the topics that are no longer in the ledger of a shard (rule 4)."""
-        existing = {row.topic_id for row in result.rows}
+    def _drop_others(self, result: Result) -> None:
+        """Drop what is not of the topics in the ledger of a shard (rule 4)."""
+        watermark, at_ms = self._newest.get(result.shard, (0, result.at_ms))
+        self._newest[result.shard] = result.watermark, result.at_ms
+        is_older = result.watermark < watermark or (result.watermark == watermark and result.at_ms != at_ms)
+        existing = set[int]() if is_older else {row.topic_id for row in result.rows}
         for shard, topic_id in [*self._counted]:
             if shard == result.shard and topic_id not in existing:
                 for known in (self._counted, self._histories, self._due):

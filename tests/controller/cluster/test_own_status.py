@@ -1,5 +1,6 @@
 """The status of a daemon: counts at once, summaries and documents of what it leads."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
 from controller.leadership.policy.transitions import Role
+from drain.protocol import Backlog, BacklogResponse
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
@@ -76,6 +78,44 @@ async def test_unknown_names_are_errors():
             await subscription_document("one", leader, "a", "x")
 
 
+async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again():
+    shard = OneShard()
+
+    async def spark(request):
+        rows = [
+            Backlog(
+                topic_id=each.topic_id,
+                subscription_id=number,
+                segment=0,
+                seek_generation=0,
+                sealed=False,
+                records=7,
+                size_bytes=70,
+                oldest_ms=900,
+                stored_per_second=1.0,
+                acknowledged_per_second=2.0,
+            )
+            for number, each in leader.state.subscriptions.items()
+        ]
+        return BacklogResponse(id=1, rows=rows, watermark=3, as_of_ms=request.now_ms)
+
+    async with shard.leader() as leader, shard.client() as client:
+        leader.backlogs._context = replace(leader.context, backlog_source=spark, backlog_interval_seconds=900)
+        rates, counting = [], None
+        for round_ in "12":
+            await client.call(m.CreateTopic, topic="t", segments=1, token=round_)
+            await client.call(
+                m.CreateSubscription, topic="t", subscription="s", subscription_type="STREAM", token="s" + round_
+            )
+            counting = counting or asyncio.create_task(leader.backlogs.run())
+            await asyncio.sleep(1)
+            _, (found,) = await summaries("one", [leader])
+            rates.append(found.acknowledged_per_second)
+            await client.call(m.DeleteTopic, topic="t", token="d" + round_)
+        counting.cancel()
+    assert [2.0, None] == rates
+
+
 async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an_older_count():
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
@@ -104,7 +144,8 @@ async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an
         newest = msgspec.structs.replace(newest, unknown_reason="a table is late")
 
         async def latest(wanted):
-            return (newest,) if wanted("e", "s") and not wanted("a", "s") else ()
+            (number,) = leader.state.subscriptions
+            return {number: newest} if wanted("e", "s") and not wanted("a", "s") else {}
 
         leader.backlogs.latest = latest
         (topic,), (found,) = await summaries("one", [leader])

@@ -1,6 +1,7 @@
 """When the snapshot job starts, and how its process is supervised."""
 
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 
@@ -70,6 +71,24 @@ async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tm
         running = asyncio.create_task(scheduler(LocalStore(tmp_path), reports, {0: 1}, command=command).run())
         await until(lambda reports=reports: reports.failures >= 2)
         running.cancel()
+
+
+async def test_snapshots_of_a_lost_ledger_do_not_count_once_an_older_one_was_put_back(tmp_path: Path) -> None:
+    ledger, heads, reports = RandomLedger(tmp_path / "ledger", 1), {0: 5}, Reports()
+    ledger.grow(4)
+    older = shutil.copytree(tmp_path / "ledger", tmp_path / "older")
+    ledger.grow(20)
+    heads[0] = 25
+    found = scheduler(
+        LocalStore(tmp_path / "ledger"), reports, heads, ledger_url=(tmp_path / "ledger").as_uri(), chunks=4
+    )
+    running = asyncio.create_task(found.run())
+    await until(lambda: reports.snapshots.get(0) == 25, 60)
+    shutil.rmtree(tmp_path / "ledger")
+    shutil.copytree(older, tmp_path / "ledger")
+    heads[0] = 5
+    await until(lambda: reports.snapshots[0] == 5, 60)
+    running.cancel()
 
 
 async def test_a_job_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

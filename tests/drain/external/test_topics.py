@@ -134,6 +134,16 @@ async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(t
     assert (later.as_of_ms, later.reason) == (1000, "")
 
 
+@pytest.mark.parametrize("other", [Result(0, 4, ROWS), Result(0, 5, ROWS, at_ms=9)], ids=["shorter", "as long"])
+async def test_a_count_does_not_outlast_its_ledger_that_was_put_back_to_an_older_state(tables, other) -> None:
+    """The id may be that of another topic by then."""
+    async with tables.working():
+        assert (await tables.counted()).rows
+        assert [] == tables.topics.backlog(ORDERS, other, 2000).rows
+        await asyncio.sleep(1)
+        assert tables.topics.backlog(ORDERS, other, 2000).rows
+
+
 async def test_a_topic_rests_after_its_count_while_others_are_counted(tables: Tables) -> None:
     tables.takes_seconds = 10.0
     tables.faults["orders"] = TableError("rubbish")
