@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from headgate.errors import HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
-from headgate.lakehouse.tables import created_again, decoded, encoded, foreign_rows, table_errors
+from headgate.lakehouse.tables import created_again, decoded, deleted, encoded, foreign_rows, table_errors
 from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"
@@ -56,6 +56,8 @@ class DeltaExport:
         numbers |= {f"{segment}/complete": 1 for segment in before.keys() - position.offsets.keys()}
         marks = [Transaction(f"{self._app}/{name}", version) for name, version in numbers.items()]
         with table_errors(self.name, CommitFailedError, is_stored=lambda: self._is_stored(position)):
+            if not DeltaTable.is_deltatable(self._table.table_uri):
+                raise deleted(self.name)
             if DeltaTable(self._table.table_uri).metadata().id != self._table.metadata().id:
                 raise created_again(self.name)
             write_deltalake(

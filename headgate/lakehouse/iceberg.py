@@ -42,7 +42,7 @@ class IcebergExport:
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         stated = {PROPERTY: encoded(position)}
-        errors = table_errors(self.name, CommitFailedException, is_stored=self._is_stored)
+        errors = table_errors(self.name, CommitFailedException, is_stored=self._is_stored, missing=(NoSuchTableError,))
         with errors, self._table.transaction() as transaction:
             transaction.append(rows, snapshot_properties=stated)
             transaction.set_properties(stated)

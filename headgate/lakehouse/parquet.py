@@ -2,10 +2,12 @@
 
 A file is created with put-if-absent under the next number, and has its position in its metadata. So two exports never
 add the same rows, and every file of the folder counts. Readers need nothing but the files. All files but the newest may
-be moved or deleted.
+be moved or deleted. ``_export.json`` has a random id of the folder: one that is created again has another.
 """
 
 import asyncio
+import secrets
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -13,15 +15,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.errors import ConfigError, ObjectExistsError
+from headgate.errors import ConfigError, ObjectExistsError, ObjectMissingError
 from headgate.lakehouse.table_rows import TableRows
-from headgate.lakehouse.tables import PROPERTY, decoded, encoded, foreign_rows, table_errors
+from headgate.lakehouse.tables import PROPERTY, created_again, decoded, deleted, encoded, foreign_rows, table_errors
 from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import open_store
 from headgate.storage.own_object import create_own
 
 FOLDER: Final = "data"
+ID_PATH: Final = "_export.json"
 
 
 class ParquetExport:
@@ -42,11 +45,26 @@ class ParquetExport:
             if PROPERTY.encode() not in metadata:
                 raise foreign_rows(self.name)
             self.position = decoded(metadata[PROPERTY.encode()], self.name)
+        self._folder_id = asyncio.run(self._claim_id())
 
     def append(self, rows: pa.Table, position: TopicPosition) -> None:
         out = BytesIO()
         pq.write_table(rows.replace_schema_metadata({PROPERTY: encoded(position)}), out, compression="zstd")
         number = self._number + 1
         with table_errors(self.name, ObjectExistsError):
-            asyncio.run(create_own(self._store, f"{FOLDER}/{chunk_name(number)}", out.getvalue()))
+            asyncio.run(self._add(f"{FOLDER}/{chunk_name(number)}", out.getvalue()))
         self._number, self.position = number, position
+
+    async def _claim_id(self) -> bytes:
+        with suppress(ObjectExistsError):
+            await create_own(self._store, ID_PATH, b'{"id":"%s"}' % secrets.token_hex(16).encode())
+        return await self._store.read(ID_PATH)
+
+    async def _add(self, path: str, data: bytes) -> None:
+        try:
+            found = await self._store.read(ID_PATH)
+        except ObjectMissingError:
+            raise deleted(self.name) from None
+        if found != self._folder_id:
+            raise created_again(self.name)
+        await create_own(self._store, path, data)

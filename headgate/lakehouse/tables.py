@@ -47,17 +47,23 @@ class TableConflictError(HeadgateError):
 
 @contextmanager
 def table_errors(
-    table: str, *conflicts: type[Exception], is_stored: Callable[[], bool] = lambda: False
+    table: str,
+    *conflicts: type[Exception],
+    is_stored: Callable[[], bool] = lambda: False,
+    missing: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     """Raise the errors of a library, which have no common base, as one line. They end the export.
 
     Of a conflict, ``is_stored`` tells whether the table has what was to be committed. Then there is none: a store has
     repeated the commit, because its first answer was lost. It may raise a HeadgateError that names the other commit.
+    ``missing``: the table was deleted.
     """
     try:
         yield
+    except missing as error:
+        raise deleted(table) from error
     except conflicts as error:
-        with table_errors(table):
+        with table_errors(table, missing=missing):
             if is_stored():
                 return
         raise TableConflictError(table) from error
@@ -75,6 +81,13 @@ def one_line(error: Exception) -> str:
 
 def foreign_rows(table: str) -> HeadgateError:
     return HeadgateError(f"{table} has rows that no export has written: export to another table")
+
+
+def deleted(table: str) -> HeadgateError:
+    return HeadgateError(
+        f"{table} was deleted meanwhile, so nothing was added: start this export again, and it creates the table with "
+        "all stored records"
+    )
 
 
 def created_again(table: str) -> HeadgateError:

@@ -243,21 +243,27 @@ def test_fields_become_columns_and_a_later_schema_adds_columns(kind: Kind) -> No
             kind.opened(TableRows(types, by_day=False))
 
 
-@pytest.mark.parametrize("name", ["delta", "iceberg"])
-def test_an_export_does_not_continue_in_a_table_that_was_created_again(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str
+@pytest.mark.parametrize("again", [True, False], ids=["created again", "deleted"])
+@pytest.mark.parametrize("name", ["delta", "iceberg", "parquet"])
+def test_an_export_does_not_continue_in_a_table_that_was_deleted(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, again: bool
 ) -> None:
-    """It has as many commits, and lacks the rows in front of the position."""
-    kind = kind_at(request, name, str(tmp_path / "orders"))
+    """One that was created again has as many commits, and lacks the rows in front of the position."""
+    kind = kind_at(request, name, (tmp_path / "orders").as_uri())
     table = kind.opened()
     table.append(rows(b"a", b"b"), position(1, s0=2))
-    _ = load_catalog("lake").drop_table("a.orders") if name == "iceberg" else shutil.rmtree(kind.place)
-    kind.opened().append(rows(b"a"), position(1, s0=1))
+    _ = load_catalog("lake").drop_table("a.orders") if name == "iceberg" else shutil.rmtree(tmp_path / "orders")
+    if again:
+        kind.opened().append(rows(b"a"), position(1, s0=1))
 
-    with pytest.raises(HeadgateError, match=r"orders was deleted and created again meanwhile, so nothing was added"):
+    what = r"orders was deleted and created again meanwhile" if again else "orders was deleted meanwhile"
+    with pytest.raises(HeadgateError, match=f"{what}, so nothing was added: start this export again"):
         table.append(rows(b"c"), position(2, s0=3))
 
-    assert ([b"a"], position(1, s0=1)) == (kind.values(), kind.opened().position)
+    found = kind.opened()
+    assert found.position == (position(1, s0=1) if again else None)
+    found.append(rows(b"z"), position(3, s0=2))
+    assert [b"a"] * again + [b"z"] == kind.values()
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["added", "dropped"])
