@@ -86,13 +86,15 @@ class SnapshotScheduler:
             self._newest[shard] = numbers[-1]
             self.observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
-    async def _run_job(self, shards: Sequence[int]) -> bool:
+    def _command(self, shards: Sequence[int]) -> Sequence[str]:
         which = [argument for shard in shards for argument in ("--shard", str(shard))]
         options = ("--chunks", str(self.chunks), "--parent", str(os.getpid()))
-        command = python_module("controller.snapshots.job", "--ledger", self.ledger_url, *options, *which)
+        return python_module("controller.snapshots.job", "--ledger", self.ledger_url, *options, *which)
+
+    async def _run_job(self, shards: Sequence[int]) -> bool:
         try:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                *self._command(shards),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

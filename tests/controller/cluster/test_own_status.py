@@ -100,7 +100,7 @@ async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again
         return BacklogResponse(id=1, rows=rows, watermark=3, as_of_ms=request.now_ms)
 
     async with shard.leader() as leader, shard.client() as client:
-        leader.backlogs._context = replace(leader.context, backlog_source=spark, backlog_interval_seconds=900)
+        leader.backlogs.context = replace(leader.context, backlog_source=spark, backlog_interval_seconds=900)
         rates, counting = [], None
         for round_ in "12":
             await client.call(m.CreateTopic, topic="t", segments=1, token=round_)

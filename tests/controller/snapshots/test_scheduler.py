@@ -56,7 +56,8 @@ def scheduler(
         heads=lambda: heads,
         observer=reports,
     )
-    found._command = command or found._command
+    if command:
+        found._command = lambda _: command
     return found
 
 

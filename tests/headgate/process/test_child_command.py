@@ -33,7 +33,7 @@ def snapshot_command(folder: Path) -> list[str]:
         heads=dict,
         observer=None,  # type: ignore[arg-type]
     )
-    return list(scheduler._command)
+    return list(scheduler._command([]))
 
 
 @pytest.mark.parametrize(
