@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from headgate.cli.terminal.output import examples
+from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import HeadgateError
 
 FOLDERS = {"deploy": ".", "examples": "examples"}
@@ -37,7 +38,7 @@ def _checked_url(_context: click.Context, _parameter: click.Parameter, url: str 
         "headgate deploy-files ./deploy --runbook-url https://wiki.lan/runbook",
     ),
 )
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=FilePath(file_okay=False))
 @click.option("--force", is_flag=True, help="Replace files that differ.")
 @click.option(
     "--runbook-url",

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.place_types import FilePath
 from web.tokens import new_token, read_tokens, token_line
 
 OWNER_ONLY = 0o600
@@ -27,7 +28,7 @@ def http() -> None:
 @click.option(
     "--file",
     "path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     required=True,
     help="The daemon's [http] tokens_file; created for its owner only if it is missing.",
 )

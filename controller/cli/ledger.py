@@ -14,6 +14,7 @@ from controller.backup.check import CheckedShard, check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
+from headgate.cli.terminal.place_types import Url
 from headgate.errors import ConfigError
 from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
@@ -37,8 +38,8 @@ def ledger() -> None:
     group=ledger,
     asks_cluster=False,
 )
-@click.argument("source")
-@click.argument("destination")
+@click.argument("source", type=Url())
+@click.argument("destination", type=Url())
 def copy(context: CommandContext, source: str, destination: str) -> None:
     """Copy the ledger SOURCE to DESTINATION. Its cluster may run meanwhile.
 
@@ -67,7 +68,7 @@ def copy(context: CommandContext, source: str, destination: str) -> None:
     group=ledger,
     asks_cluster=False,
 )
-@click.argument("url")
+@click.argument("url", type=Url())
 @click.option(
     "--shards", type=click.IntRange(1, 1024), help="Number of the cluster's shards. [default: the shards found]"
 )

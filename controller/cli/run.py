@@ -26,6 +26,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples, print_table
+from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARS = 100
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     metavar="FILE",
     required=True,
     help="Settings file of the daemon (TOML).",

@@ -35,6 +35,7 @@ from drain.socket_path import own_socket
 from drain.table_mapping import read_tables
 from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.cli.terminal.output import examples
+from headgate.cli.terminal.place_types import FilePath, Url
 from headgate.errors import ConfigError
 from headgate.process.background import cancel_and_wait
 
@@ -81,7 +82,7 @@ class _UpOptions:
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilePath(file_okay=False),
     default=Path("headgate-data"),
     show_default=True,
     help="Data folder: ledger, ZooKeeper, logs, client.toml. Created if missing.",
@@ -105,14 +106,15 @@ class _UpOptions:
 )
 @click.option(
     "--ledger",
+    type=Url(),
     metavar="URL",
     help="Object store of the ledger, such as s3://bucket/path; endpoint and credentials are in the environment. "
     "Fixed by the first start.  [default: a folder in the data folder]",
 )
-@click.option("--results", metavar="URL", help="Poll drain results from this URL instead of running Spark.")
+@click.option("--results", type=Url(), metavar="URL", help="Poll drain results from this URL instead of running Spark.")
 @click.option(
     "--external",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     help="TOML file that names the tables of external topics (format: drain/table_mapping.py).",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")

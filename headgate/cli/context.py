@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import click
 
 from headgate.cli.terminal.output import JSON_HELP, examples, print_json
+from headgate.cli.terminal.place_types import FilePath
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.process.parent_death_signal import with_parent_death_signal
 
@@ -150,11 +151,15 @@ class CommandContext:
             print_(found)
 
     async def write_output(self, data: bytes) -> None:
-        """Write ``data`` to standard output without blocking the event loop. Raises OSError."""
+        """Write ``data`` to standard output without blocking the event loop. Raises OSError, which names it."""
         from headgate.cli.terminal.async_stdio import write_all  # noqa: PLC0415
 
-        sys.stdout.flush()
-        await write_all(sys.stdout.fileno(), data)
+        try:
+            sys.stdout.flush()
+            await write_all(sys.stdout.fileno(), data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
 
     def run_recount(self, command: list[str]) -> tuple[int, str]:
         """Run the recount; show its progress, and return its exit code and the other lines that it logged.
@@ -262,7 +267,7 @@ _JSON_OPTION: Final = click.Option(
 _CLUSTER_OPTIONS: Final = (
     click.Option(
         ["--config"],
-        type=click.Path(path_type=Path),
+        type=FilePath(),
         metavar="FILE",
         expose_value=False,
         callback=_keep,

@@ -24,6 +24,7 @@ from headgate.cli.context import CommandContext
 from headgate.cli.exit_codes import ExitCode, InterruptedBySignalError
 from headgate.cli.terminal.machine_faults import machine_fault
 from headgate.cli.terminal.output import examples
+from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import CommandUnknownError, HeadgateError
 from headgate.log.error_line import asks_for_json, error_line
 from headgate.process.allocator import keep_freed_memory
@@ -81,6 +82,9 @@ class HeadgateGroup(click.Group):
         sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))
 
     def _exit_code(self, arguments: list[str], prog_name: str, command_context: CommandContext) -> int:
+        if sys.stdout is None:  # Its number would be that of the next file or connection.
+            closed = HeadgateError("standard output is closed: name a file or /dev/null for it")
+            return _report(closed, debug=False, as_json=asks_for_json(arguments))
         try:
             with self.make_context(prog_name, arguments, obj=command_context) as context:
                 self.invoke(context)
@@ -122,7 +126,7 @@ def _report(error: Exception, *, debug: bool, as_json: bool) -> int:
         case HeadgateError():
             text = str(leaf)
         case OSError():
-            where = f"{leaf.filename}: " if leaf.filename else ""
+            where = f"{leaf.filename or 'standard output'}: " if leaf.filename or _is_of_output(leaf) else ""
             text = f"{where}{leaf.strerror or leaf}"
         case _ if (fault := machine_fault(leaf)) is not None:
             text = fault
@@ -131,6 +135,11 @@ def _report(error: Exception, *, debug: bool, as_json: bool) -> int:
             text = f"internal error: {type(leaf).__name__}: {leaf}{hint}"
     click.echo(error_line(text, code, as_json=as_json), err=True)
     return code
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Return whether ``error``, which names no file, was raised by what prints texts and tables."""
+    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent.name in {"click", "rich"}
 
 
 def _first_leaf(error: BaseException) -> BaseException:
@@ -160,7 +169,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 )
 @click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     metavar="FILE",
     help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
 )

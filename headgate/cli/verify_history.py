@@ -10,6 +10,7 @@ import msgspec
 
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
+from headgate.cli.terminal.place_types import FilePath
 from headgate.client_history.judge import fault_of, judge
 from headgate.errors import HeadgateError
 
@@ -38,7 +39,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     "headgate verify-history --complete producer.jsonl billing-1.jsonl billing-2.jsonl",
     asks_cluster=False,
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
+@click.argument("files", nargs=-1, required=True, type=FilePath(), metavar="FILE…")
 @click.option("--complete", is_flag=True, help="Every subscription has read everything: what it did not get is lost.")
 def verify_history(context: CommandContext, files: tuple[Path, ...], complete: bool) -> None:
     """Judge what producers and consumers have recorded in FILEs, without asking a cluster.

@@ -136,7 +136,8 @@ class ClusterWatch:
                 raise self._unreachable(timeout_seconds) from None
             raise NoLeaderError(
                 f"found no daemon of cluster {self._cluster!r} through {self.broker} (waited {timeout_seconds:g} s); "
-                "is one running, and is that its name?"
+                "is one running, is that its name, and does the broker's access list (headgate access export) allow "
+                "this user?"
             ) from None
         if self._incompatible_protocol is not None:
             raise ProtocolError(

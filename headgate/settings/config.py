@@ -33,11 +33,11 @@ class ClientConfig(TlsOptions, frozen=True, forbid_unknown_fields=True):
 
     cluster: str
     """Name of the cluster. It is part of every MQTT topic."""
-    broker_host: str
+    broker_host: Annotated[str, Meta(min_length=1)]
     """Host name or address of the MQTT broker."""
     broker_port: Annotated[int, Meta(ge=1, le=65535)]
     """Port of the broker. Usual ports are 1883, and 8883 with TLS."""
-    ledger_url: str
+    ledger_url: Annotated[str, Meta(min_length=1)]
     """The object store that consumers read from, e.g. ``file:///folder`` or ``s3://bucket``."""
     username: str | None = None
     """User name at the broker, a name as in the protocol; None if the broker requires none."""

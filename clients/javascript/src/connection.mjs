@@ -64,7 +64,7 @@ export class Connection {
     if (places.length > 1 && !this.#places.has(topic)) this.#places.set(topic, this.#find(topic, places));
     return this.#shard(places.length > 1 ? await this.#places.get(topic) : places[0]);
   }
-  #noDaemon = () => `found no daemon of cluster '${this.#prefix.slice("headgate/".length)}' through broker ${this.#broker}; is one running, and is that its name?`;
+  #noDaemon = () => `found no daemon of cluster '${this.#prefix.slice("headgate/".length)}' through broker ${this.#broker}; is one running, is that its name, and does the broker's access list (headgate access export) allow this user?`;
   forget = (topic) => this.#places.delete(topic); // its leader has refused it, so it may be elsewhere
   #find(topic, places) {
     const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));

@@ -11,6 +11,7 @@ import click
 from headgate.cli.commands import daemon_is_installed
 from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
+from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
 @command("headgate doctor", "headgate doctor --json", "headgate doctor --daemon-config /etc/headgate/headgate.toml")
 @click.option(
     "--daemon-config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     metavar="FILE",
     help="Also check what a daemon with these settings needs on this machine: Java, Spark, ZooKeeper, the broker, "
     "put-if-absent of the store, folders, certificates and space.",

@@ -22,6 +22,7 @@ import click
 from headgate.cli.arguments import topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.produce_progress import ProgressLine
+from headgate.cli.terminal.place_types import FilePath, Url
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
 
@@ -40,11 +41,11 @@ KINDS: Final = {"delta": "DeltaExport", "iceberg": "IcebergExport", "parquet": "
     "headgate export orders prod.sales.orders --to iceberg --follow --subscription orders-lake",
 )
 @topic_argument
-@click.argument("table")
+@click.argument("table", type=Url())
 @click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="Kind of the table.")
 @click.option(
     "--schema",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FilePath(exists=True, dir_okay=False),
     metavar="FILE",
     help='Fields of JSON values that become columns: a JSON object such as {"id": "string", "total": "double"}. '
     "Types: string, long, double, boolean, timestamp.",

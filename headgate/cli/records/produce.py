@@ -15,6 +15,7 @@ from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.ndjson import Quotes
+from headgate.cli.terminal.place_types import FilePath
 from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
 
@@ -38,7 +39,7 @@ def _header_option(_: click.Context, parameter: click.Parameter, texts: tuple[st
     "headgate read orders --format '%k\\t%v\\n' | headgate produce copies --key-separator '\\t'",
 )
 @topic_argument
-@click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("files", metavar="[FILE…|-]", nargs=-1, type=FilePath(allow_dash=True))
 @click.option(
     "--key-field",
     metavar="FIELD",

@@ -14,6 +14,7 @@ from headgate.cli.commands import daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext, command
 from headgate.cli.subscriptions import backlog_table as table
 from headgate.cli.terminal.output import print_table
+from headgate.cli.terminal.place_types import Url
 from headgate.errors import ConfigError, HeadgateError
 from headgate.model.short_list import listed
 from headgate.process.child_command import python_module
@@ -84,7 +85,9 @@ def _print(found: list[BacklogInfo], *, by_segment: bool) -> None:
     group=backlog,
 )
 @optional_topic_argument
-@click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
+@click.option(
+    "--ledger", type=Url(), metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]"
+)
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
 def verify(context: CommandContext, topic: str | None, ledger: str | None, master: str, conf: tuple[str, ...]) -> None:

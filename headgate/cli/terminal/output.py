@@ -42,6 +42,10 @@ def print_table(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    class TableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich's own one ends the process with code 1
+
     values = list(rows)
     right = {*numbers, *(name for row in values for name, cell in zip(columns, row, strict=True) if type(cell) is int)}
     cells = [["-" if cell is None else str(cell) for cell in row] for row in values]
@@ -58,7 +62,7 @@ def print_table(
     for row in cells:
         # As Text: brackets in a name must not be parsed as markup.
         table.add_row(*(Text(row[index]) for index in shown))
-    Console(file=file, width=width, highlight=False).print(table)
+    TableConsole(file=file, width=width, highlight=False).print(table)
     if len(shown) < len(columns):
         left_out = ", ".join(name for index, name in enumerate(columns) if index not in shown)
         click.echo(f"not shown, for lack of space: {left_out}; see --json", err=True)

@@ -24,6 +24,7 @@ from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
 from headgate.cli.records.sending import OutgoingRecord, RecordSender
+from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.reading.copy_position import CopyProgress, decode_copy
 from headgate.reading.topic_position import Snapshot, beginning
@@ -46,7 +47,7 @@ REMEDY: Final = "copy to a new topic, or with another --name"
 @click.option("--append", is_flag=True, help="Add the records to those that the topic has.")
 @click.option(
     "--to-config",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FilePath(exists=True, dir_okay=False),
     metavar="FILE",
     help="Client configuration of the cluster that has TARGET. [default: the cluster that has SOURCE]",
 )

@@ -1,6 +1,7 @@
 """The command line as a whole: help, one-line errors, exit codes, import time."""
 
 import json
+import os
 import subprocess
 import sys
 from unittest.mock import AsyncMock
@@ -41,6 +42,12 @@ def test_help_imports_no_library_that_only_some_commands_need():
         (("produce", "orders"), "--key-field FIELD"),
         (("produce", "orders", "--key", "a", "--key-field", "b"), "--key-field FIELD"),
         (("produce", "orders", "--key", "a", "--name", "n"), "exactly one FILE"),
+        (("up", "--data", ""), "Invalid value for '--data': it is empty: is a variable of your script not set?"),
+        (("up", "--ledger", ""), "Invalid value for '--ledger': it is empty"),
+        (("deploy-files", ""), "Invalid value for 'FOLDER': it is empty"),
+        (("ledger", "copy", "file:///ledger", ""), "Invalid value for 'DESTINATION': it is empty"),
+        (("export", "orders", "", "--to", "parquet"), "Invalid value for 'TABLE': it is empty"),
+        (("--config", "", "topic", "list"), "Invalid value for '--config': it is empty"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -149,3 +156,50 @@ def test_config_is_accepted_before_and_after_the_command(
 
 def test_the_version_is_printed(invoke: Invoke):
     assert invoke("--version").stdout.startswith("headgate 0.")
+
+
+PROGRAM = """
+import sys
+from headgate.cli.main import main
+from tests.support.fakes.cli_client import FakeCluster, FakeContext, Record, segment, topic
+
+cluster = FakeCluster()
+cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
+cluster.records = [Record(b"a", b"x", 0, 0)]
+main(sys.argv[1:], prog_name="headgate", obj=FakeContext(cluster))
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("topic", "list"), ("topic", "list", "--json"), ("consume", "orders", "billing", "--exit-when-caught-up")],
+    ids=["a table", "JSON", "records"],
+)
+@pytest.mark.parametrize(
+    ("output", "code", "message"),
+    [
+        (">&$pipe", 141, ""),
+        (">/dev/full", 1, "standard output: No space left on device"),
+        (">&-", 1, "standard output is closed: name a file or /dev/null for it"),
+    ],
+    ids=["a pipe without a reader", "a full disk", "none"],
+)
+def test_output_that_cannot_be_written_ends_each_command_alike(
+    command: tuple[str, ...], output: str, code: int, message: str, pytestconfig: pytest.Config
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    result = subprocess.run(
+        ["bash", "-c", f'pipe={writer}; exec "$@" {output}', "bash", sys.executable, "-c", PROGRAM, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=pytestconfig.rootpath,
+        pass_fds=[writer],
+        check=False,
+    )
+    os.close(writer)
+
+    assert result.returncode == code
+    assert message in result.stderr
+    assert result.stderr.count("\n") == bool(message)

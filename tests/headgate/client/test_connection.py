@@ -112,7 +112,9 @@ async def test_a_forged_announcement_never_silences_a_client(cluster, changes):
 async def test_waiting_for_a_leader_is_bounded(cluster):
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
-        with pytest.raises(NoLeaderError, match=r"shard 0 of cluster 'test': it has no leader \(waited 3 s\)"):
+        with pytest.raises(
+            NoLeaderError, match=r"shard 0 of cluster 'test': it has no leader \(waited 3 s; see headgate doctor\)"
+        ):
             await client.request(0, DESCRIBE, timeout_seconds=3)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
 
@@ -215,7 +217,7 @@ async def test_a_command_that_no_leader_has_begun_is_reported_as_not_executed(cl
         leader.requests.clear()
         leader.answers = False
         with pytest.raises(
-            NoLeaderError, match=r"does not reply \(waited 3 s\); the command was not executed"
+            NoLeaderError, match=r"does not reply \(waited 3 s; see headgate doctor\); the command was not executed"
         ) as error:
             await admin.merge("orders", 0, 1)
     assert not isinstance(error.value, CommandUnknownError)
@@ -227,7 +229,8 @@ async def test_a_command_whose_reply_is_lost_has_an_unknown_outcome_and_is_not_b
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
         leader.mute = True
         with pytest.raises(
-            CommandUnknownError, match=r"\(waited 3 s\); unknown outcome: the command may have been exec"
+            CommandUnknownError,
+            match=r"\(waited 3 s; see headgate doctor\); unknown outcome: the command may have been exec",
         ):
             await admin.split("orders", 1)
         assert 2 <= len(leader.requests)

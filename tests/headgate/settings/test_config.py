@@ -50,6 +50,8 @@ def test_the_default_path_is_below_the_working_directory(tmp_path: Path, monkeyp
         (GOOD.replace("1883", '"1883"'), r"\$\.broker_port"),
         (GOOD.replace("1883", "99999"), r"\$\.broker_port"),
         (GOOD.replace('cluster = "local"\n', ""), "cluster"),
+        (GOOD.replace("127.0.0.1", ""), "broker_host: expected `str` of length >= 1; use text in quotes"),
+        (GOOD.replace("file:///srv/ledger", ""), "ledger_url: expected `str` of length >= 1"),
         (GOOD.replace("127.0.0.1", "mqtt://here"), "broker_host 'mqtt://here' is no host"),
         (GOOD.replace("127.0.0.1", "here:1883"), "broker_host 'here:1883' is no host"),
         (GOOD.replace("local", "no/slash"), "cluster name 'no/slash'"),

@@ -296,7 +296,7 @@ async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None
 async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
     explained = explain_all(lead())
 
-    assert "No consumer is registered: no segment is read, and no drain check runs." in explained.summary
+    assert "No consumer is registered: no segment is read, and no drain check begins." in explained.summary
     assert explained.segments[0].status == "waiting"
     assert "is readable and has no consumer: " in explained.segments[0].sentences[0]
 
