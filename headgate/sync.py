@@ -398,6 +398,11 @@ class Consumer(_Facade[consumer.Consumer]):
         return self._read(lambda: self._client.positions)
 
     @property
+    def topic_id(self) -> int:
+        """See `headgate.Consumer.topic_id`."""
+        return self._read(lambda: self._client.topic_id)
+
+    @property
     def segments(self) -> list[SegmentId]:
         """The segments that are held now."""
         return self._read(lambda: self._client.segments)

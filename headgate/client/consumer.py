@@ -629,6 +629,11 @@ class Consumer:
         return self._membership.positions_text()
 
     @property
+    def topic_id(self) -> int:
+        """Id of the topic, which a topic that is created again does not have. Raises like `positions`."""
+        return self._membership.topic_id
+
+    @property
     def segments(self) -> list[SegmentId]:
         """The segments that are held now."""
         return sorted({SegmentId(segment) for segment, _ in self._feed.holdings})

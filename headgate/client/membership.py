@@ -21,7 +21,7 @@ from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS
 from headgate.client.consuming.consumer_tasks import ConsumerContext
 from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.holdings import Holdings
-from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, OtherHistoryError, RequestRejectedError
 from headgate.model.identifiers import SegmentId
 from headgate.protocol import messages as m
 
@@ -111,6 +111,12 @@ class Membership:
         self._log.warning("consumer.lease_ended", reason=self._client.unanswered(self._shard))
         if self._feed.reads_by_call:
             self._holdings.drop_all()
+
+    @property
+    def topic_id(self) -> int:
+        if (found := self._requests.topic_id) is None:
+            raise HeadgateError("the topic of this consumer has no id before it is entered")
+        return found
 
     def positions_text(self) -> str:
         """Return where the next consumer continues, and what these positions belong to."""

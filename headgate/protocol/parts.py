@@ -28,14 +28,14 @@ def split_message(payload: bytes, *, shard: int, number: int, **term: Any) -> It
 
 class PartCollector:
     def __init__(self) -> None:
-        self._incomplete: dict[int, dict[int, MessagePart]] = {}
-        """Shard → parts of its newest message, by index."""
+        self._incomplete: dict[tuple[bytes, int], dict[int, MessagePart]] = {}
+        """(ledger, shard) → parts of its newest message, by index. Another ledger may be at an earlier epoch."""
 
     def add(self, part: MessagePart) -> bytes | None:
         """Return the message that ``part`` completes. A part of an earlier message, or an invalid one, is ignored."""
         if not 0 <= part.index < part.count <= MAX_PARTS or len(part.content) > PART_BYTES:
             return None
-        parts = self._incomplete.setdefault(part.shard, {})
+        parts = self._incomplete.setdefault((part.ledger_id, part.shard), {})
         known = next(iter(parts.values()), part)
         if (part.leader_epoch, part.number) < (known.leader_epoch, known.number):
             return None
@@ -44,5 +44,5 @@ class PartCollector:
         parts[part.index] = part
         if len(parts) < part.count:
             return None
-        del self._incomplete[part.shard]
+        del self._incomplete[part.ledger_id, part.shard]
         return b"".join(parts[index].content for index in range(part.count))

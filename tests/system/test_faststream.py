@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 from faststream import AckPolicy
 from faststream.exceptions import RejectMessage
@@ -16,10 +17,12 @@ from headgate_faststream import (
     TestHeadgateBroker,
     subscriber,
 )
+from headgate_faststream.messages import Delivery, parse_message
 from pydantic import BaseModel, ValidationError
 
-from headgate import Admin, RetryPolicy, load_client_config
+from headgate import Admin, ConsumedRecord, RetryPolicy, load_client_config
 from headgate.errors import ConfigError
+from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.support.servers.node import Node
 from tests.support.servers.programs import wait_until
 
@@ -62,6 +65,14 @@ async def test_models_headers_keys_and_correlation_ids_go_from_handler_to_handle
 
     assert (0, 0) == (stored.segment, stored.offset)
     assert [(2, b"c-1", "bill", "id-1"), (b"\xff", b"another", "id-1")] == seen
+
+
+async def test_the_id_of_a_message_names_its_record() -> None:
+    """Also if its topic is created again, or it was parked, where a program remembers what it has handled."""
+    stored = ConsumedRecord("orders", SegmentId(0), Offset(3), b"k", b"v", 0, Generation(1))
+    deliveries = Delivery(stored, 1), Delivery(stored, 3), Delivery(msgspec.structs.replace(stored, parked_number=1), 1)
+    found = [(await parse_message(each)).message_id for each in deliveries]
+    assert ["orders/1/0/3", "orders/3/0/3", "orders/1/0/3/parked"] == found
 
 
 def test_the_asyncapi_document_has_every_channel_with_its_payload() -> None:

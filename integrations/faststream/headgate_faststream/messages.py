@@ -23,6 +23,7 @@ class Delivery:
     """A record on its way through a handler; FastStream's raw message."""
 
     record: ConsumedRecord
+    topic_id: int = 0
     outcome: AckStatus | None = None
     """What the handler, or its acknowledgement policy, has decided."""
 
@@ -56,7 +57,9 @@ async def parse_message(delivery: Delivery) -> HeadgateMessage:
     """Return a record's message. A header that is no UTF-8 stays bytes; of two with one name the last one counts."""
     record = delivery.record
     headers: dict[str, Any] = {name: _text(value) for name, value in record.headers}
-    identifier = f"{record.topic}/{record.segment}/{record.offset}"
+    # A topic that is created again has another id, and a parked record the offset of its dead letter.
+    identifier = f"{record.topic}/{delivery.topic_id}/{record.segment}/{record.offset}"
+    identifier += "/parked" if record.parked_number else ""
     return HeadgateMessage(
         raw_message=delivery,
         body=record.value,

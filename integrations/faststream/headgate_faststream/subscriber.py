@@ -147,7 +147,7 @@ class HeadgateSubscriber(TasksMixin, SubscriberUsecase[Delivery]):
         """Let FastStream call the handler; raise what `Consumer.run` treats as its retry policy says."""
         if not self.running:  # FastStream calls no handler any more: the record is neither acknowledged nor refused
             await asyncio.Event().wait()
-        delivery, task = Delivery(record), asyncio.current_task()
+        delivery, task = Delivery(record, self._consumer.topic_id if self._consumer else 0), asyncio.current_task()
         self._handling.add(task)
         try:
             await self.consume(delivery)

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,14 @@ def test_a_later_term_comes_after_an_earlier_one_and_shards_are_independent():
 
     assert [collector.add(part) for part in parts_of(LARGE, leader_epoch=2)][-1] == LARGE
     assert [collector.add(part) for part in parts_of(LARGE, shard=1, number=5)][-1] == LARGE
+
+
+def test_a_message_of_another_ledger_does_not_wait_for_the_epoch_of_the_former_one():
+    """Its cluster was moved, or set up again, while a message of the former one was under way."""
+    collector = m.PartCollector()
+    collector.add(parts_of(LARGE, leader_epoch=9)[0])
+    other = [msgspec.structs.replace(part, ledger_id=b"other") for part in parts_of(LARGE)]
+    assert [collector.add(part) for part in other][-1] == LARGE
 
 
 @pytest.mark.parametrize(
