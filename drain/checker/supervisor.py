@@ -2,9 +2,9 @@
 
 headgate.process.restart_policy decides how long a start may take and when the next one follows. Here a sign of life
 is a longer log, or processor time: on a busy machine a start is slow and silent. The process and its JVM share a
-process group, and the kernel kills them when the daemon ends. A ping without a reply in time counts as a crash. Only
-the process that was started here is believed, by its process id. The state for readiness is ``starting``, ``ready`` or
-``degraded``. Imports no Spark.
+process group, and the kernel kills them when the daemon ends. A ping without a reply in time counts as a crash, unless
+the process waits for a processor. Only the process that was started here is believed, by its process id. The state for
+readiness is ``starting``, ``ready`` or ``degraded``. Imports no Spark.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from drain.socket_path import socket_path
 from headgate.process.background import BackgroundService
 from headgate.process.child_command import python_module
 from headgate.process.child_process import ChildProcess
-from headgate.process.processor_time import processor_seconds
+from headgate.process.processor_time import processor_seconds, wants_processor
 from headgate.process.restart_policy import MAX_EXTENSION, Failures, RestartPolicy
 from metrics.label_values import DrainState
 
@@ -42,7 +42,9 @@ class SupervisorTimes:
     ping_interval: float = 5.0
     ping: float = 20.0
     """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a
-    hung JVM."""
+    hung JVM. It begins again whenever the process waits for a processor."""
+    sample: float = 1.0
+    """Between two looks at whether a process that does not answer waits for a processor."""
     sign: float = 1.0
     """Processor time that is a sign of life. A JVM that hangs takes minutes for it."""
     retry: float = 0.25
@@ -85,8 +87,10 @@ class DrainSupervisor(BackgroundService):
         policy: RestartPolicy | None = None,
         times: SupervisorTimes | None = None,
         rng: random.Random | None = None,
+        waits_for_processor: Callable[[int], bool] = wants_processor,
     ) -> None:
         """``on_state`` is called with a state and its reason, ``on_restart`` at every start except the first."""
+        self._waits_for_processor = waits_for_processor
         self._path = socket_path(socket)
         self._folder = folder
         self._log_path = folder / LOG_NAME
@@ -176,7 +180,7 @@ class DrainSupervisor(BackgroundService):
         try:
             while True:
                 await asyncio.sleep(self._times.ping_interval)
-                await self._ping(connection)
+                await self._patient_ping(connection)
         except DrainCheckError as error:
             return f"the Spark process failed a ping: {error}"
         finally:
@@ -213,6 +217,24 @@ class DrainSupervisor(BackgroundService):
 
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)
+
+    async def _patient_ping(self, connection: Connection) -> None:
+        """Ping; the limit counts the time in which the process does not wait for a processor, or its processor time."""
+        assert self.pid is not None, "it has answered"
+        loop, limit = asyncio.get_running_loop(), self._times.ping
+        sent_at = waited_at = loop.time()
+        used_before = processor_seconds(self.pid)
+        pong = asyncio.ensure_future(connection.request(Ping(), Pong, MAX_EXTENSION * limit))
+        try:
+            while not (await asyncio.wait({pong}, timeout=min(self._times.sample, limit)))[0]:
+                if self._waits_for_processor(self.pid):
+                    waited_at = loop.time()
+                used = processor_seconds(self.pid) - used_before
+                if loop.time() - waited_at >= limit or (used >= limit and loop.time() - sent_at >= limit):
+                    raise DrainCheckError(f"no answer from {self._path} within {limit:g} s", "timed_out")
+            pong.result()
+        finally:
+            pong.cancel()
 
     def _set_state(self, state: DrainState, reason: str) -> None:
         changed = (state, reason) != (self.state, self.reason)

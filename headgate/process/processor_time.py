@@ -1,4 +1,4 @@
-"""Processor time of a process and its children, from /proc: a process that waits for a busy machine uses some."""
+"""Processor time of a process and its children, and whether they wait for some, from /proc."""
 
 import os
 from collections.abc import Iterator
@@ -16,6 +16,16 @@ def processor_seconds(pid: int) -> float:
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
             seconds += sum(map(int, fields[11:13])) / _TICKS  # of user and system
     return seconds
+
+
+def wants_processor(pid: int) -> bool:
+    """Return whether a thread of ``pid`` and its present children runs, or waits for a processor, a disk or memory."""
+    for each in process_tree(pid):
+        for thread in Path(f"/proc/{each}/task").glob("*/stat"):
+            with suppress(OSError):
+                if thread.read_text().rpartition(")")[2].split()[0] in {"R", "D"}:
+                    return True
+    return False
 
 
 def process_tree(pid: int) -> Iterator[int]:

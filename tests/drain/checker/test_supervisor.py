@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 class Supervised:
     """A supervisor of the fake service, and the states that it reported."""
 
-    def __init__(self, tmp_path, mode, times=QUICK, policy=POLICY):
+    def __init__(self, tmp_path, mode, times=QUICK, policy=POLICY, **options):
         self.states: list[tuple[str, str]] = []
         self.reported_restarts = 0
         self._changed = asyncio.Event()
@@ -43,6 +43,7 @@ class Supervised:
             times=times,
             policy=policy,
             rng=random.Random(1),
+            **options,
         )
 
     def _restarted(self):
@@ -121,6 +122,22 @@ async def test_a_hung_process_is_restarted(tmp_path):
         assert "no answer from" in await supervised.until("degraded")
         await supervised.until("ready", times=2)
         assert not psutil.pid_exists(first)
+
+
+async def test_a_process_that_waits_for_a_processor_is_not_hung(tmp_path):
+    """On a busy machine a restart would take what the process lacks."""
+    looks = []
+    supervised = Supervised(tmp_path, "well", waits_for_processor=lambda pid: bool(looks.append(pid)) or True)
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        first = supervised.supervisor.pid
+        supervised.supervisor._times = replace(QUICK, ping=0.5, sample=0.1, stop_hung=0.1)
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: len(looks) > 6)  # longer than the limit
+
+        assert [state for state, _ in supervised.states] == ["starting", "ready"]
+        assert {supervised.supervisor.pid} == {first, *looks}
+        assert "no answer from" in await supervised.until("degraded"), "it is hung after ten times the limit"
 
 
 async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and_limits(tmp_path):
