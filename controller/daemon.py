@@ -168,7 +168,8 @@ class Daemon:
         elections = self._elections = zookeeper_elections(settings, self.instance, self._election_events.handle)
         await stack.enter_async_context(elections)
         stack.callback(tasks.create_task(elections.watch(), name="zookeeper-client").cancel)
-        config = await join_cluster(elections.registry, settings, f"{elections_root(settings)}/config", store, stop)
+        node = f"{elections_root(settings)}/config"
+        config = await join_cluster(elections.registry, settings, node, store, stop, self.instruments)
         if config is None:
             return
         drain_checker = await self.drain.connect(stack, lambda: config.ledger.ledger_id)

@@ -107,7 +107,8 @@ def judge_health(facts: HealthFacts) -> Health:
 
 def _cluster(facts: HealthFacts) -> _Verdict:
     if facts.shards == 0:
-        return _FAILED, "not joined yet: waiting for the cluster configuration from ZooKeeper"
+        source = "the ledger, since ZooKeeper has none" if facts.store_problems else "ZooKeeper"
+        return _FAILED, f"not joined yet: waiting for the cluster configuration from {source}"
     leads = f"leads {facts.shards_led} of {facts.shards} shards"
     if not facts.without_leader:
         return _OK, leads
@@ -138,7 +139,8 @@ def _store(facts: HealthFacts) -> _Verdict:
         f"{kind} failed{reason and ': '}{reason}" for kind, reason in sorted(facts.store_problems.items())
     )
     check = "check [ledger] url, its permissions or credentials, its free space and inodes"
-    if "create" not in facts.store_problems:  # The daemon also tries to write, and to read that.
+    # The daemon also tries to write, and to read that, once it has joined.
+    if "create" not in facts.store_problems and facts.shards:
         return _DEGRADED, f"{failed}: others succeed; {check}"
     return _FAILED, f"{failed}: this daemon cannot lead; {check}"
 

@@ -24,6 +24,7 @@ from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.shard_map import MAX_SHARDS, ShardMap
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
+from metrics import events
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 
@@ -120,7 +121,7 @@ class ClusterConfig:
 
 
 async def join_cluster(
-    registry: Registry, settings: Settings, node: str, store: Store, stop: asyncio.Event
+    registry: Registry, settings: Settings, node: str, store: Store, stop: asyncio.Event, observer: events.Observer
 ) -> ClusterConfig | None:
     """Return the configuration in ``node``, which is written if there is none; None if stopped before.
 
@@ -128,7 +129,7 @@ async def join_cluster(
         ConfigError: it does not fit the settings or the ledger, or is unusable.
         LedgerError: the ledger has another format, or no id although the cluster has one.
     """
-    joining = asyncio.ensure_future(_join(registry, settings, node, store))
+    joining = asyncio.ensure_future(_join(registry, settings, node, store, observer))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +139,9 @@ async def join_cluster(
         stopping.cancel()
 
 
-async def _join(registry: Registry, settings: Settings, node: str, store: Store) -> ClusterConfig:
+async def _join(
+    registry: Registry, settings: Settings, node: str, store: Store, observer: events.Observer
+) -> ClusterConfig:
     digits = SessionSecret.new_digits()
 
     async def first() -> dict[str, Any]:
@@ -152,7 +155,7 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
 
     with suppress(LedgerError, StoreUnavailableError):  # `LedgerIdentity` reports them.
         await require_unshared(registry, store, settings.ledger.url)
-    stored = await stored_config(registry, first)
+    stored = await stored_config(registry, first, observer)
     shards, secret = read_config(stored, settings, node)
     # First: a ledger of another format must get no id.
     await require_format(store)
@@ -175,17 +178,25 @@ async def _join(registry: Registry, settings: Settings, node: str, store: Store)
     return ClusterConfig(read_config(stored, settings, node)[0], level_of(stored), secret, ledger)
 
 
-async def stored_config(registry: Registry, first: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+async def stored_config(
+    registry: Registry, first: Callable[[], Awaitable[dict[str, Any]]], observer: events.Observer
+) -> dict[str, Any]:
     """Return the cluster's configuration. If ZooKeeper has none, ``first`` makes it from the ledger, and it is stored.
 
     Without either this waits. Raises ConfigError: what is stored is unusable, or the ledger contradicts the settings.
     """
+    reason = None
     while not (found := await registry.cluster_config(None)):
         try:
-            return await registry.cluster_config(await first())
+            found = await registry.cluster_config(await first())
         except StoreUnavailableError as error:
-            log.warning("cluster.waits_for_ledger", reason=str(error))
-        await asyncio.sleep(LEDGER_WAIT_SECONDS)
+            observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
+            if reason != (reason := str(error)):
+                log.warning("cluster.waits_for_ledger", reason=reason)
+            await asyncio.sleep(LEDGER_WAIT_SECONDS)
+        else:
+            observer.observe(events.StoreOperationSucceeded(operation="read"))
+            break
     return found
 
 

@@ -21,7 +21,9 @@ from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.model.shard_map import ShardMap
 from headgate.protocol import messages as m
+from metrics import events
 from tests.support.fakes.object_store import FakeStore
+from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 
@@ -35,10 +37,13 @@ OTHER_ID = "fedcba9876543210" * 2
 NEWEST = supported()[1]
 
 
-async def joined(service: FakeZooKeeper, store: FakeStore | None = None) -> ClusterConfig:
+async def joined(
+    service: FakeZooKeeper, store: FakeStore | None = None, observer: RecordingObserver | None = None
+) -> ClusterConfig:
     settings = Settings(cluster=ClusterSettings(shards=4), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
-        config = await join_cluster(elections.registry, settings, NODE, store or FakeStore(), asyncio.Event())
+        registry, store = elections.registry, store or FakeStore()
+        config = await join_cluster(registry, settings, NODE, store, asyncio.Event(), observer or RecordingObserver())
     assert config is not None
     return config
 
@@ -125,12 +130,16 @@ async def test_a_cluster_whose_configuration_is_lost_waits_for_the_ledger_that_h
     service, store = FakeZooKeeper(), ledger_of(0)
     await name_level(store, 1)
     store.outage()
-    joining = asyncio.create_task(joined(service, store))
+    observer = RecordingObserver()
+    joining = asyncio.create_task(joined(service, store, observer))
     await asyncio.sleep(60)
     assert service.service_state.config is None
+    assert observer.of(events.StoreOperationFailed), "/readyz names the store"
+    assert not observer.of(events.StoreOperationSucceeded)
 
     store.outage(False)
     assert (await joining).level == 1
+    assert observer.of(events.StoreOperationSucceeded)
 
 
 @pytest.mark.parametrize("grown", [(2, 4), ()], ids=["with its numbers", "without them"])
