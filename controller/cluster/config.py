@@ -162,10 +162,8 @@ async def _join(
 
     async def claim(ledger_id: str) -> str:
         known = shards if stored["session_secret"] == digits else await shards_of(store, shards)
-        if known == shards:
-            return await registry.claim_ledger(ledger_id)
-        level = max(level_of(stored), SHARDS_GROW)
-        return await registry.claim_ledger(ledger_id, shards=list(known.counts), level=level)
+        grown = {"shards": list(known.counts), "level": max(level_of(stored), SHARDS_GROW)}
+        return await registry.claim_ledger(ledger_id, **({} if known == shards else grown))
 
     ledger = LedgerIdentity(store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=claim)
     ledger.agree = partial(agree_on_level, store, registry, node)

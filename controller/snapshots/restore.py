@@ -137,7 +137,8 @@ async def _read_and_list(ledger: Ledger, state: ShardState, after: int) -> tuple
 async def require_own(ledger: Ledger, state: ShardState, chunk: int) -> None:
     """Raise OtherHistoryError unless the newest term of ``state`` wrote ``chunk``, which cannot have been trimmed."""
     if not await _wrote(ledger, state, chunk):
-        raise _other_history(ledger, state, chunk)
+        missing = f"{chunk_folder(ledger.shard)}: chunk {chunk} of this term is missing"
+        raise OtherHistoryError(f"{missing}: the ledger was put back to an older state")
 
 
 async def _wrote(ledger: Ledger, state: ShardState, chunk: int) -> bool:
