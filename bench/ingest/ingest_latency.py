@@ -1,10 +1,10 @@
 """Latency of a record from send to committed, against the bare network and disk.
 
-Ours: `Producer.send` of one record of 100 bytes, awaited, with no other load. The other side: a
-message of the same size through the same broker with the same library to another process and back,
-then one durable put of the same chunk with bare system calls on the same disk. They alternate
-record by record. The value is the greater of the ratios of medians and of 99th percentiles. The
-parts contain both halves, and `alone`: a message to the broker and straight back to its sender.
+Ours: `Producer.send` of one record of 100 bytes, awaited, with no other load. The other side: a message of the same
+size through the same broker with the same library to another process and back, then one durable put of the same chunk
+with bare system calls on the same disk. They alternate record by record, so each finds idle processes, whose cold code
+takes three times as long ([where the time goes](decisions/record-latency.md)). The value is the greater of the ratios
+of medians and of 99th percentiles. `alone`: a message to the broker and straight back to its sender.
 """
 
 import asyncio
