@@ -103,9 +103,9 @@ def _condition(daemon: DaemonInfo) -> str:
 
 
 def _spark(daemon: DaemonInfo) -> str:
-    """Return the state of the drain service: the first words of its reason are the state."""
-    reasons = [each.reason for each in daemon.components if each.component == "drain"]
-    return reasons[0].partition(":")[0].partition(",")[0] if reasons else UNKNOWN
+    """Return the state of the drain service; why it is not ready is among what is degraded."""
+    found = next((each for each in daemon.components if each.component == "drain"), None)
+    return UNKNOWN if found is None else found.reason.partition(",")[0] if found.state == "ok" else "not ready"
 
 
 def _degraded(cluster: ClusterInfo) -> Iterator[str]:

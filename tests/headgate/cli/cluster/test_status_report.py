@@ -4,11 +4,11 @@ from headgate.cli.cluster.status_report import MAX_SUBSCRIPTIONS, report_lines, 
 from headgate.views.cluster import ComponentInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
 
-STARTING = ComponentInfo(
+OTHER_LEDGER = ComponentInfo(
     component="drain",
     state="degraded",
-    reason="starting: the Spark process is starting, see /var/lib/headgate/drain/drain.log; children of split and "
-    "merged segments stay blocked",
+    reason="file:///b was counted, and this daemon's ledger is file:///a; children of split and merged segments stay "
+    "blocked: see its log",
 )
 
 
@@ -27,7 +27,7 @@ def test_a_cluster_without_problems():
 def test_what_is_wrong_is_said_with_its_reason():
     lines = report_lines(
         cluster(
-            daemons=(daemon("vm-1", STARTING, state="degraded"), unreachable("vm-2")),
+            daemons=(daemon("vm-1", OTHER_LEDGER, state="degraded"), unreachable("vm-2")),
             leaders=("vm-1", None),
             complete=False,
             totals=totals(daemons=2, backlog_records=None, acknowledged_per_second=None, disconnected_consumers=1),
@@ -38,7 +38,7 @@ def test_what_is_wrong_is_said_with_its_reason():
         "cluster local: 2 shards, 1 without a leader; incomplete: totals lack what did",
         "  not answer",
         "",
-        "vm-1  degraded, 0.1.0, up 3 min, Spark starting, http://vm-1:9464",
+        "vm-1  degraded, 0.1.0, up 3 min, Spark not ready, http://vm-1:9464",
         "  leads 0 (term 3)",
         "vm-2  unreachable, http://vm-2:9464",
         "  leads no shard",
@@ -46,9 +46,8 @@ def test_what_is_wrong_is_said_with_its_reason():
         "",
         "degraded:",
         "  vm-2: daemon 'vm-2' did not answer",
-        "  vm-1 drain degraded: starting: the Spark process is starting, see",
-        "    /var/lib/headgate/drain/drain.log; children of split and merged segments",
-        "    stay blocked",
+        "  vm-1 drain degraded: file:///b was counted, and this daemon's ledger is",
+        "    file:///a; children of split and merged segments stay blocked: see its log",
         "",
         "1 topic, 3 active segments, 1 sealed; 1 subscription, 2 consumers, 1 away",
         "20.0 records/s in, ?/s acknowledged, backlog ? records",
