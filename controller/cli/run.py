@@ -60,10 +60,13 @@ def read_settings(path: Path) -> Settings:
     )
 
 
-async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:
+async def run_daemon(
+    daemon: Daemon, load_new_settings: Callable[[], Settings], report: Callable[[str], None] = lambda _: None
+) -> None:
     """Run ``daemon`` until this task is cancelled; then let the daemon hand over and close.
 
-    On SIGHUP the daemon applies the settings from ``load_new_settings`` that can change while it runs.
+    On SIGHUP the daemon applies the settings from ``load_new_settings`` that can change while it runs. ``report`` shows
+    what came of it to a person who does not see the log.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -72,7 +75,7 @@ async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) 
     had_terminal = sys.stderr.isatty()
 
     def on_hangup() -> None:
-        reload_or_stop(daemon, load_new_settings, terminal_closed=had_terminal and not sys.stderr.isatty())
+        reload_or_stop(daemon, load_new_settings, report, terminal_closed=had_terminal and not sys.stderr.isatty())
 
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
@@ -99,7 +102,9 @@ def _is_self_explanatory(error: BaseException) -> bool:
     return isinstance(error, HeadgateError) or machine_fault(error) is not None
 
 
-def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *, terminal_closed: bool) -> None:
+def reload_or_stop(
+    daemon: Daemon, load_new_settings: Callable[[], Settings], report: Callable[[str], None], *, terminal_closed: bool
+) -> None:
     """Handle SIGHUP: reload the settings, or stop if the terminal was closed, because no user could stop it later."""
     if terminal_closed:
         signal.raise_signal(signal.SIGTERM)
@@ -109,6 +114,9 @@ def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *,
     except ConfigError as error:
         daemon.instruments.observe(events.ReloadFailed())
         log.error("settings.invalid", error=str(error))  # noqa: TRY400 - the text suffices
+        report(f"SIGHUP changed nothing: {error}")
+    else:
+        report("SIGHUP: the settings were read again; the log names what requires a restart")
 
 
 @click.command(

@@ -23,7 +23,7 @@ import msgspec
 
 from controller.cli import run as cli_run
 from controller.cli.context import DaemonContext, pass_daemon_context
-from controller.cli.spark_report import SparkReport
+from controller.cli.readiness_report import ReadinessReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.security import LocalSecurity
 from controller.local.servers import LocalServers
@@ -42,11 +42,12 @@ from headgate.process.background import cancel_and_wait
 if TYPE_CHECKING:
     from controller.daemon import Daemon
     from headgate.process.child_process import ChildProcess
+    from metrics.label_values import DrainState
 
 READY_WARNING_SECONDS = 60.0
 """A node that is not ready after this long prints the reason, and keeps waiting."""
 READY_POLL_INTERVAL_SECONDS = 0.1
-SPARK_POLL_INTERVAL_SECONDS = 1.0
+READINESS_POLL_INTERVAL_SECONDS = 1.0
 STOP_TIMEOUT_SECONDS = 15.0
 """Longest wait for a further daemon to hand over; then it is killed."""
 SETTINGS_FILE = "headgate.toml"
@@ -253,7 +254,7 @@ class _Node:
             stack.push_async_callback(cancel_and_wait, reporting)
             if self._daemons > 1:
                 await stack.enter_async_context(self._further_daemons(settings))
-            await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings))
+            await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings), _print_status)
 
     def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path
@@ -329,12 +330,22 @@ class _Node:
 
     async def _report(self, daemon: Daemon) -> None:
         loop = asyncio.get_running_loop()
-        report = SparkReport("Spark" if self._results is None else "drain results", loop.time())
+        spark = ReadinessReport("Spark" if self._results is None else "drain results", loop.time())
         await self._report_when_ready(daemon)
+        node = ReadinessReport("node", loop.time())
+        node.line("ready", "", loop.time())  # It is printed already.
         while True:
-            if (line := report.line(*daemon.drain.state, loop.time())) is not None:
-                _print_status(line)
-            await asyncio.sleep(SPARK_POLL_INTERVAL_SECONDS)
+            health, now = daemon.health(), loop.time()
+            failed = ", ".join(each.component for each in health.components if each.state == "failed")
+            state: DrainState = "ready" if health.ready else "degraded"
+            lines = (
+                node.line(state, f"{failed} failed, see headgate doctor", now),
+                spark.line(*daemon.drain.state, now),
+            )
+            for line in lines:
+                if line is not None:
+                    _print_status(line)
+            await asyncio.sleep(READINESS_POLL_INTERVAL_SECONDS)
 
     async def _report_when_ready(self, daemon: Daemon) -> None:
         loop = asyncio.get_running_loop()

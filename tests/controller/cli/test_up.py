@@ -12,6 +12,7 @@ from controller.settings.load import load_settings
 from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
 from headgate.ledger.paths import chunk_folder
+from metrics.health import ComponentInfo, ComponentState, Health
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.node_recorder import ANY_PORTS, LEDGER, NodeRecorder
 
@@ -44,6 +45,22 @@ def test_the_end_of_a_further_daemon_is_printed(invoke: Invoke, tmp_path: Path):
     result = invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
 
     assert "daemon 2 has ended with exit code 1, see its log" in result.stderr
+
+
+def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
+    """Its log is in a file: who looks at the terminal would see nothing of a full disk."""
+    parts = [
+        ComponentInfo(component=part, state=ComponentState.FAILED, reason="no space") for part in ("store", "broker")
+    ]
+    ready = recorder.healths[0]
+    recorder.healths = [ready, Health(True, "", tuple(parts)), ready, ready]
+    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
+
+    about_the_node = [line for line in result.stderr.splitlines() if line.startswith("node: ")]
+    assert about_the_node[0] == "node: not ready: store, broker failed, see headgate doctor"
+    assert about_the_node[1].startswith("node: ready again after ")
 
 
 def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(

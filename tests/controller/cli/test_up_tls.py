@@ -68,7 +68,7 @@ def test_a_user_who_is_added_to_the_access_file_gets_a_configuration(
 
     if when == "on SIGHUP":
         recorder.signal, recorder.before_signal = signal.SIGHUP, add_user
-        up(invoke, tmp_path, "--tls", *ANY_PORTS)
+        assert "SIGHUP: the settings were read again" in up(invoke, tmp_path, "--tls", *ANY_PORTS)
         assert "broker reloaded" in recorder.events
         assert len(recorder.reloaded) == 1
     else:
@@ -109,8 +109,9 @@ def test_an_unusable_file_is_named_before_anything_starts(
 def test_an_unusable_access_file_changes_nothing_on_sighup(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     recorder.signal = signal.SIGHUP
     recorder.before_signal = lambda: (tmp_path / "access.toml").write_text("users = 1") and None
-    up(invoke, tmp_path, "--tls", *ANY_PORTS)
+    printed = up(invoke, tmp_path, "--tls", *ANY_PORTS)
 
+    assert f"SIGHUP changed nothing: {tmp_path / 'access.toml'}: Expected `object`" in printed
     assert recorder.reloaded == []
     assert "broker reloaded" not in recorder.events
     assert "user producer" in (tmp_path / "broker" / "access.acl").read_text()

@@ -14,6 +14,7 @@ from controller.settings.load import Settings
 from metrics.health import Health
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext
 from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.waiting import until
 
 LEDGER = '[access]\nopen = true\n[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 """The least that a settings file must say."""
@@ -35,6 +36,8 @@ class NodeRecorder:
         """Called in the daemon, before it sends the signal."""
         self.reloaded: list[Settings] = []
         self.drain_state = ("starting", "the Spark process is starting")
+        self.healths = [Health(True, "", ())]
+        """What the daemon is, one after the other. It sends the signal once it has said the last one."""
         self.topic_check: Callable[[], Awaitable[None]]
         """Runs where a client command checks that its topic exists."""
 
@@ -75,7 +78,7 @@ class FakeDaemon:
         return SimpleNamespace(state=self.recorder.drain_state)
 
     def health(self) -> Health:
-        return Health(True, "", ())
+        return self.recorder.healths.pop(0) if len(self.recorder.healths) > 1 else self.recorder.healths[0]
 
     def reload(self, read: Settings) -> None:
         self.recorder.reloaded.append(read)
@@ -83,6 +86,7 @@ class FakeDaemon:
     async def run(self, stop: asyncio.Event) -> None:
         self.recorder.events.append("daemon up")
         await asyncio.sleep(0.01)
+        await until(lambda: len(self.recorder.healths) == 1)
         if self.recorder.signal is None:
             if self.recorder.failure is not None:
                 raise self.recorder.failure

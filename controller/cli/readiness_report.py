@@ -1,4 +1,4 @@
-"""Decides which changes of Spark's state `headgate up` prints. Pure.
+"""Decides which changes of the node's and of Spark's readiness `headgate up` prints. Pure.
 
 1. The first readiness, and each later one, with the time that it took.
 2. Each reason why it is not ready, once. The pauses between starts grow, so such lines become rare.
@@ -13,11 +13,11 @@ from metrics.label_values import DrainState
 REMINDER_SECONDS: Final = 60.0
 
 
-class SparkReport:
+class ReadinessReport:
     """What was printed so far. Times are seconds by one clock."""
 
     def __init__(self, title: str, now_seconds: float) -> None:
-        """``title`` begins each line: what counts the backlogs."""
+        """``title`` begins each line: what is ready or not."""
         self._title = title
         self._was_ready = False
         self._not_ready_since: float | None = now_seconds
