@@ -100,7 +100,7 @@ def test_each_text_is_the_same_time_to_every_command(command: tuple[str, str], r
         elif command[0] == "produce":
             assert [AT_MS] == stored.timestamps
         else:
-            assert [AT_MS] == [call[-1]["timestamp_ms"] for call in stored.calls]
+            assert [[(0, AT_MS)]] == [call.positions for call in stored.calls]
 
 
 @pytest.mark.parametrize(("text", "problem"), REFUSED.items())

@@ -1,9 +1,11 @@
-"""A client for tests of the command line: Admin, Producer and Consumer on topics and records in plain lists."""
+"""A client for tests of the command line: the real Admin, whose requests are answered from plain lists, and fakes of
+Producer and Consumer on these.
+"""
 
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -17,10 +19,7 @@ from controller.settings.sections import LogSettings
 from headgate import (
     ClusterInfo,
     ConsumerInfo,
-    ConsumerReasons,
     ConsumerSegmentCount,
-    Explanation,
-    ExternalLayout,
     ParkedKeyInfo,
     Plan,
     ProducerInfo,
@@ -30,19 +29,17 @@ from headgate import (
     SeekResult,
     SegmentAssignment,
     SegmentInfo,
-    SegmentReasons,
     SegmentSeek,
     SubscriptionInfo,
     SubscriptionType,
-    TopicImportResult,
     TopicInfo,
     UnprunedSegment,
 )
-from headgate.client.admin import TopicSetting
+from headgate.client.admin import Admin
 from headgate.client.topic_source import TopicSource
 from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
-from headgate.model.entries import DeliveryPolicy, TopicPolicy
+from headgate.model.entries import DeliveryPolicy
 from headgate.model.headers import Headers
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
@@ -51,6 +48,25 @@ from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.command_shard import decided
+
+SHARD = 2
+"""Of each topic."""
+MOVES = [
+    SegmentSeek(segment=0, from_offset=5, to_offset=2, end_offset=12),
+    SegmentSeek(segment=1, from_offset=0, to_offset=4, end_offset=4),
+    SegmentSeek(segment=2, from_offset=3, to_offset=3, end_offset=9),
+]
+
+
+def plan(topic_name: str, name: str) -> Plan:
+    return Plan(
+        topic=topic_name,
+        subscription=name,
+        created=[ProposedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
+        after_rebalance=[],
+        after_drain=[ProposedMove(segment=8, before=None, after="c9")],
+        consumers=[ConsumerSegmentCount(consumer="c9", before=None, after_rebalance=0, after_drain=1)],
+    )
 
 
 def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentInfo:
@@ -62,7 +78,7 @@ def segment(number: int, first: int, last: int, state: str = "active", **fields:
 def topic(name: str, *segments: SegmentInfo, subscriptions: tuple[str, ...] = ()) -> TopicInfo:
     """Return a topic on shard 2 at layout epoch 7."""
     return TopicInfo(
-        topic=name, topic_id=1, shard=2, layout_epoch=7, segments=list(segments), subscriptions=list(subscriptions)
+        topic=name, topic_id=1, shard=SHARD, layout_epoch=7, segments=list(segments), subscriptions=list(subscriptions)
     )
 
 
@@ -116,7 +132,7 @@ class FakeCluster:
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
-    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
     created_again: dict[str, Iterator[int]] = field(default_factory=dict)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
@@ -134,19 +150,16 @@ class FakeCluster:
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
     parked: list[ParkedKeyInfo] = field(default_factory=list)
-    has_nothing_to_change: bool = False
-    """A seek moves nothing, and no segment can be pruned."""
     overview: ClusterInfo | None = None
     """What daemons know of each other; None: no shard has a leader."""
     source: TopicSource | None = None
     """What `headgate read` reads, whatever the name of the topic."""
-    imports: ShardState = field(default_factory=lambda: ShardState(2))
+    imports: ShardState = field(default_factory=lambda: ShardState(SHARD))
     """State of the imported topics; a leader's decisions apply to it."""
 
 
-class FakeAdmin:
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.cluster = cluster
+class OfflineAdmin(Admin):
+    """The real Admin without a connection; who extends it answers its requests."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -154,41 +167,24 @@ class FakeAdmin:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    def _find(self, name: str) -> TopicInfo:
-        if name not in self.cluster.topics:
-            raise RequestRejectedError("invalid", unknown_topic(name, self.cluster.topics))
-        return self.cluster.topics[name]
+    def _all_shards(self) -> int:
+        return SHARD + 2
 
-    async def create_topic(self, name: str, *, segments: int) -> TopicInfo:
-        self.cluster.calls.append(("create_topic", name, segments))
-        self.cluster.topics[name] = topic(name, segment(0, 0, 65_535))
-        return self.cluster.topics[name]
+    async def _at(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> Any:
+        return await ask(SHARD)
 
-    async def import_topic(
-        self, name: str, layout: ExternalLayout, *, complete: bool, dry_run: bool
-    ) -> TopicImportResult:
-        self.cluster.calls.append(("import_topic", name, complete, dry_run))
-        state = self.cluster.imports
-        request = m.ImportTopic(
-            topic=name,
-            token=f"t{len(self.cluster.calls)}",
-            segments=list(layout.segments),
-            positions=layout.positions,
-            hash_bits=layout.hash_bits,
-            source=layout.source,
-            complete=complete,
-            missing_parents=layout.missing_parents,
-            dry_run=dry_run,
-        )
-        outcome = decided(import_topic(request, state, "alice"))
-        if isinstance(outcome, Refusal):
-            raise RequestRejectedError(outcome.verdict, outcome.reason)
-        if outcome.entries:
-            state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer = outcome.answer(state).result
-        if not dry_run:
-            self.cluster.topics[name] = answer.topic
-        return answer
+    async def _create(self, request: m.CreateTopic | m.ImportTopic, kind: Any) -> Any:
+        return await self._request(SHARD, request, kind)
+
+    def _token(self) -> str:
+        return "token"
+
+
+class FakeAdmin(OfflineAdmin):
+    """A `FakeCluster` answers its requests, and remembers what asks for a change, without the token."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
 
     async def describe_cluster(self, *, blocked: bool = False) -> ClusterInfo:
         found = self.cluster.overview
@@ -197,138 +193,93 @@ class FakeAdmin:
         rows = tuple(row for row in found.subscriptions if row.blocked_segments or not blocked)
         return replace(found, subscriptions=rows)
 
-    async def transfer_shard(self, shard: int, daemon: str) -> None:
-        self.cluster.calls.append(("transfer_shard", shard, daemon))
-
-    async def raise_feature_level(self, level: int) -> None:
-        self.cluster.calls.append(("raise_feature_level", level))
-
-    async def set_maintenance(self, daemon: str, *, on: bool) -> None:
-        self.cluster.calls.append(("set_maintenance", daemon, on))
-
-    async def list_topics(self) -> list[TopicInfo]:
-        return list(self.cluster.topics.values())
-
-    async def describe_topic(self, name: str) -> TopicInfo:
-        return self._find(name)
-
-    async def topic_settings(self, name: str) -> list[TopicSetting]:
-        self._find(name)
-        return [
-            TopicSetting("auto_split", True, "setting"),
-            TopicSetting("max_age_ms", 604_800_000, "topic"),
-            TopicSetting("max_bytes", -1, "default"),
-        ]
-
-    async def split(self, name: str, number: int) -> TopicInfo:
-        self.cluster.calls.append(("split", name, number))
-        return self._find(name)
-
-    async def merge(self, name: str, first: int, second: int) -> TopicInfo:
-        self.cluster.calls.append(("merge", name, first, second))
-        return self._find(name)
-
-    async def set_topic_policy(self, name: str, policy: TopicPolicy, *, reset: list[str]) -> TopicInfo:
-        self.cluster.calls.append(("set_topic_policy", name, policy, reset))
-        return self._find(name)
-
-    async def prune_topic(self, name: str, *, dry_run: bool) -> PruneResult:
-        self._find(name)
-        self.cluster.calls.append(("prune_topic", name, dry_run))
-        kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
-        drained = [] if self.cluster.has_nothing_to_change else [0, 1]
-        return PruneResult(segments=drained, retained=kept, abandoned=["audit"])
-
-    async def delete_topic(self, name: str, *, force: bool) -> None:
-        self.cluster.calls.append(("delete_topic", name, force))
-        self._find(name)
-
-    async def list_producers(self) -> list[ProducerInfo]:
-        return self.cluster.producers
-
-    async def describe_producer(self, name: str) -> list[ProducerInfo]:
-        found = [each for each in self.cluster.producers if each.producer == name]
-        if not found:
-            raise RequestRejectedError("invalid", f"no shard has a producer {name!r}")
-        return found
-
-    async def delete_producer(self, name: str) -> None:
-        await self.describe_producer(name)
-        self.cluster.calls.append(("delete_producer", name))
-
-    async def list_subscriptions(self, name: str | None) -> list[SubscriptionInfo]:
-        return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
-
     async def identity(self, *names: str) -> str:
         return f"{names} {next(self.cluster.created_again.get(names[-1], repeat(0)))}"
 
-    async def describe_subscription(self, _: str, name: str) -> SubscriptionInfo:
-        return next(each for each in self.cluster.subscriptions if each.subscription == name)
+    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
+        """Return the time as the offset of segment 0."""
+        return {0: timestamp_ms}
 
-    async def create_subscription(self, name: str, subscription_name: str, **wanted: Any) -> SubscriptionInfo:
-        self._find(name)
-        self.cluster.calls.append(("create_subscription", name, subscription_name, wanted))
-        for known in self.cluster.subscriptions:
-            if (known.topic, known.subscription) == (name, subscription_name):
-                return known
-        created = replace(subscription(name, subscription_name), type=wanted["type"], consumers=[])
-        self.cluster.subscriptions.append(created)
-        return created
+    async def _request(self, shard: int, request: Any, kind: Any) -> Any:
+        m.require_fields(request)
+        answer = self._answer(shard, request)
+        if m.is_command(request):
+            self.cluster.calls.append(replace(request, token=""))
+        elif isinstance(request, m.PlanChanges):
+            self.cluster.calls.append(request)
+        return answer
 
-    async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
-        self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
+    def _answer(self, shard: int, request: Any) -> m.ReplyBody:
+        cluster = self.cluster
+        match request:
+            case m.ListTopics():
+                return m.TopicList(topics=[*cluster.topics.values()] if shard == SHARD else [], next=None)
+            case m.ListProducers():
+                return m.ProducerList(producers=[each for each in cluster.producers if each.shard == shard], next=None)
+            case m.DescribeProducer() | m.DeleteProducer():
+                known = [each for each in cluster.producers if (each.producer, each.shard) == (request.producer, shard)]
+                if not known:
+                    raise RequestRejectedError("invalid", "unknown")
+                return m.ProducerReply(known[0]) if isinstance(request, m.DescribeProducer) else m.Done()
+            case m.ListSubscriptions():
+                found = [each for each in cluster.subscriptions if request.topic in (None, each.topic)]
+                return m.SubscriptionList(subscriptions=found if shard == SHARD else [], next=None)
+            case m.ListParkedKeys():
+                keys = [each for each in cluster.parked if request.key in (None, each.key)]
+                return m.ParkedKeyList(keys=keys, next=None)
+            case m.CreateTopic():
+                cluster.topics[request.topic] = topic(request.topic, segment(0, 0, 65_535))
+            case m.ImportTopic():
+                return self._import(request)
+            case m.RaiseLevel() | m.SetMaintenance():
+                return m.Done()
+        if "subscription" in request.__struct_fields__:
+            return self._answer_of_subscription(request)
+        if request.topic not in cluster.topics:
+            raise RequestRejectedError("invalid", unknown_topic(request.topic, cluster.topics))
+        match request:
+            case m.DeleteTopic():
+                return m.Done()
+            case m.PruneTopic():
+                kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
+                return m.PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
+        return m.TopicReply(cluster.topics[request.topic])
 
-    async def evict_consumer(self, name: str, subscription_name: str, consumer: str) -> None:
-        self.cluster.calls.append(("evict_consumer", name, subscription_name, consumer))
+    def _import(self, request: m.ImportTopic) -> m.TopicImportReply:
+        state = self.cluster.imports
+        outcome = decided(import_topic(replace(request, token=f"t{len(self.cluster.calls)}"), state, "alice"))
+        if isinstance(outcome, Refusal):
+            raise RequestRejectedError(outcome.verdict, outcome.reason)
+        if outcome.entries:
+            state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
+        answer: m.TopicImportReply = outcome.answer(state)
+        if not request.dry_run:
+            self.cluster.topics[request.topic] = answer.result.topic
+        return answer
 
-    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SeekResult:
-        self.cluster.calls.append(("seek", name, subscription_name, wanted))
-        moves = [
-            SegmentSeek(segment=0, from_offset=5, to_offset=2, end_offset=12),
-            SegmentSeek(segment=1, from_offset=0, to_offset=4, end_offset=4),
-            SegmentSeek(segment=2, from_offset=3, to_offset=3, end_offset=9),
-        ]
-        if self.cluster.has_nothing_to_change:
-            moves = [replace(move, to_offset=move.from_offset) for move in moves]
-        return SeekResult(seek_generation=7, moves=moves)
-
-    async def parked_keys(self, _: str, __: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
-        return [each for each in self.cluster.parked if key in (None, each.key)]
-
-    async def resume_key(self, name: str, subscription_name: str, key: bytes, *, drop: bool = False) -> None:
-        self.cluster.calls.append(("resume_key", name, subscription_name, key, drop))
-
-    async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionInfo:
-        self.cluster.calls.append(("set_order", name, subscription_name, order))
-        return replace(subscription(name, subscription_name), order=order)
-
-    async def set_delivery_policy(self, name: str, subscription_name: str, **policy: Any) -> SubscriptionInfo:
-        self.cluster.calls.append(("set_delivery_policy", name, subscription_name, policy))
-        chosen = DeliveryPolicy(
-            max_deliveries=policy["max_deliveries"] or 0, dead_letter_topic=policy["dead_letter_topic"] or ""
-        )
-        return replace(subscription(name, subscription_name), policy=chosen)
-
-    async def explain(self, topic_name: str, name: str, *, segment: int | None, consumer: str | None) -> Explanation:
-        self.cluster.calls.append(("explain", topic_name, name, segment, consumer))
-        return Explanation(
-            topic=topic_name,
-            subscription=name,
-            summary=["All is explained."],
-            segments=[SegmentReasons(segment=1, status="blocked", sentences=["Segment 1 waits.", "For 0."])],
-            consumers=[ConsumerReasons(consumer="c1", connected=True, segments=[], sentences=["c1 is idle."])],
-        )
-
-    async def plan(self, topic_name: str, name: str, **changes: Any) -> Plan:
-        self.cluster.calls.append(("plan", topic_name, name, changes))
-        return Plan(
-            topic=topic_name,
-            subscription=name,
-            created=[ProposedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
-            after_rebalance=[],
-            after_drain=[ProposedMove(segment=8, before=None, after="c9")],
-            consumers=[ConsumerSegmentCount(consumer="c9", before=None, after_rebalance=0, after_drain=1)],
-        )
+    def _answer_of_subscription(self, request: Any) -> m.ReplyBody:
+        cluster, of = self.cluster, (request.topic, request.subscription)
+        described = subscription(*of)
+        match request:
+            case m.DescribeSubscription():
+                described = next(each for each in cluster.subscriptions if each.subscription == request.subscription)
+            case m.CreateSubscription():
+                known = [each for each in cluster.subscriptions if (each.topic, each.subscription) == of]
+                described = replace(described, type=request.subscription_type, consumers=[])
+                cluster.subscriptions += [] if known else [described]
+                described = known[0] if known else described
+            case m.SeekSubscription():
+                return m.SeekReply(SeekResult(seek_generation=7, moves=MOVES))
+            case m.SetDeliveryPolicy():
+                policy = DeliveryPolicy(
+                    max_deliveries=request.max_deliveries or 0, dead_letter_topic=request.dead_letter_topic or ""
+                )
+                described = replace(described, policy=policy, type=SubscriptionType.QUEUE)
+            case m.PlanChanges():
+                return m.PlanReply(plan(*of))
+            case m.DeleteSubscription() | m.EvictConsumer() | m.ResumeKey():
+                return m.Done()
+        return m.SubscriptionReply(described)
 
 
 class FakeProducer:

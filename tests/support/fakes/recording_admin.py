@@ -4,7 +4,6 @@ import asyncio
 
 from msgspec.structs import replace
 
-from headgate.client.admin import Admin
 from headgate.client.open_letters import OpenLetters
 from headgate.client.topic_source import TopicSource
 from headgate.model.dead_letter import Origin
@@ -12,36 +11,22 @@ from headgate.protocol import messages as m
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.views.cluster import DaemonInfo
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
+from tests.support.fakes.cli_client import OfflineAdmin
 from tests.support.fakes.object_store import FakeStore
 from tests.support.samples.status_documents import HOSTILE, FakeSource, subscription_document, topic_document
 
 
-class RecordingAdmin(Admin):
+class RecordingAdmin(OfflineAdmin):
     """``sent`` gets (user, command); ``error`` is raised for a command."""
 
     def __init__(self, user, sent, error):
         self._user, self._sent, self._error = user, sent, error
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     def store(self):
         return FakeStore()
 
     def _all_shards(self):
         return 1
-
-    async def _at(self, topic, ask):
-        return await ask(0)
-
-    async def _create(self, request, kind):
-        return await self._request(0, request, kind)
-
-    def _token(self):
-        return "token"
 
     async def identity(self, *names):
         return f"ledger/{names[-1]}"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from headgate.protocol import messages as m
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, topic
 
@@ -11,11 +12,11 @@ from tests.support.fakes.cli_client import FakeCluster, segment, topic
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ((), {"type": "STREAM", "start": "latest", "if_absent": False}),
-        (("--type", "queue", "--from", "earliest"), {"type": "QUEUE", "start": "earliest", "if_absent": False}),
+        ((), {"subscription_type": "STREAM"}),
+        (("--type", "queue", "--from", "earliest"), {"subscription_type": "QUEUE", "start": "earliest"}),
         (
             ("--from", "2026-01-01T00:00:00Z", "--if-not-exists"),
-            {"type": "STREAM", "timestamp_ms": 1_767_225_600_000, "if_absent": True},
+            {"subscription_type": "STREAM", "positions": [(0, 1_767_225_600_000)], "if_absent": True},
         ),
     ],
 )
@@ -27,8 +28,8 @@ def test_the_options_reach_the_client(
     result = invoke("subscription", "create", "orders", "audit", *words)
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [("create_subscription", "orders", "audit", wanted)]
-    kind = wanted["type"].lower()
+    assert cluster.calls == [m.CreateSubscription("orders", "audit", token="", **wanted)]
+    kind = wanted["subscription_type"].lower()
     assert result.stderr == f"subscription audit of orders: {kind}, order strict, 11 unacknowledged records\n"
 
 
@@ -37,5 +38,4 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
     invoke("subscription", "create", "orders", "audit", "--max-processing", "90")
 
-    assert ["create_subscription", "set_delivery_policy"] == [call[0] for call in cluster.calls]
-    assert {"max_processing_seconds": 90.0} == cluster.calls[1][3]
+    assert m.SetDeliveryPolicy("orders", "audit", "", max_processing_ms=90_000) == cluster.calls[1]

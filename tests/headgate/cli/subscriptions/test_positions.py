@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from headgate.protocol import messages as m
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
 
@@ -18,8 +18,7 @@ def orders(cluster: FakeCluster) -> None:
     cluster.subscriptions.append(replace(subscription("orders", "billing"), point=(7, 99)))
 
 
-def wanted(positions: dict[int, int], *, dry_run: bool) -> tuple[Any, ...]:
-    return ("seek", "orders", "billing", {"positions": positions, "point": (7, 99), "topic_id": 1, "dry_run": dry_run})
+WANTED = m.SeekSubscription("orders", "billing", "", positions=[(0, 5), (1, 0)], history=[(7, 99)], topic_id=1)
 
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
@@ -34,7 +33,7 @@ def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster
     document = json.loads(invoke("subscription", "import", "orders", "billing", str(file), "--yes", "--json").stdout)
 
     assert document["seek_generation"] == 7
-    assert cluster.calls == [wanted({0: 5, 1: 0}, dry_run=False)] * 3
+    assert cluster.calls == [WANTED] * 3
 
 
 @pytest.mark.parametrize(("answer", "moved"), [("y\n", True), ("n\n", False)])
@@ -48,7 +47,7 @@ def test_a_person_is_asked_first(
     result = invoke("subscription", "import", "orders", "billing", str(file), stdin=answer)
 
     assert "3 delivered again" in result.stderr
-    assert (wanted({0: 5, 1: 0}, dry_run=False) in cluster.calls) == moved
+    assert (WANTED in cluster.calls) == moved
     assert result.exit_code == (0 if moved else 1)
 
 

@@ -1,13 +1,13 @@
-"""`headgate subscription seek` and `set-order`: requests, output and rejected arguments."""
+"""`headgate subscription seek` and `set`: requests, output and rejected arguments."""
 
 import json
-from itertools import chain
 from typing import Any
 
 import pytest
 
+from headgate.protocol import messages as m
 from tests.headgate.cli.conftest import Invoke
-from tests.support.fakes.cli_client import FakeCluster
+from tests.support.fakes.cli_client import FakeCluster, topic
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,8 @@ from tests.support.fakes.cli_client import FakeCluster
     [
         (("--to", "earliest"), {"to": "earliest"}),
         (("--to", "latest", "--dry-run"), {"to": "latest", "dry_run": True}),
-        (("--to", "2026-01-01T00:00:00Z"), {"timestamp_ms": 1_767_225_600_000}),
-        (("--position", "3=1200", "--position", "4=0"), {"positions": {3: 1200, 4: 0}}),
+        (("--to", "2026-01-01T00:00:00Z"), {"positions": [(0, 1_767_225_600_000)]}),
+        (("--position", "3=1200", "--position", "4=0"), {"positions": [(3, 1200), (4, 0)]}),
     ],
 )
 def test_each_kind_of_target_reaches_the_client(
@@ -25,7 +25,7 @@ def test_each_kind_of_target_reaches_the_client(
     result = invoke("subscription", "seek", "orders", "billing", *words, "--yes")
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [("seek", "orders", "billing", {"dry_run": False} | wanted)]
+    assert cluster.calls == [m.SeekSubscription("orders", "billing", token="", **wanted)]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,14 @@ def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeClust
 
 
 def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> None:
+    cluster.topics["dead"] = topic("dead")
     result = invoke("subscription", "set", "o", "jobs", "--max-deliveries", "3", "--dead-letter", "dead")
     options = "--ack-timeout", "0", "--max-processing", "90", "--json"
     document = json.loads(invoke("subscription", "set", "o", "jobs", *options).stdout)
 
     assert "subscription jobs of o: dead after 3 deliveries, dead letters in dead" in result.stderr
     assert [
-        ("max_deliveries", 3, "dead_letter_topic", "dead"),
-        ("ack_timeout_seconds", 0.0, "max_processing_seconds", 90.0),
-    ] == [tuple(chain(*((k, v) for k, v in call[3].items() if v is not None))) for call in cluster.calls]
+        m.SetDeliveryPolicy("o", "jobs", "", max_deliveries=3, dead_letter_topic="dead"),
+        m.SetDeliveryPolicy("o", "jobs", "", ack_timeout_ms=0, max_processing_ms=90_000),
+    ] == cluster.calls
     assert "policy" in document
