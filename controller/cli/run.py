@@ -61,12 +61,16 @@ def read_settings(path: Path) -> Settings:
 
 
 async def run_daemon(
-    daemon: Daemon, load_new_settings: Callable[[], Settings], report: Callable[[str], None] = lambda _: None
+    daemon: Daemon,
+    load_new_settings: Callable[[], Settings],
+    report: Callable[[str], None] = lambda _: None,
+    *,
+    on_stop: Callable[[], object] = lambda: None,
 ) -> None:
     """Run ``daemon`` until this task is cancelled; then let the daemon hand over and close.
 
     On SIGHUP the daemon applies the settings from ``load_new_settings`` that can change while it runs. ``report`` shows
-    what came of it to a person who does not see the log.
+    what came of it to a person who does not see the log. ``on_stop`` is called before the daemon begins to stop.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,6 +85,7 @@ async def run_daemon(
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
+        on_stop()
         stop.set()
         await running
         raise

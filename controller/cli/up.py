@@ -254,7 +254,9 @@ class _Node:
             stack.push_async_callback(cancel_and_wait, reporting)
             if self._daemons > 1:
                 await stack.enter_async_context(self._further_daemons(settings))
-            await cli_run.run_daemon(daemon, lambda: self._reload(servers, settings), _print_status)
+            await cli_run.run_daemon(
+                daemon, lambda: self._reload(servers, settings), _print_status, on_stop=reporting.cancel
+            )
 
     def _settings(self, servers: LocalServers) -> Settings:
         path = self._folder.path

@@ -8,6 +8,7 @@ import pytest
 import structlog
 from click.testing import Result
 
+from controller.cli.up import READINESS_POLL_INTERVAL_SECONDS
 from controller.settings.load import load_settings
 from drain.socket_path import socket_path
 from headgate.errors import HeadgateError
@@ -55,12 +56,15 @@ def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(
         ComponentInfo(component=part, state=ComponentState.FAILED, reason="no space") for part in ("store", "broker")
     ]
     ready = recorder.healths[0]
-    recorder.healths = [ready, Health(True, "", tuple(parts)), ready, ready]
+    recorder.health_at_stop = Health(True, "", tuple(parts))
+    recorder.healths = [ready, recorder.health_at_stop, ready, ready]
+    recorder.stop_seconds = 2 * READINESS_POLL_INTERVAL_SECONDS
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     about_the_node = [line for line in result.stderr.splitlines() if line.startswith("node: ")]
     assert about_the_node[0] == "node: not ready: store, broker failed, see headgate doctor"
     assert about_the_node[1].startswith("node: ready again after ")
+    assert len(about_the_node) == 2, "it loses its broker while it stops, and nothing is wrong"
 
 
 def test_a_log_that_cannot_be_written_is_replaced_by_standard_error(

@@ -34,10 +34,11 @@ class NodeRecorder:
         self.failure: Exception | None = None
         self.before_signal: Callable[[], None] = lambda: None
         """Called in the daemon, before it sends the signal."""
-        self.reloaded: list[Settings] = []
-        self.drain_state = ("starting", "the Spark process is starting")
         self.healths = [Health(True, "", ())]
         """What the daemon is, one after the other. It sends the signal once it has said the last one."""
+        self.health_at_stop, self.stop_seconds = self.healths[0], 0.01
+        self.reloaded: list[Settings] = []
+        self.drain_state = ("starting", "the Spark process is starting")
         self.topic_check: Callable[[], Awaitable[None]]
         """Runs where a client command checks that its topic exists."""
 
@@ -98,7 +99,8 @@ class FakeDaemon:
             os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
         # A handover takes a moment, during which the servers must still run.
-        await asyncio.sleep(0.01)
+        self.recorder.healths = [self.recorder.health_at_stop]
+        await asyncio.sleep(self.recorder.stop_seconds)
         self.recorder.events.append("daemon down")
 
 
