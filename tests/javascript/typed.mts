@@ -1,7 +1,7 @@
 import { BucketRange, Consumer, DeliveryFailedError, Producer } from "@headgate/client";
 
 const broker = { host: "127.0.0.1", port: 1883, cluster: "local" };
-const { stored } = await new Producer(broker).send("orders", [{ key: new Uint8Array([1]), value: new Uint8Array() }]);
+const { stored } = await new Producer({ ...broker, mqtt: { password: () => "token" }, onFailure: ({ verdict }, topic) => [verdict, topic] }).send("orders", [{ key: new Uint8Array([1]), value: new Uint8Array() }]);
 const segments: bigint[] | undefined = (await stored).placements?.map(({ segment }) => segment);
 const consumer = new Consumer({ ...broker, topic: "orders", subscription: "jobs", type: "QUEUE", ledger: "ledger" });
 for await (const record of consumer) consumer.negativeAcknowledge(record, { delayMs: record.deliveryCount });

@@ -7,7 +7,8 @@ import { Producer } from "@headgate/client";
 
 const options = Object.fromEntries(["host", "port", "cluster", "topic", "batch"].map((name) => [name, { type: "string" }]));
 const { topic, batch = "10", ...broker } = parseArgs({ options }).values;
-const producer = new Producer({ host: "127.0.0.1", port: 1883, cluster: "local", ...broker });
+const onFailure = (error) => (process.exitCode = 1) && console.error(error.message);
+const producer = new Producer({ host: "127.0.0.1", port: 1883, cluster: "local", onFailure, ...broker });
 await producer.open(topic);
 let lines = 0;
 let records = [];

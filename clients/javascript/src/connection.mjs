@@ -9,6 +9,7 @@ import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
 const [PROTOCOL, SILENT_MS] = [3n, 10_000]; // daemons that hear of another ledger describe theirs again
+const [RECONNECT_MS, REFUSED_MS] = [250, 2000]; // a broker may ban who tries more often with what it refuses
 
 export class Connection {
   cluster = null; // its description, once it is known
@@ -26,7 +27,7 @@ export class Connection {
   #places = new Map(); // topic that more than one shard can have → promise of the number of its shard
   #ledger = null; #other = null; // id of the ledger that all messages name; timer since another one was described
   #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
-  /** `mqtt` has further options of mqtt.js, such as `username`, `password` and `ca`. */
+  /** `mqtt` has further options of mqtt.js, such as `username`, `ca` and `password`, also as a function. */
   constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: options = {} }, { incarnation, onFailure }) {
     requireBroker({ host, port, cluster });
     this.#connectMs = connectTimeoutMs;
@@ -37,11 +38,13 @@ export class Connection {
     this.#presenceTopic = `${this.#prefix}/clients/${this.#address}/presence`;
     this.#incarnation = incarnation;
     this.#onFailure = onFailure;
+    const own = () => (typeof options.password === "function" ? { password: options.password() } : {});
     const will = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1 };
     this.#mqtt = mqtt.connect({
-      host, port, protocolVersion: 5, clean: true, clientId: this.clientId, will, reconnectPeriod: 250, keepalive: 5,
-      queueQoSZero: false, resubscribe: false, ...options,
+      host, port, protocolVersion: 5, clean: true, clientId: this.clientId, will, reconnectPeriod: RECONNECT_MS, keepalive: 5,
+      reconnectOnConnackError: true, queueQoSZero: false, resubscribe: false, ...options, ...own(),
     });
+    this.#mqtt.on("reconnect", () => this.#withPassword(own));
     this.#mqtt.on("connect", ({ properties }) => this.#onConnect(properties?.maximumPacketSize).catch(() => {})); // disconnected; the next connection subscribes
     this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onPayload(topic, payload)));
     this.#mqtt.on("close", () => this.#onSession(null));
@@ -49,12 +52,23 @@ export class Connection {
   }
   #onError(error) {
     this.#problem = error.message || error.code;
-    if (this.cluster) warn(`${this.#unreachable()}; this client waits until it is accepted again`);
+    this.#mqtt.options.reconnectPeriod = this.#isRefused ? REFUSED_MS : RECONNECT_MS;
+    if (this.cluster) warn(this.#isRefused ? "refused" : "broker", `${this.#unreachable()}; this client waits until it is accepted again`);
+  }
+  /** The next connection has the newest password. If the program cannot tell it now, the last one stays. */
+  #withPassword(own) {
+    try {
+      Object.assign(this.#mqtt.options, own());
+    } catch (error) {
+      this.#onError(error);
+    }
+  }
+  get #isRefused() {
+    return /not authorized|bad user ?name|password|banned/i.test(this.#problem);
   }
   /** Why there is no connection, and what to check. */
   #unreachable() {
-    const isRefused = /not authorized|bad user ?name|password|banned/i.test(this.#problem);
-    const remedy = isRefused ? "username and password in the option mqtt, whether a token has expired, and the broker's users" : "host and port, and whether the broker runs";
+    const remedy = this.#isRefused ? "username and password in the option mqtt, whether a token has expired, and the broker's users" : "host and port, and whether the broker runs";
     return `broker ${this.#broker}: ${this.#problem ?? "no answer"}; check ${remedy}`;
   }
   /** Return the shard of a topic, once its leader is known. If more than one can have it, they are asked. */
@@ -70,6 +84,20 @@ export class Connection {
     const isAt = async (number) => "topic_id" in (await (await this.#shard(number)).ask({ type: "find_topic", topic }));
     const ask = async (number) => ((await isAt(number)) ? number : Promise.reject());
     return Promise.any(places.map(ask)).catch(() => places[0]);
+  }
+  /** Return the names of all topics, which the leaders of all shards list. */
+  async topics() {
+    const numbers = Array.from({ length: Number(this.#counts.at(-1)) }, (_, number) => BigInt(number));
+    const ofShard = async (number) => {
+      const [shard, names] = [await this.#shard(number), []];
+      for (let after; after !== null; ) {
+        const { topics, next = null } = await shard.ask({ type: "list_topics", after });
+        names.push(...topics.map(({ topic }) => topic));
+        after = next;
+      }
+      return names;
+    };
+    return (await Promise.all(numbers.map(ofShard))).flat().sort();
   }
   async #shard(number) {
     if (!this.failure && !this.#shards.has(number)) {
@@ -132,7 +160,7 @@ export class Connection {
       this.#onMessage(topic, decode(payload));
     } catch (error) {
       if (error instanceof HeadgateError) throw error;
-      warn(`a message to ${topic} cannot be read: ${error.message}`);
+      warn("message", `a message to ${topic} cannot be read: ${error.message}`);
     }
   }
   #onMessage(topic, message) {

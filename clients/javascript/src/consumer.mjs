@@ -17,6 +17,7 @@ import { Parking } from "./parking.mjs";
 import { decodePositions, encodePositions } from "./positions.mjs";
 import { Resumption } from "./resumption.mjs";
 import { Runner } from "./runner.mjs";
+import { explained } from "./unknown_names.mjs";
 
 const CLOSE_MS = 5000; // for the last acknowledgements, and again for leaving
 const STOP_MS = 20_000; // for handlers that are at work
@@ -76,7 +77,8 @@ export class Consumer {
       const onGranted = (held) => connection.guard(() => this.#read(held, this.#callbacks.granted(held)));
       Object.assign(this.#holdings, { onGranted, onRevoked: (held) => this.#onRevoked(held), onDropped: (held) => this.#onDropped(held) });
       await this.#membership.register();
-    } catch (error) {
+    } catch (refusal) {
+      const error = await explained(connection, topic, refusal);
       this.#isStopping = this.#isClosing = true;
       await connection.close();
       throw error;

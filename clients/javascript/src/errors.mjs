@@ -24,12 +24,12 @@ const BY_VERDICT = { fenced: FencedError, forgotten: ForgottenError, other_histo
 /** Return the error of a `rejected` reply. */
 export const rejection = ({ verdict, reason }) => new (BY_VERDICT[verdict] ?? RequestRejectedError)(`${verdict}: ${reason}`, verdict);
 
-let warnedAt = -Infinity;
-/** Warn of what a client lives with, once a minute at most. */
-export function warn(text) {
-  if (performance.now() < warnedAt + 60_000) return;
+const warnedAt = new Map(); // kind of a warning → when it was given last
+/** Warn of what a client lives with, once a minute at most for each `kind`. */
+export function warn(kind, text) {
+  if (performance.now() < (warnedAt.get(kind) ?? -Infinity) + 60_000) return;
   process.emitWarning(text, "HeadgateWarning");
-  warnedAt = performance.now();
+  warnedAt.set(kind, performance.now());
 }
 /** Return why something failed as the leader takes it: 200 characters that have an encoding. */
 export const reasonText = (reason) => String(reason?.message ?? reason).slice(0, 200).toWellFormed();

@@ -121,7 +121,7 @@ export class Feed {
   /** Return null if it is worth reading again later: the consumer waits until its store is back. */
   tolerate(error) {
     if (!(error instanceof StoreUnavailableError)) throw error;
-    warn(error.message);
+    warn("store", error.message);
     return null;
   }
   async #chunk(number) {

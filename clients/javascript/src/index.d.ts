@@ -3,8 +3,8 @@ export interface BrokerOptions {
   host: string; port: number | string; cluster: string; clientId?: string;
   /** How long a call may wait for the broker, a daemon or a leader that has never answered; default 30 000. */
   connectTimeoutMs?: number;
-  /** Further options of mqtt.js, such as `username`, `password` and `ca`. */
-  mqtt?: Record<string, unknown>;
+  /** Further options of mqtt.js, such as `username`, `ca` and `password`. A function is called for the password of each connection. */
+  mqtt?: Record<string, unknown> & { password?: string | (() => string) };
 }
 export interface Header { name: string; value: Uint8Array }
 /** A string is stored as UTF-8. Change no bytes before their batch has an outcome. */
@@ -63,6 +63,8 @@ export interface ProducerOptions extends BrokerOptions {
   deliveryTimeoutMs?: number;
   /** A name has one program: the one with the highest `incarnation`, by default the time of its start. */
   name?: string; incarnation?: number | bigint;
+  /** Called for each batch that is not stored, or of which that is unknown. Without it, `close` throws if nothing awaited `stored`. */
+  onFailure?: (error: DeliveryFailedError | DeliveryUnknownError, topic: string) => void;
 }
 export class Producer {
   constructor(options: ProducerOptions);

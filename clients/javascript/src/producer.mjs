@@ -2,26 +2,34 @@
 // It has one identity on each shard that it writes to. With a name, its position in a source survives its program.
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
-import { DeliveryFailedError, HeadgateError } from "./errors.mjs";
-import { requireArray, requireOptions, requireText, timestampOf } from "./options.mjs";
+import { DeliveryFailedError, HeadgateError, warn } from "./errors.mjs";
+import { requireArray, requireFunction, requireOptions, requireText, timestampOf } from "./options.mjs";
+import { Outcome } from "./outcome.mjs";
 import { ProducerSession } from "./producer_session.mjs";
+import { explained } from "./unknown_names.mjs";
 import { Signal } from "./waiting.mjs";
 
 const CHECK_MS = 1000;
+const MOST_KEPT = 1000; // failures, for `close`
 
 export class Producer {
   #connection;
   #failure = null;
   #sessions = new Map(); // shard → ProducerSession
   #changed = new Signal();
-  #named; #deliveryMs;
+  #named; #deliveryMs; #onFailure;
+  #unsettled = 0; // batches whose outcome the program cannot know yet
+  #failed = []; // {outcome, topic, error} of batches whose outcome was not asked for when they failed
+  #stored = new Set(); // topics that have stored a batch
   #topicIds = new Map(); // topic → its id, once its source position is known
   /** `incarnation` of a `name` rises with each start: the highest one holds the name, and fences the others. */
   constructor(options) {
     requireOptions("new Producer", options);
-    const { name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, ...broker } = options;
+    const { name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, onFailure, ...broker } = options;
     this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
     this.#deliveryMs = deliveryTimeoutMs;
+    if (onFailure) requireFunction("onFailure", onFailure);
+    this.#onFailure = onFailure;
     this.#connection = new Connection(broker, { onFailure: (error) => this.#end(error) });
   }
   /** Batches that were sent again. */
@@ -43,13 +51,15 @@ export class Producer {
     await this.open(topic);
     (await this.#session(topic)).closeGap(topic);
     const shard = await this.#connection.shardOf(topic);
-    const { topic_id, position = null } = await shard.ask({ type: "describe_position", producer: name, topic });
+    const question = { type: "describe_position", producer: name, topic };
+    const { topic_id, position = null } = await shard.ask(question).catch((error) => this.#explain(topic, error));
     this.#topicIds.set(topic, topic_id);
     return position;
   }
   /**
    * Queue a batch for one topic, 4 MiB at most, once there is space. `stored` resolves when the batch is durable, and
    * rejects `deliveryTimeoutMs` after this call at the latest. `sourcePosition`: stored with it, up to 1024 bytes.
+   * `onFailure` of the producer is called for each batch that fails. Without it, `close` throws if nothing asked for `stored`.
    */
   async send(topic, records, { sourcePosition, reservedHeaders } = {}) {
     requireText("send: topic", topic);
@@ -68,20 +78,38 @@ export class Producer {
     if (bytes > messageBytes) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${messageBytes}: send it in parts`);
     if (!(await this.#until(() => session.hasSpace, deadline))) throw new DeliveryFailedError(`not sent within ${this.#deliveryMs / 1000} s`);
     const position = sourcePosition && { source_position: sourcePosition, topic_id: topicId };
-    const stored = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...position }, deadline);
-    stored.catch(() => this.#connection.forget(topic)); // the caller sees the error if it awaits `stored`
+    const offered = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...position }, deadline);
+    this.#unsettled++;
+    const settled = offered.then((value) => this.#stored.add(topic) && value, (error) => this.#explain(topic, error, deadline));
+    const stored = new Outcome((resolve) => resolve(settled.finally(() => this.#changed.notify(this.#unsettled--))));
+    stored.onFailure((error) => this.#noteFailure(stored, topic, error));
     return { stored };
   }
-  /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. */
+  /** Throw the best error there is. */
+  async #explain(topic, error, deadline = Infinity) {
+    this.#connection.forget(topic);
+    throw this.#stored.has(topic) ? error : await explained(this.#connection, topic, error, deadline);
+  }
+  #noteFailure(outcome, topic, error) {
+    if (this.#onFailure) return this.#onFailure(error, topic);
+    if (outcome.isAwaited) return;
+    warn("batch", `a batch for topic '${topic}' failed, and nothing awaits its outcome: ${error.message}`);
+    if (this.#failed.length < MOST_KEPT) this.#failed.push({ outcome, topic, error });
+  }
+  /** Wait until every batch has its outcome, for `timeoutMs` at most, and disconnect. Throws failures that nothing has awaited. */
   async close({ timeoutMs = Infinity } = {}) {
-    const unanswered = () => [...this.#sessions.values()].reduce((sum, session) => sum + session.unanswered, 0);
     try {
-      const isDone = await this.#until(() => unanswered() === 0, performance.now() + timeoutMs);
-      if (!isDone) throw new HeadgateError(`${unanswered()} batches have no outcome after ${timeoutMs / 1000} s`);
+      const isDone = await this.#until(() => this.#unsettled === 0, performance.now() + timeoutMs);
+      if (!isDone) throw new HeadgateError(`${this.#unsettled} batches have no outcome after ${timeoutMs / 1000} s`);
     } finally {
       this.#end(new HeadgateError("the producer is closed"));
       await this.#connection.close();
     }
+    const silent = this.#failed.splice(0).filter(({ outcome }) => !outcome.isAwaited);
+    if (!silent.length) return;
+    const [{ topic, error: cause }] = silent;
+    const text = `${silent.length} batches failed, and nothing has awaited their outcomes; the first one, for topic '${topic}': ${cause.message}`;
+    throw Object.assign(new HeadgateError(text, cause.verdict), { cause });
   }
   async #session(topic) {
     const shard = await this.#connection.shardOf(topic);

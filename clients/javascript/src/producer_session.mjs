@@ -51,10 +51,6 @@ export class ProducerSession {
     shard.onSameLeader = () => this.#isAwaiting && (this.#overdueAt = Math.min(this.#overdueAt, performance.now() + OVERDUE_MS));
     this.#timer = setInterval(() => this.#tick(performance.now()), SWEEP_MS);
   }
-  /** Batches that have no outcome, and whose time is not up. */
-  get unanswered() {
-    return this.#inFlight.filter(({ isLate }) => !isLate).length + this.#queue.length;
-  }
   get hasSpace() {
     return this.#inFlight.length + this.#queue.length < 2n * this.#shard.window;
   }

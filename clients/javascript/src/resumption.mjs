@@ -62,7 +62,7 @@ export class Resumption {
       if (this.connection.failure) return false;
       if (!(error instanceof HeadgateError) || ENDING.includes(error.verdict)) throw error;
       state.problem = error.message;
-      warn(`key ${JSON.stringify(Buffer.from(named.key).toString())} is not resumed at present: ${error.message}`);
+      warn("key", `key ${JSON.stringify(Buffer.from(named.key).toString())} is not resumed at present: ${error.message}`);
       return false;
     }
   }
@@ -113,7 +113,7 @@ export class Resumption {
     if (missing <= 0n) return;
     const text = `${missing} parked records are not in topic '${topic}'`;
     if ((newest < stored ? newest : stored) <= end) throw new HeadgateError(`${text}: if it has lost them, drop the key`);
-    warn(`${text}, which has later ones: they are passed over`);
+    warn("parked records", `${text}, which has later ones: they are passed over`);
     state.queued = end;
   }
 }

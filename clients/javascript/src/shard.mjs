@@ -41,14 +41,15 @@ export class Shard {
     if (this.#question) return;
     const question = (this.#question = {});
     await sleep(this.#answeredAt + 1000 - performance.now());
-    const askedAt = performance.now();
+    let askedAt = performance.now();
     for (let pauseMs = 100; this.#question === question && !this.#isClosed; pauseMs = Math.min(2 * pauseMs, 5000)) {
       const believed = this.epoch;
       const body = { type: "describe_leader", heard_epoch: max(this.#heardEpoch, believed) };
       this.#asked.push(this.send(body, (reply) => this.#onAnswer(reply, believed), null));
       await sleep(pauseMs);
+      if (!this.connected) askedAt = performance.now();
       if (this.#question === question && this.connected && !this.#isClosed && performance.now() > askedAt + SILENT_MS)
-        warn(`no leader of shard ${this.number} has answered for ${SILENT_MS / 1000} s: this client waits; is a daemon running?`);
+        warn("leader", `no leader of shard ${this.number} has answered for ${SILENT_MS / 1000} s: this client waits; is a daemon running?`);
     }
   }
   #onAnswer({ leader_epoch, body }, believedThen) {
