@@ -72,7 +72,11 @@ class OpenLetters:
     def require_order_kept(self, *, replay: bool) -> None:
         """Raise HeadgateError if rule 4 forbids to replay them, or to drop them."""
         if self.described.type == "STREAM" and (replay or self.described.parked_keys):
-            resume = f"headgate subscription resume {self.source.topic} {self.described.subscription} KEY"
+            of, name = self.source.topic, self.described.subscription
+            if not self.described.parked_keys:
+                close = f"headgate subscription dead-letters {of} {name} --drop"
+                raise HeadgateError(f"no key is parked, so these records were resumed or given up: {close}")
+            resume = f"headgate subscription resume {of} {name} KEY"
             raise HeadgateError(f"the records of parked keys are resumed in order: {resume}")
 
     async def send_back(self, admin: Admin) -> int:

@@ -129,10 +129,15 @@ async def test_dead_letters_are_counted_first_and_those_that_were_seen_are_close
     harness.error = RequestRejectedError("forbidden", "may not consume topic dead")
     assert (await post(harness, path, json.dumps(LETTERS)))[0] == 403
     assert len(harness.sent) == 1, "nothing is sent back"
-    with_letters(monkeypatch, kind="STREAM")
+    with_letters(monkeypatch, kind="STREAM", parked=1)
     for way in (path, f"{path}?dry_run=true"):
         status, answer = await post(harness, way, json.dumps(LETTERS))
         assert (status, "are resumed in order" in answer) == (400, True)
+    with_letters(monkeypatch, kind="STREAM")  # Those of a key that was resumed stay in the list until they are dropped.
+    status, answer = await post(harness, path, json.dumps(LETTERS))
+    assert (status, "headgate subscription dead-letters orders billing --drop" in answer) == (
+        (400, True) if name == "replay" else (200, False)
+    )
     with_letters(monkeypatch)
     monkeypatch.setattr("web.actions.MAX_SECONDS", 0)
     assert "these are too many" in (await post(harness, f"{path}?dry_run=true", json.dumps(LETTERS)))[1]

@@ -61,9 +61,9 @@ class RecordingAdmin(OfflineAdmin):
         return m.SubscriptionReply(subscription=described) if kind is not m.Done else m.Done()
 
 
-def with_letters(monkeypatch, *, kind="QUEUE", number=2):
+def with_letters(monkeypatch, *, kind="QUEUE", number=2, parked=0):
     """Give the sample subscription dead letters in topic ``dead``, with a hostile key and reason."""
-    described = replace(subscription_document().subscription, type=kind, parked_keys=int(kind == "STREAM"))
+    described = replace(subscription_document().subscription, type=kind, parked_keys=parked)
     opened = TopicSource(replace(topic_document().topic, topic="dead"), None, "", 1, None)
     found = OpenLetters(topic_document().topic, described, opened, "closing", {0: 1}, {0: 3}, "0/1/0:3")
     origin = {"ledger": "", "topic": "orders", "topic_id": 1, "subscription": "billing", "subscription_id": 2}
