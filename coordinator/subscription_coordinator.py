@@ -46,7 +46,7 @@ from shard.state.topic import TopicSnapshot
 from shard.steps import Steps
 from shard.subscriptions import acknowledgements, sessions
 from shard.subscriptions.gate import tracks_acknowledgements
-from shard.subscriptions.refusal import Refusal, refuse
+from shard.subscriptions.refusal import Refusal, invalid
 from shard.subscriptions.registration import judge_registration, replaced_reason
 
 MAX_EVICTIONS_PER_TICK = 25
@@ -159,7 +159,7 @@ class SubscriptionCoordinator:
     def _refuse_unknown_consumer(self, name: str) -> Refusal:
         known = listed(sorted(self._subscription.consumers)) or "none"
         reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
-        return refuse("invalid", reason)
+        return invalid(reason)
 
     def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
         try:
@@ -167,7 +167,7 @@ class SubscriptionCoordinator:
             steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
             return m.PlanReply(plan=(yield from steps))
         except LayoutError as error:
-            return refuse("invalid", str(error))
+            return invalid(str(error))
 
     async def close(self) -> None:
         """Stop polling; return once no task runs."""

@@ -31,7 +31,7 @@ from shard.state.subscription import Subscription
 from shard.steps import Steps
 from shard.subscriptions import external_topics
 from shard.subscriptions.own_positions import own_positions_error
-from shard.subscriptions.refusal import Refusal, RequestRefusedError, refuse
+from shard.subscriptions.refusal import Refusal, RequestRefusedError, invalid, refuse
 from shard.subscriptions.registration import (
     judge_deleted_subscription,
     order_error,
@@ -250,7 +250,7 @@ class SubscriptionRegistry:
             return refusal
         reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
-            return refuse("invalid", reason)
+            return invalid(reason)
         member = None if known is None else known.consumers.get(request.consumer)
         runs = member is not None and member.incarnation == request.incarnation
         alone = not runs and (known is None or not known.consumers.keys() - {request.consumer})

@@ -10,7 +10,7 @@ from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
-from shard.subscriptions.refusal import RequestRefusedError, refuse
+from shard.subscriptions.refusal import RequestRefusedError, invalid
 
 FoundT = TypeVar("FoundT")
 
@@ -30,5 +30,5 @@ def find_producer(name: str, state: ShardState) -> ProducerState:
 
 def _require(found: FoundT | None, problem: str) -> FoundT:
     if found is None:
-        raise RequestRefusedError(refuse("invalid", problem))
+        raise RequestRefusedError(invalid(problem))
     return found

@@ -10,7 +10,7 @@ from shard.requests.handlers import AfterBarrier, Answer, Decision, Registration
 from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
-from shard.subscriptions.refusal import Refusal, refuse
+from shard.subscriptions.refusal import Refusal, invalid, refuse
 
 LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 """An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
@@ -55,11 +55,10 @@ def open_producer(
         if (refusal := _refused_deleted(request, state)) is not None:
             return refusal
         if request.name is not None and state.producers.named >= max_named_producers:
-            return refuse(
-                "invalid",
+            return invalid(
                 f"producer {request.name!r} is new, and this shard has {state.producers.named} named producers already "
                 f"(max_named_producers={max_named_producers}): delete one with `headgate producer delete`, or raise "
-                "the limit",
+                "the limit"
             )
         return _opened(new_id, 0, user, request)
     if (refusal := _refused_incarnation(request, known)) is not None:
@@ -145,9 +144,7 @@ def _is_shared(producer: ProducerState, secret: str) -> bool:
 def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refusal:
     """Answer a request whose token has opened a producer before."""
     if request.name is not None and request.name != opened.name:
-        return refuse(
-            "invalid", f"the token of this request has opened another producer than {request.name!r}: use a new token"
-        )
+        return invalid(f"the token of this request has opened another producer than {request.name!r}: use a new token")
     if request.token != opened.token or opened.next_sequence > 0:
         return refuse(
             "fenced",

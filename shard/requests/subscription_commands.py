@@ -20,7 +20,7 @@ from shard.state.topic import Topic, TopicSnapshot
 from shard.steps import Steps
 from shard.subscriptions.external_topics import seekable_ends, start_error
 from shard.subscriptions.gate import compute_gate, is_gated, tracks_acknowledgements
-from shard.subscriptions.refusal import Refusal, refuse
+from shard.subscriptions.refusal import Refusal, invalid
 from shard.subscriptions.registration import default_order, order_error, subscriptions_error
 from shard.subscriptions.seek import SeekTarget, seek_positions
 
@@ -58,13 +58,13 @@ def create_subscription(request: m.CreateSubscription, state: ShardState, user: 
             return Decision((), _described(topic.topic_id, existing.subscription_id))
         return _exists(existing, request)
     if request.token in state.commands:
-        return refuse("invalid", f"subscription {request.subscription!r} was created and has been deleted since")
+        return invalid(f"subscription {request.subscription!r} was created and has been deleted since")
     reason = start_error(topic, "latest" if request.positions else request.start) or subscriptions_error(
         topic.name, len(topic.subscriptions)
     )
     positions = _requested_start(request, topic)
     if reason is not None or isinstance(positions, str):
-        return refuse("invalid", reason or str(positions))
+        return invalid(reason or str(positions))
     entry = e.SubscriptionCreated(
         topic_id=topic.topic_id,
         subscription_id=state.ids.next_id,
@@ -97,12 +97,11 @@ def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, i
 def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
     name = f"subscription {existing.name!r} of topic {existing.topic!r}"
     if request.if_absent:
-        return refuse(
-            "invalid",
+        return invalid(
             f"{name} exists and is of type {existing.type}, not {request.subscription_type}: delete it first, or "
-            "choose another name",
+            "choose another name"
         )
-    return refuse("invalid", f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
+    return invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
 
 
 def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
@@ -124,22 +123,20 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
     if request.topic_id not in (None, topic.topic_id):
-        return refuse(
-            "invalid",
+        return invalid(
             f"topic {topic.name!r} was deleted and created again: it has id {topic.topic_id}, and the positions are of "
-            f"id {request.topic_id}",
+            f"id {request.topic_id}"
         )
     if subscription.type == e.SubscriptionType.CHECKPOINT:
-        return refuse(
-            "invalid",
+        return invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
-            "start them with the positions they should have",
+            "start them with the positions they should have"
         )
     target = _requested_target(request)
     if isinstance(target, Refusal):
         return target
     if topic.external is not None and target == "latest":
-        return refuse("invalid", f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
+        return invalid(f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
     positions = seek_positions(
         target,
         layout=topic.layout,
@@ -148,7 +145,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         gated=is_gated(subscription.type, subscription.order),
     )
     if isinstance(positions, str):
-        return refuse("invalid", positions)
+        return invalid(positions)
     if request.dry_run:
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
         return Decision((), _seek_answer(subscription.subscription_id, request, moves))
@@ -165,14 +162,13 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     if request.token in state.commands:
         return Decision((), answer)
     if subscription.type is None:
-        return refuse(
-            "invalid",
+        return invalid(
             f"the type of subscription {request.subscription!r} is unknown so far: register a consumer first, with "
-            "the order that the subscription should have",
+            "the order that the subscription should have"
         )
     reason = order_error(subscription.type, request.order)
     if reason is not None:
-        return refuse("invalid", reason)
+        return invalid(reason)
     # The same order is written again: its token prevents a delayed copy of this command from undoing a later one.
     entry = e.SubscriptionConfigured(
         **subscription.ids,
@@ -195,28 +191,20 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
     }
     policy = replace(subscription.redelivery.policy, **given)
     if topic.external is not None and given.keys() - {"max_processing_ms"}:
-        return refuse(
-            "invalid", f"subscription {subscription.name!r} is of an external topic: only max_processing can be set"
-        )
+        return invalid(f"subscription {subscription.name!r} is of an external topic: only max_processing can be set")
     if not tracks_acknowledgements(subscription.type) and given.keys() - {"ignored_by_retention"}:
-        return refuse(
-            "invalid",
-            f"subscription {subscription.name!r} is of type {subscription.type}: only ignored-by-retention can be set",
+        return invalid(
+            f"subscription {subscription.name!r} is of type {subscription.type}: only ignored-by-retention can be set"
         )
     if subscription.type != e.SubscriptionType.QUEUE and given.keys() & {"max_deliveries", "ack_timeout_ms"}:
-        return refuse(
-            "invalid",
+        return invalid(
             f"subscription {subscription.name!r} is of type {subscription.type}: only a QUEUE delivers again, so only "
-            "max_processing, ignored-by-retention and the dead-letter topic can be set",
+            "max_processing, ignored-by-retention and the dead-letter topic can be set"
         )
     if policy.max_deliveries and not policy.dead_letter_topic:
-        return refuse(
-            "invalid", "max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries"
-        )
+        return invalid("max_deliveries needs a dead-letter topic, to which a record goes after so many deliveries")
     if policy.dead_letter_topic == topic.name:
-        return refuse(
-            "invalid", f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back"
-        )
+        return invalid(f"topic {topic.name!r} cannot be its own dead-letter topic: its dead records would come back")
     return Decision((e.DeliveryPolicySet(**subscription.ids, policy=policy, token=request.token),), answer)
 
 
@@ -226,10 +214,9 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
     if request.token in state.commands:
         return Decision((), done)
     if request.key not in subscription.redelivery.parked.keys:
-        return refuse(
-            "invalid",
+        return invalid(
             f"subscription {subscription.name!r} has not parked key {request.key.decode(errors='backslashreplace')!r}; "
-            f"see: headgate subscription parked {topic.name} {subscription.name}",
+            f"see: headgate subscription parked {topic.name} {subscription.name}"
         )
     entry = e.KeyResumed(**subscription.ids, key=request.key, dropped=request.drop, token=request.token)
     return Decision((entry,), done)
@@ -261,11 +248,11 @@ def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
 
 def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
-        return refuse("invalid", "a seek needs either to ('earliest' or 'latest') or positions")
+        return invalid("a seek needs either to ('earliest' or 'latest') or positions")
     if request.to is not None:
         return request.to
     positions = dict(request.positions)
-    return refuse("invalid", SEGMENT_TWICE) if len(positions) < len(request.positions) else positions
+    return invalid(SEGMENT_TWICE) if len(positions) < len(request.positions) else positions
 
 
 def _seek_answer(

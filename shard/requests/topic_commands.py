@@ -20,7 +20,7 @@ from shard.requests.lookup import find_topic
 from shard.requests.topic_shard import find_place, refuse_creation
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
-from shard.subscriptions.refusal import Refusal, refuse
+from shard.subscriptions.refusal import Refusal, invalid
 
 MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
@@ -31,7 +31,7 @@ def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decisi
     if request.token in state.commands:
         return repeated(request.topic, state, _describe(request.topic))
     if request.topic in state.topics:
-        return refuse("invalid", f"topic {request.topic!r} already exists")
+        return invalid(f"topic {request.topic!r} already exists")
     if (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
         return refusal
     entry = e.TopicCreated(
@@ -45,7 +45,7 @@ def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusa
     if topic in state.topics:
         return Decision((), answer)
     reason = f"topic {topic!r} was created and has been deleted since; a new command needs a new token"
-    return refuse("invalid", reason)
+    return invalid(reason)
 
 
 def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
@@ -145,7 +145,7 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     try:
         after = change()
     except LayoutError as error:
-        return refuse("invalid", str(error))
+        return invalid(str(error))
     if len(after.segments) <= max_segments:
         return None
     count = len(topic.layout.segments)
@@ -198,10 +198,9 @@ def describe(topic: Topic, shard: int) -> m.TopicInfo:
 
 
 def _refuse_external(topic: Topic) -> Refusal:
-    return refuse(
-        "invalid",
+    return invalid(
         f"topic {topic.name!r} is external: split or merge at its source, then import it again "
-        f"(headgate topic import {topic.name} FILE)",
+        f"(headgate topic import {topic.name} FILE)"
     )
 
 

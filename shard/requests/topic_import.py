@@ -37,7 +37,7 @@ from shard.requests.topic_shard import refuse_creation
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps
-from shard.subscriptions.refusal import refuse
+from shard.subscriptions.refusal import invalid
 
 COST_PER_SEGMENT: Final = 2
 
@@ -74,7 +74,7 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
             yield cost
         _check_acknowledged(topic, plan)
     except LayoutError as error:
-        return refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}")
+        return invalid(f"topic {request.topic!r} cannot be imported: {error}")
     if topic is None and (refusal := refuse_creation(request.topic, request.shards, state)) is not None:
         return refusal
     entry = _entry(request, topic, plan, state.ids.next_id, user)

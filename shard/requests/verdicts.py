@@ -44,7 +44,7 @@ from shard.requests.placement import refused_record
 from shard.state.dedup_window import WINDOW, FinishedBatch
 from shard.state.producers import MAX_SOURCE_POSITIONS, ProducerState
 from shard.state.shard_state import ShardState
-from shard.subscriptions.refusal import Refusal, refuse
+from shard.subscriptions.refusal import Refusal, invalid, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +192,9 @@ def _judge_sequence(batch: m.ProduceBatch, sequence: int, producer: ProducerStat
     if known is None:  # correct, because rows 6 and 7 make sequences contiguous from 0
         return Duplicate(0, None)
     if batch_digest(batch) != known.digest:
-        return refuse(
-            "invalid",
+        return invalid(
             f"sequence {sequence} of producer {producer.producer_id} was used for a batch with other content; "
-            "a retry must have the same content, a new batch the next sequence",
+            "a retry must have the same content, a new batch the next sequence"
         )
     return Duplicate(known.chunk, known.placements, known.topic_id)
 
@@ -204,14 +203,13 @@ def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None
     """Rows 12 to 14."""
     topic = state.topics.get(batch.topic)
     if topic is None:
-        return refuse("invalid", f"there is no topic {batch.topic!r}: check its name, or create it")
+        return invalid(f"there is no topic {batch.topic!r}: check its name, or create it")
     if topic.external is not None:
-        return refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
+        return invalid(f"topic {batch.topic!r} is external: produce to its source")
     if batch.topic_id not in (None, topic.topic_id):
-        return refuse(
-            "invalid",
+        return invalid(
             f"topic {batch.topic!r} was deleted and created again: it has id {topic.topic_id}, and the batch is for id "
-            f"{batch.topic_id}; open it again to learn the position in it",
+            f"{batch.topic_id}; open it again to learn the position in it"
         )
     reason = refused_record(batch)
     return None if reason is None else Refusal("invalid", reason)
@@ -222,12 +220,11 @@ def _refused_position(batch: m.ProduceBatch, state: ShardState, producer: Produc
     if batch.source_position is None:
         return None
     if producer.name is None:
-        return refuse("invalid", "a source position belongs to a producer with a name: open it under one")
+        return invalid("a source position belongs to a producer with a name: open it under one")
     known = producer.source_positions
     if len(known) >= MAX_SOURCE_POSITIONS and state.topics[batch.topic].topic_id not in known:
-        return refuse(
-            "invalid",
-            f"producer {producer.name!r} has positions in {len(known)} topics already: use another name for others",
+        return invalid(
+            f"producer {producer.name!r} has positions in {len(known)} topics already: use another name for others"
         )
     return None
 

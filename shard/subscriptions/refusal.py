@@ -34,6 +34,11 @@ def refuse(verdict: m.Verdict, reason: str) -> Refusal:
     return Refusal(verdict, reason, after_barrier=True)
 
 
+def invalid(reason: str) -> Refusal:
+    """Return the refusal of a request that cannot be executed in this state."""
+    return refuse("invalid", reason)
+
+
 class RequestRefusedError(Exception):
     """A lookup refuses the request that needs it; `shard.requests.handlers` replies with the refusal."""
 
