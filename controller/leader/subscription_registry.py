@@ -7,6 +7,7 @@ everything else.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -88,32 +89,21 @@ async def drained_as_counted(
     return {segment: DrainClaim(end, answer.from_tables) for segment, end in answer.drained.items()}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SubscriptionRegistry:
-    def __init__(
-        self,
-        *,
-        state: ShardState,
-        context: LeaderContext,
-        commit: GroupCommit,
-        driver: StepDriver,
-        push: PushMessage,
-        follow: FollowEnd,
-    ) -> None:
-        self._state = state
-        self._context = context
-        self._commit = commit
-        self._driver = driver
-        self._push = push
-        self._follow = follow
-        source = context.drained_source
-        self._drain_check = None if source is None else partial(drained_as_counted, state, commit, source)
-        self.coordinators: dict[int, SubscriptionCoordinator] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+    state: ShardState
+    context: LeaderContext
+    commit: GroupCommit
+    driver: StepDriver
+    push: PushMessage
+    follow: FollowEnd
+    coordinators: dict[int, SubscriptionCoordinator] = field(default_factory=dict)
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def restore(self) -> Steps[None]:
         """Create a coordinator for each subscription in the restored state."""
-        for subscription in self._state.subscriptions.values():
-            yield COORDINATOR_COST + len(self._state.topics_by_id[subscription.topic_id].layout.segments)
+        for subscription in self.state.subscriptions.values():
+            yield COORDINATOR_COST + len(self.state.topics_by_id[subscription.topic_id].layout.segments)
             self._add_coordinator(subscription)
 
     async def close(self) -> None:
@@ -156,7 +146,7 @@ class SubscriptionRegistry:
         for entry in entries:
             if isinstance(entry, e.SegmentsPruned):
                 pruned = set(entry.segments)
-                for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
+                for subscription in self.state.topics_by_id[entry.topic_id].subscriptions.values():
                     self.coordinators[subscription.subscription_id].reconciler.release_pruned(pruned)
 
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
@@ -165,8 +155,8 @@ class SubscriptionRegistry:
             if isinstance(
                 entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled | e.SegmentsPruned | e.LayoutExtended
             ):
-                topic = self._state.topics_by_id[entry.topic_id]
-                self._driver.charge(len(topic.layout.segments))
+                topic = self.state.topics_by_id[entry.topic_id]
+                self.driver.charge(len(topic.layout.segments))
                 for subscription in topic.subscriptions.values():
                     self._layout_changed(subscription.subscription_id)
             elif isinstance(entry, e.SubscriptionSeek):
@@ -174,11 +164,11 @@ class SubscriptionRegistry:
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._order_changed(entry.subscription_id)
             elif isinstance(entry, e.SubscriptionCreated):
-                self._add_coordinator(self._state.subscriptions[entry.subscription_id])
+                self._add_coordinator(self.state.subscriptions[entry.subscription_id])
                 # Segments that end where it starts are drained in the same chunk, before the reply is built.
                 self.coordinators[entry.subscription_id].tick()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
-                for subscription_id in sorted(self.coordinators.keys() - self._state.subscriptions.keys()):
+                for subscription_id in sorted(self.coordinators.keys() - self.state.subscriptions.keys()):
                     deleted = self.coordinators.pop(subscription_id)
                     deleted.members.subscription_deleted()
                     self._close_later(deleted)
@@ -188,14 +178,14 @@ class SubscriptionRegistry:
         coordinator = self.coordinators[subscription_id]
         coordinator.reconciler.layout_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "layout changed"))
-        self._driver.do(coordinator.size, adapt)
+        self.driver.do(coordinator.size, adapt)
 
     def _order_changed(self, subscription_id: int) -> None:
         """Adapt one subscription to a new order: its gate at once, its assignment after the reply is built."""
         coordinator = self.coordinators[subscription_id]
         coordinator.order_changed()
         adapt = partial(self._if_current, subscription_id, coordinator, partial(coordinator.adapt, "order changed"))
-        self._driver.do_later(coordinator.size, adapt)
+        self.driver.do_later(coordinator.size, adapt)
 
     def handlers(self) -> tuple[Registration, ...]:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
@@ -213,7 +203,7 @@ class SubscriptionRegistry:
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._query(m.DescribeSubscription, self._describe),
             self._query(
-                m.ExplainSubscription, lambda found, request: found.explain(request, self._context.drain_problem())
+                m.ExplainSubscription, lambda found, request: found.explain(request, self.context.drain_problem())
             ),
             self._query(m.PlanChanges, SubscriptionCoordinator.plan),
         )
@@ -236,15 +226,15 @@ class SubscriptionRegistry:
 
     def _describe(self, found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
         described = yield from found.describe()
-        point = self._commit.newest, self._commit.term_id
+        point = self.commit.newest, self.commit.term_id
         return m.SubscriptionReply(subscription=msgspec.structs.replace(described, point=point))
 
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
-        if request.topic not in self._state.topics and request.subscription_id is not None:
+        if request.topic not in self.state.topics and request.subscription_id is not None:
             return refuse_deleted_topic(request)
-        topic = find_topic(request.topic, self._state)
+        topic = find_topic(request.topic, self.state)
         known = topic.subscriptions.get(request.subscription)
-        former = self._state.deleted_members.of(topic.name, request.subscription)
+        former = self.state.deleted_members.of(topic.name, request.subscription)
         refusal = judge_deleted_subscription(known, former, request, client_id)
         if refusal is not None:
             return refusal
@@ -264,29 +254,29 @@ class SubscriptionRegistry:
             )
             if reason is not None:
                 return Refusal("invalid", reason)
-        refusal = judge_joining(request, m.user_of(client_id), self._state, self._context.access.rules.limits_of)
+        refusal = judge_joining(request, m.user_of(client_id), self.state, self.context.access.rules.limits_of)
         if refusal is not None:
             return refusal
         if known is None:
-            self._commit.propose(new_subscription(request, topic, self._state.ids.next_id, m.user_of(client_id)))
+            self.commit.propose(new_subscription(request, topic, self.state.ids.next_id, m.user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self.coordinators[known.subscription_id].register(request, client_id)
 
     def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
-        topic = self._state.topics.get(request.topic)
+        topic = self.state.topics.get(request.topic)
         if topic is None or request.subscription not in topic.subscriptions:
             return m.Done()
         return self._find_for(request, client_id).leave(request, client_id)
 
     def _evict(self, request: m.EvictConsumer, _: str) -> m.Done | Refusal:
         """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
-        return m.Done() if request.token in self._state.commands else self._find(request).evict(request)
+        return m.Done() if request.token in self.state.commands else self._find(request).evict(request)
 
     def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
         if request.topic is not None:
-            find_topic(request.topic, self._state)
+            find_topic(request.topic, self.state)
         yield len(self.coordinators)
         page: Page[m.SubscriptionInfo] = Page()
         for names, subscription_id in self._listed(request):
@@ -302,38 +292,39 @@ class SubscriptionRegistry:
         """Return the names and ids of the requested subscriptions, in order."""
         return [
             ((topic_name, name), subscription.subscription_id)
-            for topic_name, topic in sorted(self._state.topics.items())
+            for topic_name, topic in sorted(self.state.topics.items())
             if request.topic in (None, topic_name)
             for name, subscription in sorted(topic.subscriptions.items())
             if follows(request.after, topic_name, name)
         ]
 
     def _find(self, request: m.SubscriptionRequest) -> SubscriptionCoordinator:
-        _, subscription = find_subscription(request.topic, request.subscription, self._state)
+        _, subscription = find_subscription(request.topic, request.subscription, self.state)
         return self.coordinators[subscription.subscription_id]
 
     def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator:
         """Return the coordinator for a request about a consumer, which must belong to the user of ``address``."""
-        _, subscription = find_subscription(request.topic, request.subscription, self._state)
+        _, subscription = find_subscription(request.topic, request.subscription, self.state)
         refusal = refuse_other_user(subscription.consumers.get(request.consumer), request.consumer, address)
         if refusal is not None:
             raise RequestRefusedError(refusal)
         return self.coordinators[subscription.subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
+        source = self.context.drained_source
         context = SubscriptionContext(
             subscription=subscription,
-            topic=self._state.topics_by_id[subscription.topic_id],
-            ledger=self._commit,
-            push=self._push,
-            follow=self._follow,
-            drain_check=self._drain_check,
-            leader_epoch=self._state.term.leader_epoch,
-            settings=self._context.subscriptions,
-            later=self._driver.do_later,
-            now_ms=self._context.now_ms,
-            rng=self._context.rng,
-            observer=self._context.observer,
+            topic=self.state.topics_by_id[subscription.topic_id],
+            ledger=self.commit,
+            push=self.push,
+            follow=self.follow,
+            drain_check=None if source is None else partial(drained_as_counted, self.state, self.commit, source),
+            leader_epoch=self.state.term.leader_epoch,
+            settings=self.context.subscriptions,
+            later=self.driver.do_later,
+            now_ms=self.context.now_ms,
+            rng=self.context.rng,
+            observer=self.context.observer,
         )
         self.coordinators[subscription.subscription_id] = SubscriptionCoordinator(context)
 

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -63,49 +63,45 @@ def require_one_regular_file(sources: Sequence[Path]) -> None:
         raise click.UsageError("--name requires exactly one FILE, which must be a regular file")
 
 
+@dataclass(eq=False, repr=False)
 class LineImport:
-    def __init__(
-        self,
-        context: CommandContext,
-        topic: str,
-        sources: Sequence[Path],
-        *,
-        parser: LineParser,
-        skip_bad_lines: bool,
-        name: str | None,
-    ) -> None:
+    context: CommandContext
+    topic: str
+    sources: Sequence[Path]
+    _: KW_ONLY
+    parser: LineParser
+    skip_bad_lines: bool
+    name: str | None
+    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
+    began: bool = False
+    _progress: ProgressLine = field(init=False)
+    _sender: RecordSender = field(init=False)
+
+    def __post_init__(self) -> None:
         """Prepare a run; raises OSError if a source does not exist."""
-        self._context = context
-        self.counts = OutcomeCounts()
-        self.began = False
-        self._topic = topic
-        self._sources = sources
-        self._parser = parser
-        self._skip_bad_lines = skip_bad_lines
-        self._name = name
         self._progress = ProgressLine(self.counts.progress, self._total_bytes(), sys.stderr)
-        self._sender = RecordSender(topic, self.counts, self._progress, ends_at_failure=name is not None)
+        self._sender = RecordSender(self.topic, self.counts, self._progress, ends_at_failure=self.name is not None)
 
     def run_command(self) -> None:
         try:
-            self._context.run(self.run())
+            self.context.run(self.run())
         finally:
             if self.began:
-                self._context.printed_as_json(asdict(self.counts))
+                self.context.printed_as_json(asdict(self.counts))
                 click.echo(self.counts.summary(), err=True)
         if self.counts.failed:
             raise click.exceptions.Exit(1)
 
     async def run(self) -> None:
         """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
-        await self._context.answer(lambda admin: admin.describe_topic(self._topic))
-        async with self._context.open_producer(name=self._name) as producer:
+        await self.context.answer(lambda admin: admin.describe_topic(self.topic))
+        async with self.context.open_producer(name=self.name) as producer:
             beginning = await self._resume(producer)
             self.began = True
             await self._sender.run(producer, self._outgoing(beginning))
 
     async def _outgoing(self, beginning: _Beginning) -> AsyncGenerator[OutgoingRecord, None]:
-        for source in self._sources:
+        for source in self.sources:
             async with aclosing(self._records(source, beginning)) as records:
                 async for record in records:
                     yield OutgoingRecord(
@@ -113,8 +109,8 @@ class LineImport:
                         record.key,
                         record.value,
                         record.timestamp_ms,
-                        None if self._name is None else lines.encode_position(record),
-                        self._parser.headers,
+                        None if self.name is None else lines.encode_position(record),
+                        self.parser.headers,
                     )
             if self._sender.stop is not None:
                 return
@@ -137,10 +133,10 @@ class LineImport:
     def _record(self, source: Path, line: lines.Line) -> lines.KeyedRecord | None:
         """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
         try:
-            record = self._parser.parse(line)
+            record = self.parser.parse(line)
         except lines.BadLineError as bad:
             problem = f"{_display_name(source)}:{line.number} {bad}"
-            if bad.ends or not self._skip_bad_lines:
+            if bad.ends or not self.skip_bad_lines:
                 advice = "correct this line" if bad.ends else SKIP_ADVICE
                 self._sender.stop = HeadgateError(f"{problem}; {advice}")
                 return None
@@ -155,37 +151,37 @@ class LineImport:
         return record if isinstance(record, lines.KeyedRecord) else None
 
     async def _resume(self, producer: Producer) -> _Beginning:
-        if self._name is None:
+        if self.name is None:
             return _Beginning()
-        await producer.open(self._topic)
+        await producer.open(self.topic)
         if producer.source_position is None:
             return _Beginning(hasher=lines.new_hasher())
         position = lines.decode_position(producer.source_position)
-        source = self._sources[0]
+        source = self.sources[0]
         found = None if position is None else await asyncio.to_thread(_beginning, source, position)
         if position is None or found is None:
             read = "another source" if position is None else f"{position.end_offset} bytes, {position.number} lines"
             raise HeadgateError(
-                f"{source} does not begin with what producer {self._name!r} has stored in topic {self._topic!r} "
+                f"{source} does not begin with what producer {self.name!r} has stored in topic {self.topic!r} "
                 f"({read}); give the same file or another --name, or delete the producer: headgate producer delete "
-                f"{self._name}"
+                f"{self.name}"
             )
         click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
         return found
 
     async def _lines(self, source: Path, beginning: _Beginning) -> AsyncGenerator[lines.Line, None]:
         """Yield the lines of ``source`` from ``beginning`` on, after its header. Raises OSError."""
-        if beginning.offset and self._parser.has_header:
+        if beginning.offset and self.parser.has_header:
             async with aclosing(self._lines(source, _Beginning())) as found:
                 yield await anext(found)
-        quotes = self._parser.quotes
+        quotes = self.parser.quotes
         splitter = lines.LineSplitter(
             offset=beginning.offset,
             number=beginning.number,
             hasher=beginning.hasher,
             quotes=None if quotes is None else quotes(),
         )
-        file = self._context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
+        file = self.context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
         try:
             if beginning.offset:
                 os.lseek(file, beginning.offset, os.SEEK_SET)
@@ -201,8 +197,8 @@ class LineImport:
 
     def _total_bytes(self) -> int | None:
         total = 0
-        for source in self._sources:
-            status = os.fstat(self._context.standard_input()) if str(source) == "-" else source.stat()
+        for source in self.sources:
+            status = os.fstat(self.context.standard_input()) if str(source) == "-" else source.stat()
             if not stat.S_ISREG(status.st_mode):
                 return None
             total += status.st_size

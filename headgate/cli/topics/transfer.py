@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -77,32 +77,30 @@ def copy(
             click.echo(command.counts.summary(), err=True)
 
 
+@dataclass(eq=False, repr=False)
 class TopicCopy:
     """One run of a command that copies records of a topic."""
 
-    def __init__(
-        self, context: CommandContext, source: str, to: CommandContext, target: str, name: str, *, append: bool
-    ) -> None:
-        """``context`` is that of the cluster with topic ``source``, ``to`` that of the one with ``target``."""
-        self._context = context
-        self._source = source
-        self._to = to
-        self._target = target
-        self._name = name
-        self._append = append
-        self.counts = OutcomeCounts()
-        self.began = False
+    context: CommandContext
+    source: str
+    to: CommandContext
+    target: str
+    name: str
+    _: KW_ONLY
+    append: bool
+    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
+    began: bool = False
 
     async def run(self) -> None:
         from headgate.reading.topic_reader import TopicReader  # noqa: PLC0415 - not needed to print help
 
-        async with self._context.open_topic(self._source) as source:
-            await _require_target(self._to, self._target, name=self._name, append=self._append)
-            async with self._to.open_producer(name=self._name, copies=True) as producer:
-                await producer.open(self._target)
+        async with self.context.open_topic(self.source) as source:
+            await _require_target(self.to, self.target, name=self.name, append=self.append)
+            async with self.to.open_producer(name=self.name, copies=True) as producer:
+                await producer.open(self.target)
                 positions = await self._positions(source, producer.source_position)
                 progress = ProgressLine(self.counts.progress, positions.records, sys.stderr)
-                sender = RecordSender(self._target, self.counts, progress, ends_at_failure=True)
+                sender = RecordSender(self.target, self.counts, progress, ends_at_failure=True)
                 reader = TopicReader(
                     source.ledger, source.description, starts=positions.starts, describe=source.describe
                 )
@@ -112,7 +110,7 @@ class TopicCopy:
     async def _positions(self, source: TopicSource, stored: bytes | None) -> CopyProgress:
         now = Snapshot(source.description, source.ledger_id, *await source.newest())
         position = beginning(source.description, source.ledger_id) if stored is None else decode_copy(stored)
-        cannot = f"producer {self._name} cannot continue"
+        cannot = f"producer {self.name} cannot continue"
         if position is None:
             raise HeadgateError(
                 f"{cannot}: it has read another source before, which is no topic; choose another --name"
@@ -136,7 +134,7 @@ class TopicCopy:
                 progress.advance_to(read)
                 position = positions.after(record.segment, record.offset)
                 yield OutgoingRecord(
-                    f"{self._source}, segment {record.segment}, offset {record.offset}",
+                    f"{self.source}, segment {record.segment}, offset {record.offset}",
                     record.key,
                     record.value,
                     record.timestamp_ms,
