@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.completion import complete_consumer, complete_subscription, complete_topic
-from headgate.cli.context import CommandContext
+from headgate.cli.context import CommandContext, keep
 from headgate.errors import HeadgateError
 from headgate.model.byte_text import as_bytes
 from headgate.model.entries import SubscriptionType
@@ -26,17 +26,23 @@ if TYPE_CHECKING:
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask. Needed where no terminal can be asked.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would go.")
-
 
 def _both(first: _Decorator, second: _Decorator) -> _Decorator:
     return lambda function: first(second(function))
 
 
-def require_consent(context: CommandContext, *, yes: bool, dry_run: bool) -> None:
+def consent_options(verb: str = "go") -> _Decorator:
+    """Return the options of a command that destroys something; `CommandContext` keeps their values."""
+    kept: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": keep}
+    return _both(
+        click.option("--dry-run", help=f"Only show what would {verb}.", **kept),
+        click.option("--yes", "-y", help="Do not ask. Needed where no terminal can be asked.", **kept),
+    )
+
+
+def require_consent(context: CommandContext) -> None:
     """Raise UsageError if the command would have to ask, and cannot."""
-    if not (yes or dry_run or context.can_ask()):
+    if context.asks_first and not context.can_ask():
         raise click.UsageError(
             "this destroys something, and there is no terminal to ask: add --yes, or --dry-run to see what would go"
         )
@@ -64,24 +70,22 @@ def destroy(
     *,
     question: str = "",
     done: str = "deleted",
-    dry_run: bool,
-    yes: bool,
 ) -> None:
     """Send ``request``, which destroys ``what``, by the rules above; print ``report``.
 
     ``contents`` shows what would go, unless JSON is printed, and returns its part of the report, which names the topic
     and subscription, if it is in one. ``question``: by default whether to delete it.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
-    report |= {done: not dry_run}
-    if not yes or dry_run:
+    require_consent(context)
+    report |= {done: not context.dry_run}
+    if not context.yes or context.dry_run:
         report |= contents()
-    if not (yes or dry_run):
+    if context.asks_first:
         names = [report[each] for each in ("topic", "subscription", "consumer") if each in report]
         ask_first(context, question or f"Delete {what}?", f"{what} was not {done}", *names)
-    if not dry_run:
+    if not context.dry_run:
         context.ask(request)
-    context.report(report, f"dry run: {what} was not {done}" if dry_run else f"{what} {done}")
+    context.report(report, f"dry run: {what} was not {done}" if context.dry_run else f"{what} {done}")
 
 
 base64_option = click.option("--base64", "is_base64", is_flag=True, help="The key is base64: its bytes are not text.")
@@ -105,7 +109,6 @@ _any_subscription = click.argument(
 )
 of_subscription = _both(topic_argument, subscription_argument)
 of_any_subscription = _both(optional_topic_argument, _any_subscription)
-consent_options = _both(dry_run_option, yes_option)
 subscription_type_option = click.option(
     "--type",
     "kind",

@@ -49,6 +49,10 @@ class CommandContext:
     reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS
     """What the command waits for a reply unless ``--timeout`` is given."""
     watch_interval_seconds: float = 2.0
+    yes: bool = False
+    """``--yes``: destroy without a question."""
+    dry_run: bool = False
+    """``--dry-run`` of a command that destroys something: only show what would go."""
 
     # The client
 
@@ -119,6 +123,11 @@ class CommandContext:
         return self.run(self.answer(question))
 
     # Standard input and output, and processes
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether a command shows what it would destroy, and asks."""
+        return not (self.yes or self.dry_run)
 
     def can_ask(self) -> bool:
         """Whether a person sees questions and can answer them."""
@@ -255,14 +264,14 @@ def producer_settings(timeout_seconds: float | None) -> ProducerSettings:
     )
 
 
-def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Keep the value of an option, which is accepted before the command's name as well."""
+def keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Keep the value of an option in the context of the command."""
     if value is not None:
         setattr(context.ensure_object(CommandContext), str(option.name), value)
 
 
 _JSON_OPTION: Final = click.Option(
-    ["--json", "as_json"], is_flag=True, expose_value=False, callback=_keep, help=JSON_HELP
+    ["--json", "as_json"], is_flag=True, expose_value=False, callback=keep, help=JSON_HELP
 )
 _CLUSTER_OPTIONS: Final = (
     click.Option(
@@ -270,7 +279,7 @@ _CLUSTER_OPTIONS: Final = (
         type=FilePath(),
         metavar="FILE",
         expose_value=False,
-        callback=_keep,
+        callback=keep,
         help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
     ),
     click.Option(
@@ -278,7 +287,7 @@ _CLUSTER_OPTIONS: Final = (
         type=Seconds(),
         metavar="SECONDS",
         expose_value=False,
-        callback=_keep,
+        callback=keep,
         help="Longest wait for the broker to accept the connection, and then for each answer of the cluster. "
         f"[default: {BROKER_TIMEOUT_SECONDS:g} for the broker, {REPLY_TIMEOUT_SECONDS:g} for an answer]",
     ),

@@ -83,8 +83,8 @@ def _print_producer(found: list[ProducerInfo], *, err: bool = False) -> None:
     name="delete",
 )
 @click.argument("name", shell_complete=complete_producer)
-@consent_options
-def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
+@consent_options()
+def delete(context: CommandContext, name: str) -> None:
     """Delete the producer NAME with its positions on all shards. This cannot be undone.
 
     A program that uses it is stopped. The next one of this name reads its source from the beginning. On a terminal,
@@ -94,7 +94,7 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None
     def contents() -> dict[str, Any]:
         found = context.ask(lambda admin: admin.describe_producer(name))
         if not context.as_json:
-            _print_producer(found, err=not dry_run)
+            _print_producer(found, err=not context.dry_run)
         return {"shards": [each.shard for each in found]}
 
     destroy(
@@ -104,8 +104,6 @@ def delete(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None
         contents,
         lambda admin: admin.delete_producer(name),
         question=f"Delete producer {name} with these positions?",
-        dry_run=dry_run,
-        yes=yes,
     )
 
 

@@ -93,8 +93,8 @@ def _state(member: ConsumerInfo) -> str:
 )
 @of_subscription
 @consumer_argument
-@consent_options
-def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run: bool, yes: bool) -> None:
+@consent_options()
+def evict(context: CommandContext, topic: str, name: str, consumer: str) -> None:
     """Remove CONSUMER from SUBSCRIPTION of TOPIC; the other consumers get its segments.
 
     Use it for a program that hangs and still sends heartbeats. What it has not acknowledged is delivered again. The
@@ -107,7 +107,9 @@ def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run
         member = _find(context.ask(lambda admin: admin.describe_subscription(topic, name)), consumer)
         if not context.as_json:
             host = f" on {member.host}" if member.host else ""
-            click.echo(f"{what}: {_state(member)}{host}; segments: {describe_holdings(member)}", err=not dry_run)
+            click.echo(
+                f"{what}: {_state(member)}{host}; segments: {describe_holdings(member)}", err=not context.dry_run
+            )
         return {"segments": member.segments, "connected": member.connected, "host": member.host}
 
     destroy(
@@ -118,8 +120,6 @@ def evict(context: CommandContext, topic: str, name: str, consumer: str, dry_run
         lambda admin: admin.evict_consumer(topic, name, consumer),
         question=f"Evict {what}?",
         done="evicted",
-        dry_run=dry_run,
-        yes=yes,
     )
 
 

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 @of_subscription
 @click.option("--replay", is_flag=True, help="Send them back to TOPIC, each once.")
 @click.option("--drop", is_flag=True, help="Close them: they are not listed or sent back any more.")
-@consent_options
-def dead_letters(
-    context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool, dry_run: bool, yes: bool
-) -> None:
+@consent_options()
+def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool) -> None:
     """List the dead letters of SUBSCRIPTION of TOPIC that were neither sent back nor dropped, oldest first.
 
     A dead-letter topic keeps its records until its retention deletes them. --drop deletes nothing at once: it marks
@@ -48,7 +46,7 @@ def dead_letters(
     if replay and drop:
         raise click.UsageError("give --replay or --drop, not both")
     if drop:
-        require_consent(context, yes=yes, dry_run=dry_run)
+        require_consent(context)
     found, letters = context.ask(lambda admin: _list(admin, topic, name))
     if replay or drop:
         found.require_order_kept(replay=replay)
@@ -59,15 +57,15 @@ def dead_letters(
         context.printed_as_json(letters)
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
-    if drop and count and not (yes or dry_run):
+    if drop and count and context.asks_first:
         ask_first(context, f"Drop {what}?", "nothing was dropped", topic, name)
-    if count and not dry_run:
+    if count and not context.dry_run:
         from headgate.client.open_letters import act  # noqa: PLC0415
 
         sent = context.ask(lambda admin: act(admin, topic, name, found.through, replay=replay))
         count = count if sent is None else sent
-    context.printed_as_json({done: 0 if dry_run else count, "dead_letters": letters})
-    click.echo(f"{'dry run: would be ' if dry_run else ''}{done.replace('_', ' ')}: {count}", err=True)
+    context.printed_as_json({done: 0 if context.dry_run else count, "dead_letters": letters})
+    click.echo(f"{'dry run: would be ' if context.dry_run else ''}{done.replace('_', ' ')}: {count}", err=True)
 
 
 async def _list(admin: Admin, topic: str, name: str) -> tuple[OpenLetters, list[dict[str, Any]]]:

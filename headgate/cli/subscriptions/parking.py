@@ -83,10 +83,8 @@ def resume(context: CommandContext, topic: str, name: str, key: str, *, is_base6
 @of_subscription
 @_key_argument
 @base64_option
-@consent_options
-def drop(
-    context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool, dry_run: bool, yes: bool
-) -> None:
+@consent_options()
+def drop(context: CommandContext, topic: str, name: str, key: str, *, is_base64: bool) -> None:
     """Give the parked records of KEY up, and deliver those that come from now on.
 
     What is in the dead-letter topic stays there, but cannot be resumed any more. On a terminal, the command says what
@@ -108,6 +106,4 @@ def drop(
         lambda admin: admin.resume_key(topic, name, wanted, drop=True),
         question=f"Drop the {records} of {which}?",
         done="dropped",
-        dry_run=dry_run,
-        yes=yes,
     )

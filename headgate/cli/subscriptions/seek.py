@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from headgate.cli.arguments import ask_first, of_subscription, require_consent, yes_option
+from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.subscriptions import position_file
@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 @click.option(
     "--position", "pairs", type=Position(), multiple=True, help="Move one segment to an offset; can be repeated."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would move.")
-@yes_option
+@consent_options("move")
 def seek(
-    context: CommandContext,
-    topic: str,
-    name: str,
-    to: PlaceOption | None,
-    pairs: tuple[tuple[SegmentId, Offset], ...],
-    dry_run: bool,
-    yes: bool,
+    context: CommandContext, topic: str, name: str, to: PlaceOption | None, pairs: tuple[tuple[SegmentId, Offset], ...]
 ) -> None:
     """Move SUBSCRIPTION of TOPIC. Records after the new positions are delivered in order, again if necessary.
 
@@ -58,30 +51,28 @@ def seek(
     if len(positions) < len(pairs):
         raise click.UsageError("--position names a segment twice")
 
-    require_consent(context, yes=yes, dry_run=dry_run)
+    require_consent(context)
     target = {"positions": positions} if to is None else place_arguments(to, "to")
-    move_subscription(context, topic, name, target, dry_run=dry_run, yes=yes)
+    move_subscription(context, topic, name, target)
 
 
-def move_subscription(
-    context: CommandContext, topic: str, name: str, target: Mapping[str, Any], *, dry_run: bool, yes: bool
-) -> None:
-    """Seek to ``target``, arguments of `Admin.seek`; without ``yes``, show what would move and ask first."""
+def move_subscription(context: CommandContext, topic: str, name: str, target: Mapping[str, Any]) -> None:
+    """Seek to ``target``, arguments of `Admin.seek`; without consent, show what would move and ask first."""
 
     def request(*, dry_run: bool) -> SeekResult:
         return context.ask(lambda admin: admin.seek(topic, name, **target, dry_run=dry_run))
 
     what = f"subscription {name} of {topic}"
-    if not (yes or dry_run):
+    if context.asks_first:
         proposed = request(dry_run=True)
         _print_moves(proposed, err=True)
         if any(move.from_offset != move.to_offset for move in proposed.moves):
             ask_first(context, f"Move {what}?", f"{what} was not moved", topic, name)
-    answer = request(dry_run=dry_run)
+    answer = request(dry_run=context.dry_run)
     if context.printed_as_json({"seek_generation": answer.seek_generation, "moves": answer.moves}):
         return
     _print_moves(answer)
-    if dry_run:
+    if context.dry_run:
         click.echo(f"dry run: {what} was not moved", err=True)
     else:
         click.echo(f"{what} moved (seek generation {answer.seek_generation})", err=True)
@@ -152,9 +143,8 @@ def export(context: CommandContext, topic: str, name: str) -> None:
 )
 @of_subscription
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--dry-run", is_flag=True, help="Only show what would move.")
-@yes_option
-def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_run: bool, yes: bool) -> None:
+@consent_options("move")
+def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> None:
     """Move SUBSCRIPTION of TOPIC to exported positions.
 
     It moves as with `seek`, while its consumers run. FILE (standard input by default) is the output of `headgate
@@ -164,18 +154,12 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO, dry_
     The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
     needs --yes.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
+    require_consent(context)
     try:
         saved = position_file.decode_positions(file.read(position_file.MAX_FILE_BYTES + 1))
         described, subscription = context.ask(lambda admin: _described(admin, topic, name))
         positions = position_file.positions_to_restore(saved, described, subscription)
     except position_file.PositionFileError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
-    move_subscription(
-        context,
-        topic,
-        name,
-        {"positions": positions, "point": saved.point, "topic_id": saved.topic_id},
-        dry_run=dry_run,
-        yes=yes,
-    )
+    target = {"positions": positions, "point": saved.point, "topic_id": saved.topic_id}
+    move_subscription(context, topic, name, target)

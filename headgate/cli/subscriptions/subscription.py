@@ -191,8 +191,8 @@ def _print_subscription(described: SubscriptionInfo) -> None:
 )
 @of_subscription
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@consent_options
-def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run: bool, yes: bool) -> None:
+@consent_options()
+def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC and its positions. This cannot be undone.
 
     On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
@@ -213,8 +213,6 @@ def delete(context: CommandContext, topic: str, name: str, force: bool, dry_run:
         what,
         contents,
         lambda admin: admin.delete_subscription(topic, name, force=force),
-        dry_run=dry_run,
-        yes=yes,
     )
 
 

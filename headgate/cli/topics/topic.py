@@ -217,23 +217,23 @@ def set_(context: CommandContext, name: str, **given: Any) -> None:
 
 @command("headgate topic prune orders --dry-run", "headgate topic prune orders --yes", group=topic)
 @_topic_argument
-@consent_options
-def prune(context: CommandContext, name: str, dry_run: bool, yes: bool) -> None:
+@consent_options()
+def prune(context: CommandContext, name: str) -> None:
     """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
     Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
-    require_consent(context, yes=yes, dry_run=dry_run)
-    if not (yes or dry_run):
+    require_consent(context)
+    if context.asks_first:
         proposed = context.ask(lambda admin: admin.prune_topic(name, dry_run=True))
         _print_pruned(proposed, dry_run=True, err=True)
         if proposed.segments:
             ask_first(context, f"Prune {len(proposed.segments)} segments of topic {name}?", "nothing was pruned", name)
-    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
+    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=context.dry_run))
     if not context.printed_as_json(
         {"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned}
     ):
-        _print_pruned(pruned, dry_run=dry_run)
+        _print_pruned(pruned, dry_run=context.dry_run)
 
 
 def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> None:
@@ -262,8 +262,8 @@ def _print_pruned(pruned: PruneResult, *, dry_run: bool, err: bool = False) -> N
 )
 @_topic_argument
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
-@consent_options
-def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: bool) -> None:
+@consent_options()
+def delete(context: CommandContext, name: str, force: bool) -> None:
     """Delete TOPIC with its records and subscriptions. This cannot be undone.
 
     On a terminal, the command shows what would go and asks first. Elsewhere it needs --yes.
@@ -285,8 +285,6 @@ def delete(context: CommandContext, name: str, force: bool, dry_run: bool, yes: 
         contents,
         lambda admin: admin.delete_topic(name, force=force),
         question=f"Delete topic {name}?",
-        dry_run=dry_run,
-        yes=yes,
     )
 
 
