@@ -32,25 +32,21 @@ def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus,
 
 
 async def summaries(
-    instance: str, leaders: Sequence[ShardLeader]
+    leaders: Sequence[ShardLeader],
 ) -> tuple[tuple[TopicSummary, ...], tuple[SubscriptionSummary, ...]]:
     """Return all topics and subscriptions of ``leaders`` in a line each, made over turns of the loop."""
     topics: list[TopicSummary] = []
     subscriptions: list[SubscriptionSummary] = []
     for leader in leaders:
         for name in sorted(leader.state.topics):
-            topic = leader.state.topics.get(name)
-            if topic is None:
-                continue  # It was deleted since the loop began.
-            summary, own = await _topic_summary(instance, leader, topic)
-            topics.append(summary)
-            subscriptions += own
+            if (topic := leader.state.topics.get(name)) is not None:  # Else it was deleted since the loop began.
+                summary, own = await _topic_summary(leader, topic)
+                topics.append(summary)
+                subscriptions += own
     return tuple(topics), tuple(subscriptions)
 
 
-async def _topic_summary(
-    instance: str, leader: ShardLeader, topic: Topic
-) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
+async def _topic_summary(leader: ShardLeader, topic: Topic) -> tuple[TopicSummary, tuple[SubscriptionSummary, ...]]:
     own: list[SubscriptionSummary] = []
     counted = await _counted(leader, topic)
     stored = topic.external is None
@@ -58,23 +54,14 @@ async def _topic_summary(
     for subscription in list(topic.subscriptions.values()):
         coordinator = leader.subscription_registry.coordinators.get(subscription.subscription_id)
         if coordinator is not None:
-            own.append(
-                await leader.driver.complete(
-                    _subscription_summary(
-                        instance,
-                        topic,
-                        subscription,
-                        coordinator,
-                        counted.get(subscription.subscription_id),
-                        rate if stored else None,
-                    )
-                )
-            )
+            counts = counted.get(subscription.subscription_id)
+            steps = _subscription_summary(leader, topic, subscription, coordinator, counts, rate if stored else None)
+            own.append(await leader.driver.complete(steps))
     return TopicSummary(
         topic=topic.name,
         topic_id=topic.topic_id,
         shard=leader.state.shard,
-        daemon=instance,
+        daemon=leader.context.instance,
         external=not stored,
         active_segments=topic.layout.active_count,
         sealed_segments=len(topic.layout.segments) - topic.layout.active_count,
@@ -110,7 +97,7 @@ async def _counted(leader: ShardLeader, topic: Topic) -> Mapping[int, BacklogInf
 
 
 def _subscription_summary(
-    instance: str,
+    leader: ShardLeader,
     topic: Topic,
     subscription: Subscription,
     coordinator: SubscriptionCoordinator,
@@ -133,7 +120,7 @@ def _subscription_summary(
         subscription=subscription.name,
         subscription_id=subscription.subscription_id,
         type=subscription.type,
-        daemon=instance,
+        daemon=leader.context.instance,
         connected_consumers=coordinator.connected_consumers,
         disconnected_consumers=coordinator.consumers - coordinator.connected_consumers,
         blocked_segments=len(reconciler.gate.blocked),
@@ -167,21 +154,19 @@ def _progress(subscription: Subscription, topic: TopicSnapshot, gate: Gate) -> S
 # Documents
 
 
-async def topic_document(instance: str, leader: ShardLeader, name: str) -> TopicDocument:
+async def topic_document(leader: ShardLeader, name: str) -> TopicDocument:
     topic = _find(leader, name)
-    summary, own = await _topic_summary(instance, leader, topic)
+    summary, own = await _topic_summary(leader, topic)
     return TopicDocument(
         as_of_ms=leader.context.now_ms(),
-        daemon=instance,
+        daemon=leader.context.instance,
         summary=summary,
         topic=topic_commands.describe(topic, leader.state.shard),
         subscriptions=own,
     )
 
 
-async def subscription_document(
-    instance: str, leader: ShardLeader, name: str, subscription: str
-) -> SubscriptionDocument:
+async def subscription_document(leader: ShardLeader, name: str, subscription: str) -> SubscriptionDocument:
     """Return one subscription of topic ``name``. Raises UnknownNameError."""
     topic = _find(leader, name)
     found = topic.subscriptions.get(subscription)
@@ -191,7 +176,7 @@ async def subscription_document(
     counted = (await _counted(leader, topic)).get(found.subscription_id)
     _, _, rate = await leader.driver.complete(_amounts(topic, leader.context.now_ms()))
     own = rate if topic.external is None else None
-    summary = await leader.driver.complete(_subscription_summary(instance, topic, found, coordinator, counted, own))
+    summary = await leader.driver.complete(_subscription_summary(leader, topic, found, coordinator, counted, own))
     latest = await leader.backlogs.latest(lambda *each: each == (name, subscription))
     if (backlog := latest.get(found.subscription_id)) is None:
         raise UnknownNameError(f"subscription {subscription!r} of topic {name!r} has just been deleted")
@@ -200,7 +185,7 @@ async def subscription_document(
     explanation = coordinator.explain_blocked(leader.context.drain_problem(), counts)
     return SubscriptionDocument(
         as_of_ms=leader.context.now_ms(),
-        daemon=instance,
+        daemon=leader.context.instance,
         summary=summary,
         subscription=described,
         backlog=backlog,

@@ -72,14 +72,14 @@ class ClusterStatus:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
             return await self.peers.topic(leader, topic)
-        document = await topic_document(self._instance, leader, topic)
+        document = await topic_document(leader, topic)
         return replace(document, history=self._history.samples(topic))
 
     async def subscription(self, topic: str, subscription: str, *, own: bool) -> SubscriptionDocument:
         leader = await self._leader(topic, own=own)
         if isinstance(leader, str):
             return await self.peers.subscription(leader, topic, subscription)
-        document = await subscription_document(self._instance, leader, topic, subscription)
+        document = await subscription_document(leader, topic, subscription)
         return replace(document, history=self._history.samples(topic, subscription))
 
     async def _leader(self, topic: str, *, own: bool) -> ShardLeader | str:
@@ -109,7 +109,7 @@ class ClusterStatus:
 
     async def _collect(self) -> DaemonPart:
         leaders = [each.leader for each in self.controllers if each.leader is not None]
-        topics, subscriptions = await summaries(self._instance, leaders)
+        topics, subscriptions = await summaries(leaders)
         health = self._health()
         document = DaemonDocument(
             daemon=self._instance,

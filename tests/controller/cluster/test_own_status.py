@@ -54,8 +54,8 @@ async def test_documents_are_what_describe_and_backlog_answer():
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await prepare(leader, client)
-        topic = await topic_document("one", leader, "a")
-        found = await subscription_document("one", leader, "a", "t")
+        topic = await topic_document(leader, "a")
+        found = await subscription_document(leader, "a", "t")
         described = (await client.call(m.DescribeSubscription, topic="a", subscription="t")).subscription
 
     assert [each.segment for each in topic.topic.segments] == [each.segment for each in found.layout] == [0, 1, 2, 3]
@@ -73,9 +73,9 @@ async def test_unknown_names_are_errors():
     async with shard.leader() as leader, shard.client() as client:
         await prepare(leader, client)
         with pytest.raises(UnknownNameError, match="there is no topic 'x'"):
-            await topic_document("one", leader, "x")
+            await topic_document(leader, "x")
         with pytest.raises(UnknownNameError, match="topic 'a' has no subscription 'x'"):
-            await subscription_document("one", leader, "a", "x")
+            await subscription_document(leader, "a", "x")
 
 
 async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again():
@@ -148,7 +148,7 @@ async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an
             return {number: newest} if wanted("e", "s") and not wanted("a", "s") else {}
 
         leader.backlogs.latest = latest
-        (topic,), (found,) = await summaries("one", [leader])
+        (topic,), (found,) = await summaries([leader])
 
     assert (found.backlog_records, found.unknown_reason) == (48, "a table is late")
     assert (topic.external, topic.records, topic.stored_per_second, topic.backlog_records) == (True, None, None, 48)

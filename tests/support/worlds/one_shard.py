@@ -223,7 +223,7 @@ class OneShard:
     async def overview(self, instance: str, leader: ShardLeader) -> Overview:
         """Return what a daemon without others knows of the cluster."""
         shard = shard_document(leader_epoch=leader.leader_epoch)
-        own = part(instance, *await summaries(instance, [leader]), as_of_ms=self.now_ms(), shards=(shard,))
+        own = part(instance, *await summaries([leader]), as_of_ms=self.now_ms(), shards=(shard,))
         return merged(CLUSTER, instance, self.now_ms(), 1, [own])
 
     @asynccontextmanager
