@@ -87,9 +87,7 @@ class RowParser:
         value = msgspec.json.encode(row if self._names is None else dict(zip(self._names, row, strict=True)))
         if len(key) + len(value) > MAX_RECORD_BYTES:
             raise ndjson.BadLineError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-        return ndjson.KeyedRecord(
-            line.number, line.end_offset, key, value, at_ms, line.digest, has_mark, line.more_lines
-        )
+        return ndjson.KeyedRecord(line, key, value, at_ms, has_mark)
 
     def _index(self, column: str) -> int:
         assert self._columns is not None, "a header or a row was read"

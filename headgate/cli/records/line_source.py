@@ -104,14 +104,9 @@ class LineImport:
         for source in self.sources:
             async with aclosing(self._records(source, beginning)) as records:
                 async for record in records:
-                    yield OutgoingRecord(
-                        f"{_display_name(source)}:{record.number}",
-                        record.key,
-                        record.value,
-                        record.timestamp_ms,
-                        None if self.name is None else lines.encode_position(record),
-                        self.parser.headers,
-                    )
+                    where = f"{_display_name(source)}:{record.line.number}"
+                    position = None if self.name is None else lines.encode_position(record.line)
+                    yield OutgoingRecord(where, record, self.parser.headers, position)
             if self._sender.stop is not None:
                 return
 

@@ -93,16 +93,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecord:
-    number: int
-    end_offset: int
+    line: Line
     key: bytes
     value: bytes
     timestamp_ms: int | None = None
     """Milliseconds since 1970; None: when it is sent."""
-    digest: bytes = b""
     has_mark: bool = False
     """Whether a byte order mark before the line was left out."""
-    more_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +205,7 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | None:
     assert key is not None, "one of the three is given"
     if len(key) + len(text) > MAX_RECORD_BYTES:
         raise BadLineError(f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
-    return KeyedRecord(line.number, line.end_offset, key, text, timestamp_ms, line.digest, len(text) < len(line.text))
+    return KeyedRecord(line, key, text, timestamp_ms, len(text) < len(line.text))
 
 
 def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord:
@@ -217,7 +214,7 @@ def _separated(line: Line, text: bytes, separator: bytes) -> KeyedRecord:
         raise BadLineError(f"has no key separator {separator.decode(errors='replace')!r}")
     if not key:
         raise BadLineError(f"has no key before its separator {separator.decode(errors='replace')!r}")
-    return KeyedRecord(line.number, line.end_offset, key, value, digest=line.digest)
+    return KeyedRecord(line, key, value)
 
 
 def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
@@ -281,8 +278,8 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
 _POSITION = msgspec.msgpack.Decoder(SourcePosition)
 
 
-def encode_position(record: KeyedRecord) -> bytes:
-    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number + record.more_lines, record.digest))
+def encode_position(line: Line) -> bytes:
+    return msgspec.msgpack.encode(SourcePosition(line.end_offset, line.number + line.more_lines, line.digest))
 
 
 def decode_position(data: bytes) -> SourcePosition | None:

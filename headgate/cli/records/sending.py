@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from headgate import Producer
+    from headgate.cli.records.ndjson import KeyedRecord
     from headgate.model.headers import Headers
+    from headgate.reading.stored_rows import LedgerRecord
 
 MAX_IN_FLIGHT = 20_000
 """Maximum number of records in flight. For large records, the producer's byte budget is the lower limit."""
@@ -39,12 +41,10 @@ REPORTED = 5
 @dataclass(frozen=True, slots=True)
 class OutgoingRecord:
     where: str
-    key: bytes
-    value: bytes
-    timestamp_ms: int | None
+    record: KeyedRecord | LedgerRecord
+    headers: Headers
     position: bytes | None
     """How far a named producer has read its source with it."""
-    headers: Headers
 
 
 class RecordSender:
@@ -79,21 +79,22 @@ class RecordSender:
 
     async def _send_all(self, producer: Producer, records: AsyncGenerator[OutgoingRecord, None]) -> None:
         async with aclosing(records):
-            async for record in records:
+            async for outgoing in records:
+                record = outgoing.record
                 try:
                     outcome = await producer.send(
                         self._topic,
                         record.key,
                         record.value,
-                        headers=record.headers,
+                        headers=outgoing.headers,
                         timestamp_ms=record.timestamp_ms,
-                        source_position=record.position,
+                        source_position=outgoing.position,
                     )
                 except (DeliveryFailedError, DeliveryUnknownError, RequestRejectedError) as error:
-                    self._failed(record.where, error)
+                    self._failed(outgoing.where, error)
                 else:
                     self._counts.accepted += 1
-                    await self._outcomes.put((record.where, outcome))
+                    await self._outcomes.put((outgoing.where, outcome))
                 if self.stop is not None:
                     return
 

@@ -133,14 +133,8 @@ class TopicCopy:
                 read += 1
                 progress.advance_to(read)
                 position = positions.after(record.segment, record.offset)
-                yield OutgoingRecord(
-                    f"{self.source}, segment {record.segment}, offset {record.offset}",
-                    record.key,
-                    record.value,
-                    record.timestamp_ms,
-                    position,
-                    record.headers,
-                )
+                where = f"{self.source}, segment {record.segment}, offset {record.offset}"
+                yield OutgoingRecord(where, record, record.headers, position)
 
 
 async def _require_target(context: CommandContext, topic: str, *, name: str, append: bool) -> None:

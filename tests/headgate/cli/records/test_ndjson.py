@@ -40,17 +40,18 @@ def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> 
 def test_a_blank_line_is_no_json_record_and_is_one_of_raw_lines(text: bytes):
     assert record(text) is None
     assert keyed_record(Line(3, 100, text), LineFormat(key=b"k")) is None
-    assert keyed_record(Line(3, 100, text), LineFormat(key=b"k", is_json=False)) == KeyedRecord(3, 100, b"k", text)
+    assert keyed_record(Line(3, 100, text), LineFormat(key=b"k", is_json=False)) == KeyedRecord(
+        Line(3, 100, text), b"k", text
+    )
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line_of_json():
     text = b'\xef\xbb\xbf{"id": 1}'
-    assert KeyedRecord(1, 9, b"1", text[3:], has_mark=True) == keyed_record(
-        Line(1, 9, text), LineFormat(key_field="id")
-    )
+    line = Line(1, 9, text)
+    assert KeyedRecord(line, b"1", text[3:], has_mark=True) == keyed_record(line, LineFormat(key_field="id"))
     with pytest.raises(BadLineError):
         keyed_record(Line(2, 9, text), LineFormat(key_field="id"))
-    assert KeyedRecord(1, 9, b"k", text) == keyed_record(Line(1, 9, text), LineFormat(key=b"k", is_json=False))
+    assert KeyedRecord(line, b"k", text) == keyed_record(line, LineFormat(key=b"k", is_json=False))
 
 
 def test_a_line_of_the_maximum_size_is_kept_and_a_longer_one_is_not():
@@ -71,10 +72,10 @@ def test_a_long_line_does_not_fill_memory():
 
 def test_a_dotted_name_is_a_field_with_that_name_or_a_nested_field():
     inside = b'{"a": {"b": {"c": 1}}}'
-    assert record(inside, "a.b.c") == KeyedRecord(3, 100, b"1", inside)
+    assert record(inside, "a.b.c") == KeyedRecord(Line(3, 100, inside), b"1", inside)
 
     both = b'{"a": {"b": 1}, "a.b": 2}'
-    assert record(both, "a.b") == KeyedRecord(3, 100, b"2", both)
+    assert record(both, "a.b") == KeyedRecord(Line(3, 100, both), b"2", both)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_the_digest_of_a_line_is_that_of_all_bytes_up_to_its_end(parts: list[byt
 def test_a_key_separator_divides_any_line_once(text: bytes, key: bytes, value: bytes):
     found = keyed_record(Line(3, 100, text), LineFormat(key_separator=b":"))
 
-    assert KeyedRecord(3, 100, key, value) == found
+    assert KeyedRecord(Line(3, 100, text), key, value) == found
 
 
 def test_a_line_without_its_key_separator_is_invalid():
@@ -149,7 +150,7 @@ def test_a_line_without_its_key_separator_is_invalid():
 def test_a_timestamp_is_milliseconds_or_a_time(text: bytes, timestamp_ms: int):
     found = keyed_record(Line(3, 100, text), LineFormat(key=b"k", timestamp_field="at"))
 
-    assert KeyedRecord(3, 100, b"k", text, timestamp_ms) == found
+    assert KeyedRecord(Line(3, 100, text), b"k", text, timestamp_ms) == found
 
 
 @pytest.mark.parametrize(

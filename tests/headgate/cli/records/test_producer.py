@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from headgate import ProducerInfo, TopicPosition
-from headgate.cli.records.ndjson import KeyedRecord, encode_position
+from headgate.cli.records.ndjson import Line, encode_position
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 
-LINE_5 = encode_position(KeyedRecord(number=5, key=b"k", value=b"{}", end_offset=120))
+LINE_5 = encode_position(Line(5, 120, b"{}"))
 ORDERS = {"orders": LINE_5}
 
 
