@@ -177,7 +177,8 @@ class HttpServer:
     async def _readyz(self, request: web.Request) -> web.Response:
         health = self._health()
         report = _health_report(health) if self._denial(request) is None else {"state": health.state}
-        return _json(report, 200 if health.ready else 503)
+        body, status = msgspec.json.encode(report) + b"\n", 200 if health.ready else 503
+        return web.Response(body=body, status=status, content_type="application/json")
 
 
 class _Metrics:
@@ -205,10 +206,6 @@ def _health_report(health: Health) -> dict[str, object]:
         "live": health.live,
         "components": {each.component: {"state": each.state, "reason": each.reason} for each in health.components},
     }
-
-
-def _json(value: object, status: int) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -25,9 +25,9 @@ ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
 """Age at which a folder that no manifest names is deleted (rule 6)."""
 
 
-def max_run_age_seconds(delete_after_seconds: float, orphan_max_age_seconds: float = ORPHAN_MAX_AGE_SECONDS) -> float:
+def max_run_age_seconds(delete_after_seconds: float) -> float:
     """Return how long after its start a run may publish (rule 1). Chunks and replaced ranges have the same delay."""
-    return min(delete_after_seconds, orphan_max_age_seconds) / 2
+    return min(delete_after_seconds, ORPHAN_MAX_AGE_SECONDS) / 2
 
 
 def refusal(

@@ -15,7 +15,7 @@ is the load in units of `WEIGHT_UNIT`, and is stored in the ledger.
    others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
@@ -93,7 +93,8 @@ class WeightSmoother(Generic[KeyT]):
             known.load = load if known.load is None else known.load + (load - known.load) // SMOOTHING_DIVISOR
             known.cost = sample.cost
             known.samples += 1
-        self._remove(self._known.keys() - load_samples.keys())
+        for key in self._known.keys() - load_samples.keys():
+            del self._known[key]
         if at_seconds - self._changed_at < self._change_interval_seconds:
             return {}
         changed = self._changed(weights)
@@ -109,10 +110,6 @@ class WeightSmoother(Generic[KeyT]):
                 if weight is None or leaves_band(known.load, weight):
                     changed[key] = weight_of(known.load)
         return changed
-
-    def _remove(self, keys: Iterable[KeyT]) -> None:
-        for key in list(keys):
-            del self._known[key]
 
 
 def weight_of(load: int) -> int:

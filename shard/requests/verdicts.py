@@ -110,7 +110,8 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     """
     if not isinstance(body, m.ReaderRequest | m.SeekSubscription):
         return None
-    foreign = next((point for point in body.history if not _contains(state, *point)), None)
+    known = state.terms.wrote
+    foreign = next((point for point in body.history if point[0] > state.chunk or not known(*point)), None)
     if foreign is None or _is_of_another_topic(body, state):
         return None
     chunk, term_id = foreign
@@ -136,10 +137,6 @@ def _is_of_another_topic(body: m.AnyRequestBody, state: ShardState) -> bool:
         return False
     topic = state.topics.get(body.topic)
     return topic is None or topic.topic_id != body.positions_topic_id
-
-
-def _contains(state: ShardState, chunk: int, term_id: int) -> bool:
-    return chunk <= state.chunk and state.terms.wrote(chunk, term_id)
 
 
 def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:

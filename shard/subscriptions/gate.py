@@ -82,16 +82,14 @@ class _Blocked(Mapping[int, tuple[int, ...]]):
             raise KeyError(segment)
         pending = [segment]
         while pending:
-            parents = self._parents(pending[-1])
+            segments = self._layout.segments
+            parents = [parent for parent in segments[pending[-1]].parents if parent in segments]
             unknown = [parent for parent in parents if parent not in self._nearest]
             if unknown:
                 pending += unknown
             else:
                 self._nearest[pending.pop()] = self._nearest_behind(parents)
         return tuple(ancestor for _, ancestor in self._nearest[segment])
-
-    def _parents(self, segment: int) -> list[int]:
-        return [parent for parent in self._layout.segments[segment].parents if parent in self._layout.segments]
 
     def _nearest_behind(self, parents: list[int]) -> list[tuple[int, int]]:
         """Return the nearest undrained of ``parents`` and of their nearest ones: no other ancestor is nearer."""

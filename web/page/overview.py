@@ -196,11 +196,8 @@ def _component(name: str, daemon: DaemonDocument) -> Html | str:
 def _led(daemon: DaemonDocument) -> str:
     led = [each for each in daemon.shards if each.role == "leading"]
     terms = ", ".join(f"{each.shard} (term {each.leader_epoch})" for each in led)
-    return (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + _spread(daemon)
-
-
-def _spread(daemon: DaemonDocument) -> str:
-    return "" if daemon.spread in (None, "settled") else f"; {daemon.spread}"
+    spread = "" if daemon.spread in (None, "settled") else f"; {daemon.spread}"
+    return (terms or ("?" if daemon.state == "unreachable" else "none, on standby")) + spread
 
 
 def _daemon_link(daemon: str, url: str | None) -> Html:

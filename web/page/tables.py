@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from web.page.markup import Html, element
@@ -33,7 +33,10 @@ def table(caption: str, columns: Sequence[Column[RowT]], rows: Iterable[RowT]) -
         element(
             "table",
             element("caption", caption),
-            element("thead", element("tr", *(_head(column) for column in columns))),
+            element(
+                "thead",
+                element("tr", *(element("th", each.name, scope="col", class_=each.css_class) for each in columns)),
+            ),
             element("tbody", *(element("tr", *_cells(columns, row)) for row in rows)),
         ),
         class_="scroll",
@@ -41,10 +44,6 @@ def table(caption: str, columns: Sequence[Column[RowT]], rows: Iterable[RowT]) -
         role="region",
         aria_label=caption,
     )
-
-
-def _head(column: Column[Any]) -> Html:
-    return element("th", column.name, scope="col", class_=column.css_class)
 
 
 def _cells(columns: Sequence[Column[RowT]], row: RowT) -> Iterable[Html]:

@@ -36,6 +36,10 @@ def topic_page(document: TopicDocument) -> Page:
     listed = f"/api/v1/subscriptions?topic={name}"
     sealed = f"{count(summary.sealed_segments)} sealed, layout epoch {topic.layout_epoch}"
     boxes = [_topic_box(each, document.as_of_ms) for each in topic.segments]
+    external = None
+    if topic.external is not None:
+        where = topic.external.source or "an unnamed source"
+        external = f"External: its records are stored in {where}, and headgate coordinates the readers."
     return Page(
         title=f"Topic {name}",
         as_of_ms=document.as_of_ms,
@@ -53,9 +57,7 @@ def topic_page(document: TopicDocument) -> Page:
                     ("Blocked", count(summary.blocked_segments), "segments, all subscriptions"),
                     ("Leader", document.daemon, f"shard {topic.shard}"),
                 ),
-                element("p", link("Newest records", "topics", name, "records"))
-                if topic.external is None
-                else element("p", _source(topic.external.source)),
+                element("p", link("Newest records", "topics", name, "records") if external is None else external),
                 element("p", element("a", "Events", href=f"/events?topic={name}")),
             ),
             "rates": charts(document.history),
@@ -73,10 +75,6 @@ def topic_page(document: TopicDocument) -> Page:
             ),
         },
     )
-
-
-def _source(source: str) -> str:
-    return f"External: its records are stored in {source or 'an unnamed source'}, and headgate coordinates the readers."
 
 
 def _not_drawn(segments: int) -> Html | None:

@@ -225,7 +225,8 @@ def _field(fields: dict[str, msgspec.Raw], name: str) -> bytes:
         if inner is not None and bytes(inner)[:1] == b"{":
             return _field(_OBJECT.decode(inner), rest)
     if raw is None:
-        raise BadLineError(f"has no field {name!r}; its fields are {_format_names(fields)}")
+        known = listed([repr(each) for each in fields]) or "none"
+        raise BadLineError(f"has no field {name!r}; its fields are {known}")
     return bytes(raw)
 
 
@@ -250,10 +251,6 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
     if text == b'""':
         raise BadLineError(f"has an empty text in field {name!r}; a key must not be empty")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
-
-
-def _format_names(fields: dict[str, msgspec.Raw]) -> str:
-    return listed([repr(name) for name in fields]) or "none"
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
 from typing import Final, TypedDict, get_args
 
+from msgspec.structs import asdict
+
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.decisions.session_batches import NamedProgram
@@ -208,16 +210,7 @@ class ConsumerRequests:
 
     async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
         """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
-        body = m.AcknowledgeBatch(
-            **self._member,
-            history=self.history.points,
-            acknowledgements=batch.acknowledgements,
-            checkpoints=batch.checkpoints,
-            negative=batch.negative,
-            number=number,
-            parked=batch.parked,
-            resumed=batch.resumed,
-        )
+        body = m.AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
         return (await self._ask(body, m.Acknowledged))[0]
 
     async def begin(self, records: list[m.BegunRecord]) -> m.DeliveriesBegun:

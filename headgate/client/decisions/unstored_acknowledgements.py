@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
@@ -73,13 +75,14 @@ class _Holding:
         return self.fresh | self.refused | OffsetRanges((offset, offset + 1) for offset in singles)
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgementBatch:
-    acknowledgements: list[Acknowledgement] = field(default_factory=list)
-    checkpoints: dict[int, str] = field(default_factory=dict)
-    negative: list[NegativeAcknowledgement] = field(default_factory=list)
-    parked: list[ParkedRecord] = field(default_factory=list)
-    resumed: list[ResumedKey] = field(default_factory=list)
+class AcknowledgementBatch(msgspec.Struct, frozen=True):
+    """The fields of `AcknowledgeBatch` that do not depend on the consumer."""
+
+    acknowledgements: list[Acknowledgement] = []
+    checkpoints: dict[int, str] = {}
+    negative: list[NegativeAcknowledgement] = []
+    parked: list[ParkedRecord] = []
+    resumed: list[ResumedKey] = []
 
 
 class UnstoredAcknowledgements:
