@@ -7,6 +7,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec.structs import replace
@@ -22,31 +23,27 @@ from metrics import events
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Registration:
-    def __init__(
-        self,
-        instance: str,
-        registry: Registry,
-        record: InstanceRecord,
-        settings: Callable[[], SpreadSettings],
-        writes_fail: Callable[[], bool],
-        observer: events.Observer,
-    ) -> None:
-        """``record``: what is registered first; what changes is added."""
-        self.record = record
-        self.leaving = False
-        self.writes_fail = writes_fail
-        self._instance = instance
-        self._registry = registry
-        self._settings = settings
-        self._observer = observer
-        self._loads = ShardLoads()
-        self._live_since = now = asyncio.get_running_loop().time()
+    instance: str
+    registry: Registry
+    record: InstanceRecord
+    """What is registered first; what changes is added."""
+    settings: Callable[[], SpreadSettings]
+    writes_fail: Callable[[], bool]
+    observer: events.Observer
+    leaving: bool = False
+    _loads: ShardLoads = field(default_factory=ShardLoads)
+    _live_since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    _servers: Servers = field(init=False)
+
+    def __post_init__(self) -> None:
+        now = self._live_since
         self._servers = Servers(Contact(works=False, since=now), Contact(works=True, since=now))
 
     async def register(self) -> None:
         """Register this daemon as live. Returns at once."""
-        await self._registry.register_instance(self._instance, encode_record(self.record))
+        await self.registry.register_instance(self.instance, encode_record(self.record))
 
     def session_lost(self) -> None:
         """Begin to settle again (rule 1)."""
@@ -62,7 +59,7 @@ class Registration:
         self._servers.store.note(works=not self.writes_fail(), now=now)
         record = replace(
             self.record,
-            settled=now - self._live_since >= self._settings().settle_seconds,
+            settled=now - self._live_since >= self.settings().settle_seconds,
             leaving=self.leaving,
             readiness=readiness(self._servers, now),
             loads=dict(self._loads.reported),
@@ -82,4 +79,4 @@ class Registration:
         if self._loads.report(now, holders, others):
             log.info("spread.loads_reported", loads=self._loads.reported)
             for shard, load in self._loads.reported.items() - before.items():
-                self._observer.observe(events.ShardLoadReported(shard=shard, load_bytes_per_second=load))
+                self.observer.observe(events.ShardLoadReported(shard=shard, load_bytes_per_second=load))

@@ -50,7 +50,7 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.client.decisions.session_batches import (
     OVERDUE_REPLY_SECONDS,
@@ -87,33 +87,29 @@ class _Occurrence:
 _NOTHING = _Occurrence()
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProducerSession:
-    def __init__(
-        self,
-        *,
-        named: bool = False,
-        max_in_flight: int,
-        request_timeout_seconds: float,
-        request_ids: Iterator[int],
-        tokens: Iterator[str],
-        unanswered: Callable[[], str],
-    ) -> None:
-        """``request_ids`` and ``tokens`` never repeat. ``unanswered``: why no leader replies."""
-        self._named = named
-        self.end: tuple[Outcome, str] = (Outcome.FENCED, "")
-        """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
-        self.phase = Phase.WAITING
-        self.epoch_bumps = 0
-        self._max_in_flight = max_in_flight
-        self._request_timeout_seconds = request_timeout_seconds
-        self._tokens = tokens
-        self._unanswered = unanswered
-        self._leader = LeaderView()
-        self._attempt = Attempt()
-        self._identity = Identity()
-        self._last_reply_at = 0.0
-        self._commands: list[Command] = []
-        self._batches = SessionBatches(self._commands, request_ids, request_timeout_seconds)
+    named: bool = False
+    max_in_flight: int
+    request_timeout_seconds: float
+    request_ids: Iterator[int]
+    tokens: Iterator[str]
+    """Like ``request_ids``, these never repeat."""
+    unanswered: Callable[[], str]
+    """Why no leader replies."""
+    end: tuple[Outcome, str] = Outcome.FENCED, ""
+    """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
+    phase: Phase = Phase.WAITING
+    epoch_bumps: int = 0
+    _leader: LeaderView = field(default_factory=LeaderView)
+    _attempt: Attempt = field(default_factory=Attempt)
+    _identity: Identity = field(default_factory=Identity)
+    _last_reply_at: float = 0.0
+    _commands: list[Command] = field(default_factory=list)
+    _batches: SessionBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._batches = SessionBatches(self._commands, self.request_ids, self.request_timeout_seconds)
 
     # Observations
 
@@ -126,7 +122,7 @@ class ProducerSession:
         if self.phase is Phase.BACKING_OFF:
             times.append(self._attempt.retry_at)
         elif self.phase is Phase.OPENING:
-            times += [self._identity.requested_at + self._request_timeout_seconds, self._attempt.overdue_at]
+            times += [self._identity.requested_at + self.request_timeout_seconds, self._attempt.overdue_at]
         elif self.phase in SENDING_PHASES:
             times += [self._attempt.overdue_at, self._batches.timeout(self._attempt.number)]
             times.extend(self._batches.settled_by(batch) for batch in self._batches.proven)
@@ -186,7 +182,7 @@ class ProducerSession:
         leader = self._leader
         changed = leader_epoch != leader.epoch
         leader.epoch = leader_epoch
-        leader.window = max(1, min(self._max_in_flight, window))
+        leader.window = max(1, min(self.max_in_flight, window))
         if changed:
             self._on(Event.LEADER_CHANGED)
         elif self.phase is Phase.OPENING or not self._batches.all_answered(self._attempt.number):
@@ -230,7 +226,7 @@ class ProducerSession:
 
     def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
         """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
-        if verdict == "fenced" or (verdict == "forgotten" and (self._named or batch is None)):
+        if verdict == "fenced" or (verdict == "forgotten" and (self.named or batch is None)):
             return Event.FENCED
         if batch in self._batches.proven:
             return Event.ATTEMPT_FAILED
@@ -343,7 +339,7 @@ class ProducerSession:
         if self.phase in ATTEMPT_PHASES and now >= self._attempt.overdue_at:
             return True
         if self.phase is Phase.OPENING:
-            return now >= self._identity.requested_at + self._request_timeout_seconds
+            return now >= self._identity.requested_at + self.request_timeout_seconds
         return self.phase in SENDING_PHASES and now >= self._batches.timeout(self._attempt.number)
 
     # Attempts and identities
@@ -356,7 +352,7 @@ class ProducerSession:
 
     def _request_identity(self, now: float) -> None:
         identity, epoch = self._identity, self._attempt.leader_epoch
-        identity.token = identity.token or next(self._tokens)  # rule 10
+        identity.token = identity.token or next(self.tokens)  # rule 10
         identity.requested_at = now
         request_id = self._batches.add_request(None, self._attempt, now)
         self._commands.append(OpenIdentity(request_id, epoch, identity.token, *(identity.producer or (None, 0))))
@@ -372,4 +368,4 @@ class ProducerSession:
         """Return what prevents a commit now, for people."""
         if self._leader.connected and self._leader.reachable and self._attempt.refusal:
             return f"the leader refuses batches ({self._attempt.refusal})"
-        return self._unanswered()
+        return self.unanswered()
