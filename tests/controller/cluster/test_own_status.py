@@ -109,7 +109,7 @@ async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again
             )
             counting = counting or asyncio.create_task(leader.backlogs.run())
             await asyncio.sleep(1)
-            _, (found,) = await summaries("one", [leader])
+            _, (found,) = await summaries([leader])
             rates.append(found.acknowledged_per_second)
             await client.call(m.DeleteTopic, topic="t", token="d" + round_)
         counting.cancel()
