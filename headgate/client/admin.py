@@ -359,19 +359,17 @@ class Admin:
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
         """
         require_choice("create_subscription: start", start, get_args(m.Start))
-        positions = []
-        if timestamp_ms is not None:
-            positions = sorted((await self._positions_at(topic, timestamp_ms, "create_subscription")).items())
         request = m.CreateSubscription(
             topic=topic,
             subscription=subscription,
             subscription_type=subscription_type(type),
             token=self._token(),
             start=start,
-            positions=positions,
             if_absent=if_absent,
         )
-        return await self._subscription(request)
+        if timestamp_ms is None:
+            return await self._subscription(request)
+        return (await self._ask_at(timestamp_ms, "create_subscription", request, m.SubscriptionReply)).subscription
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
@@ -429,8 +427,6 @@ class Admin:
         require_type("seek: positions", positions or {}, Mapping)
         integer = partial(require_integer, "seek: a segment or offset in positions")
         pairs = sorted((integer(segment), integer(offset)) for segment, offset in (positions or {}).items())
-        if timestamp_ms is not None:
-            pairs = sorted((await self._positions_at(topic, timestamp_ms, "seek")).items())
         request = m.SeekSubscription(
             topic=topic,
             subscription=subscription,
@@ -441,6 +437,8 @@ class Admin:
             history=[] if point is None else [point],
             topic_id=None if topic_id is None else require_integer("seek: topic_id", topic_id),
         )
+        if timestamp_ms is not None:
+            return (await self._ask_at(timestamp_ms, "seek", request, m.SeekReply)).result
         return (await self._ask(request, m.SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
@@ -551,6 +549,22 @@ class Admin:
 
     async def _subscription(self, request: m.SubscriptionRequest) -> SubscriptionInfo:
         return (await self._ask(request, m.SubscriptionReply)).subscription
+
+    async def _ask_at(
+        self, timestamp_ms: int, method: str, request: m.CreateSubscription | m.SeekSubscription, kind: type[ReplyT]
+    ) -> ReplyT:
+        """Send ``request`` with the positions of a time. They are looked up again if a segment was pruned meanwhile."""
+        for last in (False, False, True):
+            found = await self._positions_at(request.topic, timestamp_ms, method)
+            try:
+                return await self._ask(msgspec.structs.replace(request, positions=sorted(found.items())), kind)
+            except RequestRejectedError as error:
+                if last or error.verdict != "invalid":
+                    raise
+                present = await self.describe_topic(request.topic)
+                if found.keys() <= {each.segment for each in present.segments}:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
         """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""

@@ -139,9 +139,11 @@ class Acknowledger:
     async def flush(self, timeout_seconds: float, keys: list[HeldKey] | None = None) -> None:
         """Wait until what is acknowledged now is stored, of ``keys`` or of every holding.
 
+        Of every holding: also until the leader has said whether what is in flight of an ended one was late.
+
         Raises AcknowledgementsNotStoredError: something is not, after ``timeout_seconds``, or was given up before.
         """
-        remaining = await self._stored_in_time(self.unstored.unstored(keys), timeout_seconds)
+        remaining = await self._stored_in_time(self.unstored.unstored(keys), timeout_seconds, of_all=keys is None)
         lost = dict(by_segment(remaining))
         if keys is None:
             for segment, ranges in self.unstored.take_given_up().items():
@@ -149,7 +151,7 @@ class Acknowledger:
         if lost:
             raise self._error(lost, timeout_seconds)
 
-    async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float) -> ByHolding:
+    async def _stored_in_time(self, acknowledged: ByHolding, timeout_seconds: float, *, of_all: bool) -> ByHolding:
         """Wait until ``acknowledged`` is stored; return what is not after ``timeout_seconds``."""
         if acknowledged:
             self._retries.reset()
@@ -158,6 +160,8 @@ class Acknowledger:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while acknowledged := self.unstored.still_unstored(acknowledged):
+                    await self._wait_for_progress()
+                while of_all and self.unstored.may_be_late and not self._stopped:
                     await self._wait_for_progress()
         return acknowledged
 

@@ -211,6 +211,13 @@ class UnstoredAcknowledgements:
         return {key: earlier[key] & ranges for key, ranges in now.items() if earlier[key] & ranges or not earlier[key]}
 
     @property
+    def may_be_late(self) -> bool:
+        """Whether the reply to the batch in flight decides if acknowledgements of an ended holding were late."""
+        batch = self._in_flight or AcknowledgementBatch()
+        sent: list[Single] = [*batch.acknowledgements, *batch.negative]
+        return any((each.segment, each.generation) not in self._holdings for each in sent)
+
+    @property
     def has_refused(self) -> bool:
         """Whether `retry` makes anything fresh."""
         return any(

@@ -193,6 +193,21 @@ async def test_a_flush_sends_at_once_and_waits_for_what_was_acknowledged_before_
     await asyncio.wait_for(flushed, 0)
 
 
+async def test_a_flush_waits_for_the_reply_that_counts_what_was_late(stream: Harness) -> None:
+    stream.answers.clear()
+    stream.script = [m.Acknowledged(rejected=[(0, "held by 'b'")])]
+    stream.acknowledge(1)
+    await asyncio.sleep(INTERVAL_SECONDS)
+    stream.acknowledger.end(HELD)
+    flush = asyncio.create_task(stream.acknowledger.flush(30.0))
+    await asyncio.sleep(10.0)
+    assert (flush.done(), stream.acknowledger.unstored.late) == (False, 0)
+    stream.answers.set()
+    await flush
+
+    assert stream.acknowledger.unstored.late == 1
+
+
 async def test_a_flush_names_what_is_not_stored_in_time_and_why_and_a_later_one_succeeds(stream: Harness) -> None:
     stream.acknowledger.unstored.begin((7, 2), 40)
     stream.acknowledge(4)

@@ -7,10 +7,12 @@ from unittest.mock import AsyncMock
 import pytest
 from msgspec.structs import replace
 
+from controller.settings.sections import RetentionSettings
 from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
+from headgate.reading.time_lookup import positions_at
 from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.worlds.one_shard import OneShard, now_ms
 
@@ -34,6 +36,31 @@ async def test_it_starts_at_a_point_in_time():
                 await admin.seek("orders", "audit", timestamp_ms=wrong)
         with pytest.raises(ConfigError, match="is in the future"):
             await admin.create_subscription("orders", "other", timestamp_ms=now_ms() + 1000)
+
+
+async def test_a_time_is_looked_up_again_if_a_segment_was_pruned_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world, segments=1)
+        await produce(world, 30)
+        moment, lookups = now_ms(), []
+
+        async def pruned_after(*args):
+            lookups.append(found := await positions_at(*args))
+            if len(lookups) <= prunings:
+                await admin.split("orders", max(found))
+                await admin.prune_topic("orders")
+            return found
+
+        monkeypatch.setattr("headgate.client.admin.positions_at", pruned_after)
+        prunings = 2
+        created = await admin.create_subscription("orders", "audit", timestamp_ms=moment)
+        assert [{0}, {1, 2}, {1, 3, 4}] == [set(each) for each in lookups]
+        assert [1, 3, 4] == [each.segment for each in created.segments]
+        prunings = 99
+        with pytest.raises(RequestRejectedError, match="there is no segment"):
+            await admin.seek("orders", "audit", timestamp_ms=moment)
+        assert len(lookups) == 6
 
 
 async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_was_started_later():
