@@ -1,6 +1,7 @@
 """Each record is in the table once, whatever ends the runs, and what cannot be continued is refused."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.client.topic_source import TopicSource
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, LedgerError
 from headgate.lakehouse.exporter import Exporter
 from headgate.lakehouse.table_rows import TableRows
 from headgate.lakehouse.tables import TableConflictError
@@ -167,22 +168,29 @@ async def test_what_cannot_be_continued_is_refused() -> None:
     await refused("table orders cannot continue: .* is of the ledger with the id f{32}")
 
 
-@pytest.mark.parametrize("skip_pruned", [False, True])
-async def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_table(skip_pruned: bool) -> None:
-    """Without --skip-pruned the run says at its end what was lost."""
-    known, commits = LedgerWithPositions(), []
+async def with_a_pruned_segment(
+    commits: list[Any], *, gone: Sequence[str] = ("segment=0",), topic_id: int = 1, **given: Any
+) -> tuple[Exporter, Any]:
+    """Return an export of which segment 0 is pruned, and objects are ``gone``, after it was planned; and the plan."""
+    known = LedgerWithPositions()
     await known.write(1, 0)
     await known.write(2, 0, 1)
     await known.compact(1)
     await known.write(3, 1, "split", 2)
     await known.ledger.store.create(snapshot_path(0, 1), b"")
-    planning = export(known, MemoryTable(commits, iter(())))
+    planned = await export(known, MemoryTable(commits, iter(()))).plan()
     described = known.description()
-    kept = replace(described, segments=described.segments[1:])
-    exporter = export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, skip_pruned=skip_pruned)
-    planned = await planning.plan()
-    for path in [path for path in known.ledger.store.objects if "segment=0" in path]:
+    kept = replace(described, topic_id=topic_id, segments=described.segments[1:])
+    for path in [path for path in known.ledger.store.objects if any(part in path for part in gone)]:
         await known.ledger.store.delete(path)
+    return export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, **given), planned
+
+
+@pytest.mark.parametrize("skip_pruned", [False, True])
+async def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_the_table(skip_pruned: bool) -> None:
+    """Without --skip-pruned the run says at its end what was lost."""
+    commits: list[Any] = []
+    exporter, planned = await with_a_pruned_segment(commits, skip_pruned=skip_pruned)
     if skip_pruned:
         await exporter.run(*planned, lambda: None)
     else:
@@ -193,6 +201,17 @@ async def test_a_segment_that_is_pruned_meanwhile_does_not_keep_the_others_from_
         (row["segment"], row["offset"]) for _, rows in commits for row in rows.select(["segment", "offset"]).to_pylist()
     ]
     assert 0 in commits[-1][0].offsets, "the next run without --skip-pruned is refused"
+
+
+@pytest.mark.parametrize(
+    ("change", "pruned"), [({"topic_id": 9}, {}), ({"gone": ("segment=0", chunk_path(0, 2))}, {0: 0})]
+)
+async def test_what_a_prune_does_not_explain_ends_the_export(change: dict[str, Any], pruned: dict[int, int]) -> None:
+    """The topic was created again, or objects of other segments are missing as well."""
+    exporter, planned = await with_a_pruned_segment([], skip_pruned=True, **change)
+    with pytest.raises(LedgerError):
+        await asyncio.wait_for(exporter.run(*planned, lambda: None), 60)
+    assert pruned == exporter.pruned
 
 
 @pytest.mark.parametrize(
