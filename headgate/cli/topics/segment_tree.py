@@ -70,7 +70,7 @@ def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, st
         tree,
         hashes,
         segment.state,
-        f"{segment.next_offset:,}".replace(",", " "),
+        str(segment.next_offset),
         format_bytes(segment.size_bytes),
         note,
     )

@@ -21,7 +21,7 @@ def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
         "orders: 2 active, 3 sealed; shard 2, layout epoch 7",
         "",
         "segment  hashes     state   records     size",
-        "0        0000-7fff  sealed   12 345     99 B",
+        "0        0000-7fff  sealed    12345     99 B",
         "├─ 2     0000-3fff  active        0      0 B",
         "└─ 3     4000-7fff  sealed        0      0 B",
         "   └─ 4  4000-ffff  active        0  12.3 MB  merged from 3 and 1",
