@@ -21,7 +21,7 @@ LINES = {
     # levels 200, what an operator expects of the page 666, numbers for autoscalers 45, more shards while running 450, faults
     # 208; events on page and command line 420, chunks sent to consumers 218, ledgers in messages 70, leases 87, freed memory and planning of Spark's tasks 77, a refused commit that is in the table 18, tables that were rolled back and tasks that were fenced 30: what could not be
     # removed for them; the aim is 51 000.
-    "product": (PRODUCT, "*.py", 69_729),
+    "product": (PRODUCT, "*.py", 69_647),
     # Other brokers 430, a slow bucket 250, a new child 75, a recording 45, faults of processes 228, a frozen compaction and older clients 60, certificates that expire 47; the aim is 8 500.
     "tools": (TOOLS, "*.py", 11_657),
     # The conformance suite of clients: cases, drivers and a scripted leader, whose ledger and producers the unit tests of the
@@ -36,7 +36,7 @@ LINES = {
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 324, reading in runs 9, faults 360;
     # events and actions 246, faults of Kinesis readers 9, worlds that ask and re-create 457, sent chunks 135, ledgers
     # in messages 260, rolled-back tables and fenced tasks 103, rules of holders and of terms without a broker 150, runs of the JavaScript client 79, its resumed keys 7, errors 26 and names 7, the revocation of one 15, its shared segments 71 and outages 133; the aim is 66 000.
-    "tests": (("tests",), "*.*", 86_194),
+    "tests": (("tests",), "*.*", 86_195),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -50,7 +50,7 @@ class HotspotProgram:
         """Make two of the topics, and load them until the faults end."""
         async with (
             self._world.client("hotspots") as client,
-            Admin(client, timeout_seconds=10) as admin,
+            Admin(client, timeout_seconds=60) as admin,
             Producer(client, settings=SETTINGS) as producer,
             asyncio.TaskGroup() as tasks,
         ):

@@ -72,7 +72,7 @@ class QueueProgram:
         """Create the queue and start its workers; they end with the run."""
         tasks = self._world.faults.rare.external_tasks
         client = self._world.client("foreman")
-        async with client, Admin(client, timeout_seconds=10) as admin:
+        async with client, Admin(client, timeout_seconds=60) as admin:
 
             async def join() -> None:
                 async with Consumer(client, topic=MAIN_TOPIC, subscription=WORK, type="QUEUE", start="earliest"):

@@ -84,7 +84,7 @@ class RebirthProgram:
     async def _rule(self, rng: random.Random) -> None:
         """Delete topics, create them again, and split them, until the faults end; then leave them as they should be."""
         keeps_letters = rng.random() < 0.5
-        async with self._world.client("ruler") as client, Admin(client, timeout_seconds=10) as admin:
+        async with self._world.client("ruler") as client, Admin(client, timeout_seconds=60) as admin:
             while True:
                 for name in (ASHES, PHOENIX):
                     await until_done(lambda name=name: admin.create_topic(name, rng.choice([1, 2])))  # type: ignore[misc]
@@ -112,7 +112,7 @@ class RebirthProgram:
 
     async def _resume(self, rng: random.Random) -> None:
         """Resume parked keys; drop some whose records were deleted."""
-        async with self._world.client("healer") as client, Admin(client, timeout_seconds=10) as admin:
+        async with self._world.client("healer") as client, Admin(client, timeout_seconds=60) as admin:
             while True:
                 await asyncio.sleep(rng.choice([1, 20]) * rng.random())
                 with suppress(HeadgateError):

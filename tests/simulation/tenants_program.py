@@ -85,7 +85,7 @@ class _Tenant:
 
     async def live(self, rng: random.Random) -> None:
         world, name = self._world, self._name
-        async with Admin(world.client(f"{name}-admin", user=name), timeout_seconds=10) as admin:
+        async with Admin(world.client(f"{name}-admin", user=name), timeout_seconds=60) as admin:
             while world.producing:
                 await asyncio.sleep(rng.uniform(0, rng.choice([0.2, 3, 10])))
                 await self._act(rng, admin)
