@@ -36,7 +36,7 @@ LINES = {
     # more shards 410, worlds of drawn settings and lasting faults 245, situations 324, reading in runs 9, faults 360;
     # events and actions 246, faults of Kinesis readers 9, worlds that ask and re-create 457, sent chunks 135, ledgers
     # in messages 260, rolled-back tables and fenced tasks 103, rules of holders and of terms without a broker 150, runs of the JavaScript client 79, its resumed keys 7, errors 26 and names 7, the revocation of one 15, its shared segments 71 and outages 133; the aim is 66 000.
-    "tests": (("tests",), "*.*", 86_195),
+    "tests": (("tests",), "*.*", 86_199),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

@@ -20,6 +20,7 @@ from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import CommandClient
 from tests.simulation.queue_program import until_done
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
@@ -99,6 +100,9 @@ class GrowthProgram:
         for name, key, counter in self._stored:
             if not any((each.key, int(each.value)) == (key, counter) for each in checker.stored[name]):
                 raise InvariantViolationError(f"{name}: {key!r} #{counter} was reported as stored, and is not")
+        # A leader that has not noticed a growth creates a topic where it was before.
+        counts = self._world.shards.counts
+        await until(lambda: all(len(each.ids.shard_counts or (1,)) >= len(counts) for each in states.values()))
         async with self._world.client("judge", LateClient) as client, Admin(client, timeout_seconds=60) as admin:
             for name in NAMES:
                 places = [state.shard for state in states.values() if name in state.topics]
