@@ -16,26 +16,17 @@ from tests.support.source_folders import ROOT, SOURCE_FOLDERS
 PRODUCT = ("headgate", "controller", "coordinator", "drain", "metrics", "shard", "web", "daemon")
 TOOLS = ("bench", "chaos", "scale", "demo", "trials", "monitoring", "docs/sitebuild", "deploy")
 LINES = {
-    # Spark source and sink 1 060, lakehouse tables 850, Kinesis 1 025, external tables in Delta and Iceberg 640, client
-    # histories with their judge 360, sending in lists 190, workers of handlers 80, parts of divided classes 200, feature
-    # levels 200, what an operator expects of the page 666, numbers for autoscalers 45, more shards while running 450, faults
-    # 208; events on page and command line 420, chunks sent to consumers 218, ledgers in messages 70, leases 87, freed memory and planning of Spark's tasks 77, a refused commit that is in the table 18, tables that were rolled back and tasks that were fenced 30: what could not be
-    # removed for them; the aim is 51 000.
+    # The aim is 51 000. Beyond it, with what could not be removed for them: Spark source and sink, lakehouse and external
+    # tables, Kinesis, histories with their judge, the page, events, more shards, feature levels, chunks in messages.
     "product": (PRODUCT, "*.py", 69_647),
-    # Other brokers 430, a slow bucket 250, a new child 75, a recording 45, faults of processes 228, a frozen compaction and older clients 60, certificates that expire 47; the aim is 8 500.
+    # The aim is 8 500. Beyond it: other brokers, a slow bucket, older clients, certificates that expire.
     "tools": (TOOLS, "*.py", 11_657),
-    # The conformance suite of clients: cases, drivers and a scripted leader, whose ledger and producers the unit tests of the
-    # client use as well, 15 for faults, 12 for ledgers in messages, 50 for resumed keys, 100 for shared segments; a broker for FastStream; examples.
+    # The conformance suite of clients, whose scripted leader the client's unit tests use; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_383),
-    "javascript": (
-        ("clients/javascript",),
-        "*.*s",
-        3_086,
-    ),  # sources, examples and types; 38 for more shards, failures, ledgers in messages, 12 for leases, 176 for batches, callbacks and ends of a run, 433 for resumed keys, 86 for errors of beginners, 92 for shared segments, 111 for refusals, failures that nothing awaits and near names
-    # Data included; those of Spark, tables and Kinesis 2 470, of the page 524, of feature levels and recorded ledgers 571, of
-    # more shards 410, worlds of drawn settings and lasting faults 245, situations 324, reading in runs 9, faults 360;
-    # events and actions 246, faults of Kinesis readers 9, worlds that ask and re-create 457, sent chunks 135, ledgers
-    # in messages 260, rolled-back tables and fenced tasks 103, rules of holders and of terms without a broker 150, runs of the JavaScript client 79, its resumed keys 7, errors 26 and names 7, the revocation of one 15, its shared segments 71 and outages 133; the aim is 66 000.
+    # Sources, examples and types.
+    "javascript": (("clients/javascript",), "*.*s", 3_086),
+    # Data included. The aim is 66 000. Beyond it: tests of what is beyond the aim of the product, recorded ledgers, worlds
+    # that draw settings, ask, re-create and end with a fault that stays.
     "tests": (("tests",), "*.*", 86_199),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
@@ -44,6 +35,8 @@ FUNCTION = re.compile(r"\s*(?:async )?def (\w+)")
 FUNCTION_LINES = 60
 """A screen. The signature counts, and so do the docstring and nested functions."""
 OF_SELF = re.compile(r"\bself\.(\w+)")
+FIELD = re.compile(r"^    (\w+): ", re.MULTILINE)
+FROZEN = re.compile(r"\bfrozen=True\b")
 ATTRIBUTES = 15
 """Of a class of the product or of trials: state that a reader has to hold in mind."""
 
@@ -62,13 +55,20 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def attributes(found: ast.ClassDef) -> set[str]:
-    """Return the names that the methods assign to ``self``."""
+    """Return the fields of a class, and the names that its methods assign to ``self``; none if it is frozen."""
+    if any(FROZEN.search(ast.unparse(each)) for each in (*found.decorator_list, *found.keywords)):
+        return set()
+    fields = {
+        each.target.id
+        for each in found.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and "ClassVar" not in ast.unparse(each)
+    }
     targets = [
         target
         for node in ast.walk(found)
         for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
     ]
-    return {
+    return fields | {
         target.attr
         for target in targets
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
@@ -120,7 +120,7 @@ def test_classes_have_few_attributes() -> None:
         path for folder in (*PRODUCT, *LINES["adoption"][0], "trials") for path in (ROOT / folder).rglob("*.py")
     ):
         source = path.read_text()
-        if len(set(OF_SELF.findall(source))) <= ATTRIBUTES:
+        if len(set(OF_SELF.findall(source))) + len(FIELD.findall(source)) <= ATTRIBUTES:
             continue  # Most modules: a syntax tree of all takes seconds.
         for node in statements(ast.parse(source)):
             if isinstance(node, ast.ClassDef):
