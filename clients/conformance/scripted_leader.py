@@ -124,10 +124,9 @@ class Leader:
 
     def _announce(self, epoch: int) -> None:
         given, url = self.given, self.folder.as_uri()
-        described = m.ClusterDescription(
-            protocol=given.protocol, shards=given.shards, ledger_url=url, ledger_id=self.given.ledger_id
-        )
-        announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=self.given.window)
+        ledger: dict[str, Any] = {"ledger_url": url, "ledger_id": given.ledger_id}
+        described = m.ClusterDescription(protocol=given.protocol, shards=given.shards, **ledger)
+        announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=given.window)
         self._publish(m.cluster_topic(self.cluster), described, retain=True)
         self._publish(m.leader_topic(self.cluster, 0), announced, retain=True)
 
@@ -271,6 +270,7 @@ class Leader:
         """Set attributes of `Given`."""
         for name, value in step["to"].items():
             setattr(self.given, name, DeliveryPolicy(**value) if name == "policy" else value)
+        self.epoch = 1 if "ledger_id" in step["to"] else self.epoch  # A new cluster counts from the beginning.
         if {"window", "protocol", "shards"} & set(step["to"]):
             self._announce(self.epoch)
 

@@ -26,7 +26,7 @@ export class Connection {
   #counts = []; // the longest list of numbers of shards that was received: a daemon may be late
   #places = new Map(); // topic that more than one shard can have → promise of the number of its shard
   #ledger = null; #other = null; // id of the ledger that all messages name; timer since another one was described
-  #parts = new Map(); // shard → {epoch, number, contents} of the message that is incomplete
+  #parts = new Map(); // ledger/shard → {epoch, number, contents} of its newest message
   /** `mqtt` has further options of mqtt.js, such as `username`, `ca` and `password`, also as a function. */
   constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: options = {} }, { incarnation, onFailure }) {
     requireBroker({ host, port, cluster });
@@ -189,10 +189,10 @@ export class Connection {
   }
   #learn = (counts) => counts.length > this.#counts.length && (this.#counts = counts);
   #onPart(topic, { shard, leader_epoch: epoch, number, index, count, content }) {
-    const known = this.#parts.get(shard);
+    const known = this.#parts.get(`${this.#ledger}/${shard}`);
     if (known && (epoch < known.epoch || (epoch === known.epoch && number < known.number))) return;
     const contents = epoch === known?.epoch && number === known.number ? known.contents : new Map();
-    this.#parts.set(shard, { epoch, number, contents: contents.set(index, content) });
+    this.#parts.set(`${this.#ledger}/${shard}`, { epoch, number, contents: contents.set(index, content) });
     if (BigInt(contents.size) < count) return;
     const whole = Buffer.concat([...contents].sort(([a], [b]) => Number(a - b)).map(([, part]) => part));
     this.#onMessage(topic, decode(whole));
