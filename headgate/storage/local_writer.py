@@ -22,7 +22,7 @@ from headgate.errors import NotDurableError, ObjectExistsError, StoreUnavailable
 THREADS: Final = 8
 """Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
 MAX_FILES_AHEAD: Final = 64
-"""One per folder: more than the shards that a daemon should lead."""
+"""One per folder: more than the shards that a daemon should lead. The oldest one is closed for another folder."""
 
 
 class LocalWriter:
@@ -66,8 +66,12 @@ class LocalWriter:
 
     def _prepare(self, folder: str) -> None:
         # Beside another write, this would delay that one by as much as it saves.
-        if not self._writing and folder not in self._ahead and len(self._ahead) < MAX_FILES_AHEAD:
-            self._threads.submit(self._open_ahead, folder)
+        if self._writing or folder in self._ahead:
+            return
+        folders = list(self._ahead)  # Writers take files meanwhile.
+        if len(folders) >= MAX_FILES_AHEAD and (handle := self._ahead.pop(folders[0], None)) is not None:
+            os.close(handle)
+        self._threads.submit(self._open_ahead, folder)
 
     def _open_ahead(self, folder: str) -> None:
         with contextlib.suppress(OSError):  # The next write reports it.
@@ -96,6 +100,9 @@ class LocalWriter:
         temporary_name = None
         try:
             handle = self._ahead.pop(folder, None)
+            if handle is not None and os.fstat(handle).st_dev != os.fstat(folder_handle).st_dev:
+                os.close(handle)  # Another file system has been mounted there since.
+                handle = None
             if handle is None:
                 handle = self._open_unnamed(folder)
             if handle is None:

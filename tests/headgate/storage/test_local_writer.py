@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -41,15 +42,29 @@ async def test_an_existing_name_stays_and_only_the_next_file_is_left(tmp_path: P
     assert not unnamed_files(tmp_path / "shard")
 
 
-async def test_few_files_are_open_ahead(tmp_path: Path):
+async def test_few_files_are_open_ahead_those_of_the_latest_folders(tmp_path: Path):
     writer = LocalWriter(tmp_path)
     for number in range(MAX_FILES_AHEAD + 2):
         await writer.create(f"{number}/1", b"")
-        await until(lambda: len(writer._ahead) == min(number + 1, MAX_FILES_AHEAD))  # noqa: B023 - called in its turn
-    await asyncio.sleep(0)
+        await until(lambda: str(tmp_path / f"{number}") in writer._ahead)  # noqa: B023 - called in its turn
     await asyncio.to_thread(writer._threads.shutdown)
 
     assert len(unnamed_files(tmp_path)) == MAX_FILES_AHEAD
+    assert [Path(each).name for each in writer._ahead] == [str(2 + number) for number in range(MAX_FILES_AHEAD)]
+
+
+async def test_a_file_is_not_used_once_another_file_system_is_mounted_at_its_folder(tmp_path: Path):
+    shard, writer = tmp_path / "shard", LocalWriter(tmp_path)
+    shard.symlink_to(tmp_path)
+    await writer.create("shard/1", b"first")
+    await until(lambda: writer._ahead)
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        assert os.stat(other).st_dev != os.stat(tmp_path).st_dev  # noqa: PTH116
+        shard.unlink()
+        shard.symlink_to(other)
+        await writer.create("shard/2", b"second")
+        assert (Path(other) / "2").read_bytes() == b"second"
 
 
 async def test_a_file_that_cannot_be_linked_fails_one_attempt(tmp_path: Path, monkeypatch):
