@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
@@ -38,6 +38,7 @@ SHARDS_REMEDY: Final = (
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class LedgerIdentity:
     """Refuses a ledger that is not the cluster's, although its URL is: a disk of this machine, or one not mounted.
 
@@ -51,19 +52,18 @@ class LedgerIdentity:
     `headgate ledger copy` does not copy the id: a copy is another ledger, and gets an id of its own.
     """
 
-    def __init__(
-        self, store: Store, *, url: str, node: str, known: str | None, claim: Callable[[str], Awaitable[str]]
-    ) -> None:
-        """``known``: the cluster's id. If it has none, ``claim(id)`` stores one and returns what is stored."""
-        self._store = store
-        self._url = url
-        self._node = node
-        self.ledger_id = known
-        """The cluster's id; None before `require` has returned once."""
-        self._claim = claim
-        self.on_claimed: Callable[[], None] = lambda: None  # Called when `require` has stored the id.
-        self.agree: Callable[[], Awaitable[bool]] | None = None
-        """Compares what else ZooKeeper and the cluster's ledger name, once it has been found; False: again later."""
+    store: Store
+    _: KW_ONLY
+    url: str
+    node: str
+    ledger_id: str | None
+    """The cluster's id; None: it has none yet."""
+    claim: Callable[[str], Awaitable[str]]
+    """Stores the id that is passed, if there is none, and returns what is stored."""
+    agree: Callable[[], Awaitable[bool]] | None = None
+    """Compares what else ZooKeeper and the ledger name, once that has been found; False: again later."""
+    on_claimed: Callable[[], None] = lambda: None
+    """Called when `require` has stored the id."""
 
     async def require(self) -> None:
         """Return if the store has the cluster's ledger.
@@ -73,25 +73,25 @@ class LedgerIdentity:
             LedgerError: its id is missing or unusable.
             StoreUnavailableError: the store is unreachable.
         """
-        found = await read_ledger_id(self._store, self._url)
+        found = await read_ledger_id(self.store, self.url)
         if self.ledger_id is None:
             if found is None:
-                found = await claim_ledger_id(self._store, self._url)
-                log.info("ledger.identified", ledger_id=found, url=self._url)
+                found = await claim_ledger_id(self.store, self.url)
+                log.info("ledger.identified", ledger_id=found, url=self.url)
             # Readers see an object a moment before it is durable, and ZooKeeper must not know it longer.
-            await self._store.make_durable("")
-            self.ledger_id = await self._claim(found)
+            await self.store.make_durable("")
+            self.ledger_id = await self.claim(found)
             self.on_claimed()
         if found is None:
             raise LedgerError(
-                f"{self._url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "
-                f"{self.ledger_id} (ledger_id in the ZooKeeper node {self._node}). Mount the cluster's ledger. If it "
+                f"{self.url} has no object {IDENTITY_PATH}, and the cluster's ledger has one with the id "
+                f"{self.ledger_id} (ledger_id in the ZooKeeper node {self.node}). Mount the cluster's ledger. If it "
                 "was moved, or lost the object, while all daemons are stopped, remove ledger_id from that node"
             )
         if found != self.ledger_id:
             raise ConfigError(
-                f"{self._url} is another ledger here: its object {IDENTITY_PATH} has the id {found}, and cluster node "
-                f"{self._node} in ZooKeeper has {self.ledger_id}. All daemons need one ledger, not a disk each: "
+                f"{self.url} is another ledger here: its object {IDENTITY_PATH} has the id {found}, and cluster node "
+                f"{self.node} in ZooKeeper has {self.ledger_id}. All daemons need one ledger, not a disk each: "
                 "mount the cluster's. If it was moved while all daemons are stopped, remove ledger_id from that node"
             )
         if self.agree is not None and await self.agree():
@@ -165,8 +165,9 @@ async def _join(
         grown = {"shards": list(known.counts), "level": max(level_of(stored), SHARDS_GROW)}
         return await registry.claim_ledger(ledger_id, **({} if known == shards else grown))
 
-    ledger = LedgerIdentity(store, url=settings.ledger.url, node=node, known=stored.get("ledger_id"), claim=claim)
-    ledger.agree = partial(agree_on_level, store, registry, node)
+    agree = partial(agree_on_level, store, registry, node)
+    known = stored.get("ledger_id")
+    ledger = LedgerIdentity(store, url=settings.ledger.url, node=node, ledger_id=known, claim=claim, agree=agree)
     try:
         await ledger.require()
     except StoreUnavailableError as error:

@@ -86,7 +86,7 @@ class SimulatedDaemon:
         self._restoring = SerialSteps(self._turn_budget, lambda: None)
         self.standby = StandbyMemory(name, self.elections, lambda: simulation.standby_bytes)
         claim = self.elections.registry.claim_ledger
-        self._identity = LedgerIdentity(self._ledger_store, url="sim:", node="/sim", known=None, claim=claim)
+        self._identity = LedgerIdentity(self._ledger_store, url="sim:", node="/sim", ledger_id=None, claim=claim)
         self._identity.on_claimed = self._publish_description
         self.growth = ShardGrowth(simulation.shards, self.elections.registry, self._publish_description)
         self.controllers = self.growth.create(self._new_controller)

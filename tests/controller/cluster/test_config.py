@@ -282,7 +282,7 @@ async def test_without_the_store_the_comparison_waits_for_the_first_term() -> No
     service.service_state.config["ledger_id"] = OTHER_ID
     async with service.elections("b", lambda _: None) as elections:
         # As a term does.
-        late = LedgerIdentity(store, url=LEDGER, node=NODE, known=None, claim=elections.registry.claim_ledger)
+        late = LedgerIdentity(store, url=LEDGER, node=NODE, ledger_id=None, claim=elections.registry.claim_ledger)
         with pytest.raises(ConfigError, match=OTHER_ID):
             await late.require()
 

@@ -35,7 +35,7 @@ class ClusterNode:
 
 
 def identity(store: FakeStore, node: ClusterNode, known: str | None = None) -> LedgerIdentity:
-    return LedgerIdentity(store, url="s3://lake", node="/headgate/c/config", known=known, claim=node.claim)
+    return LedgerIdentity(store, url="s3://lake", node="/headgate/c/config", ledger_id=known, claim=node.claim)
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "unknown_written", "unknown_lost"])

@@ -69,7 +69,7 @@ class Contender:
         )
         self.elections = cluster.zookeeper.elections(name, self.election_events.handle)
         claim = self.elections.registry.claim_ledger
-        identity = LedgerIdentity(self.store, url="memory:", node="/test", known=LEDGER_ID, claim=claim)
+        identity = LedgerIdentity(self.store, url="memory:", node="/test", ledger_id=LEDGER_ID, claim=claim)
         self.standby = StandbyMemory(name, self.elections, lambda: self.standby_bytes)
         restoring = SerialSteps(TurnBudget(), lambda: None)
         self.controllers = [
