@@ -36,7 +36,6 @@ FUNCTION_LINES = 60
 """A screen. The signature counts, and so do the docstring and nested functions."""
 OF_SELF = re.compile(r"\bself\.(\w+)")
 FIELD = re.compile(r"^    (\w+): ", re.MULTILINE)
-FROZEN = re.compile(r"\bfrozen=True\b")
 ATTRIBUTES = 15
 """Of a class of the product or of trials: state that a reader has to hold in mind."""
 
@@ -56,7 +55,7 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 def attributes(found: ast.ClassDef) -> set[str]:
     """Return the fields of a class, and the names that its methods assign to ``self``; none if it is frozen."""
-    if any(FROZEN.search(ast.unparse(each)) for each in (*found.decorator_list, *found.keywords)):
+    if any("frozen=True" in ast.unparse(each) for each in (*found.decorator_list, *found.keywords)):
         return set()
     fields = {
         each.target.id

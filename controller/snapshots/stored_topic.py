@@ -37,12 +37,8 @@ _OF_PARTS: Final[_Fields] = [
 StoredSubscription: Final[Any] = dataclasses.make_dataclass(
     "Subscription", [*_OF_SUBSCRIPTION, *_OF_PROGRESS, *_OF_PARTS], slots=True
 )
-_SUBSCRIPTIONS: Final[tuple[str, Any, Any]] = (
-    "subscriptions",
-    dict[str, StoredSubscription],
-    dataclasses.field(default_factory=dict),
-)
-StoredTopic: Final[Any] = dataclasses.make_dataclass("Topic", [*_OF_TOPIC, _SUBSCRIPTIONS], slots=True)
+_LAST: Final[_Fields] = [("subscriptions", dict[str, StoredSubscription], dataclasses.field(default_factory=dict))]
+StoredTopic: Final[Any] = dataclasses.make_dataclass("Topic", [*_OF_TOPIC, *_LAST], slots=True)
 
 
 def _values(source: Any, fields: _Fields) -> dict[str, Any]:

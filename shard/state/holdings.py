@@ -34,8 +34,6 @@ class _Index:
 class Holdings(dict[SegmentSlice, Holding]):
     """Segment or bucket range → its holder. No two of them overlap. Only the methods here change it."""
 
-    next_generation: int
-
     def __init__(
         self,
         holdings: Mapping[SegmentSlice, Holding] = MappingProxyType({}),

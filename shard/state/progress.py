@@ -75,12 +75,11 @@ class Progress:
     def unacknowledged_records(self, segment_slice: SegmentSlice, end_offset: int) -> RecordCount:
         segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
         progress = self.progress_by_bucket.get(segment)
-        if progress is None and segment not in self.acknowledged_ranges:
-            offsets = max(0, end_offset - self.position(segment)) * len(buckets)
-            return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)
         if progress is None:
-            offsets = self.acknowledged_in(segment, 0).remaining(end_offset) * len(buckets)
-            return count_records(offsets, exact=len(buckets) == KEY_BUCKETS)
+            left = max(0, end_offset - self.position(segment))
+            if segment in self.acknowledged_ranges:
+                left = self.acknowledged_in(segment, 0).remaining(end_offset)
+            return count_records(left * len(buckets), exact=len(buckets) == KEY_BUCKETS)
         return count_records(sum(progress[bucket].remaining(end_offset) for bucket in buckets), exact=False)
 
     def acknowledge(self, entry: e.RecordsAcknowledged, *, with_ranges: bool) -> None:

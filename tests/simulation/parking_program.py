@@ -74,8 +74,7 @@ class ParkingProgram:
         if not record.parked_number:
             self._world.checker.check_delivery(MAIN_TOPIC, PARKED, "QUEUE", program, record)
         if record.parked_number:
-            # Newer records of the key are read meanwhile.
-            await asyncio.sleep(rng.choice([0, 2]) if self._world.producing else 0)
+            await asyncio.sleep(rng.choice([0, 2]) if self._world.producing else 0)  # Newer ones are read meanwhile.
         content = record.key, record.value
         fate = zlib.crc32(b"/".join(content)) % 100
         if self._failed[content] < (fate < 12) + (fate < 4):

@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec import structs
 
 from shard.state.consumers import Consumers
 from tests.simulation.clients import KEY_PREFIX
@@ -118,11 +118,7 @@ def test_evictions_lose_double_and_reorder_nothing_under_any_faults() -> None:
 def test_an_evicted_program_that_joins_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an eviction by a command counts like one for missing heartbeats."""
     remove = Consumers.remove
-    monkeypatch.setattr(
-        Consumers,
-        "remove",
-        lambda self, entry, at_ms: remove(self, msgspec.structs.replace(entry, token=""), at_ms),
-    )
+    monkeypatch.setattr(Consumers, "remove", lambda own, entry, at: remove(own, structs.replace(entry, token=""), at))
 
     failures = (failure_of(plan_with_evictions(seed)) for seed in range(1, 100))
     assert any(each is not None and "came back after a command had evicted it" in str(each.cause) for each in failures)

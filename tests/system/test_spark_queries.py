@@ -69,9 +69,10 @@ def producer(cluster: Cluster) -> Iterator[Producer]:
 
 
 class Keys:
-    """Sends records of seven keys, each of which counts, to a topic."""
+    """Sends records of seven keys, each of which counts, to a new topic."""
 
-    def __init__(self, producer: Producer, topic: str) -> None:
+    def __init__(self, producer: Producer, admin: Admin, topic: str, segments: int = 1) -> None:
+        admin.create_topic(topic, segments=segments)
         self.sent = 0
         self._producer = producer
         self._topic = topic
@@ -130,8 +131,7 @@ class Query:
 def test_a_query_has_each_record_once_and_in_order_while_the_topic_splits_merges_and_is_pruned(
     spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
 ) -> None:
-    admin.create_topic("orders", segments=2)
-    keys = Keys(producer, "orders")
+    keys = Keys(producer, admin, "orders", segments=2)
     query = Query(spark, tmp_path, "orders", maxRecordsPerTrigger=25, subscription="sums")
     keys.send(40)
     admin.split("orders", 0)
@@ -155,8 +155,7 @@ def test_a_query_has_each_record_once_and_in_order_while_the_topic_splits_merges
 def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
     spark: SparkSession, admin: Admin, producer: Producer, cluster: Cluster
 ) -> None:
-    admin.create_topic("events")
-    keys = Keys(producer, "events")
+    keys = Keys(producer, admin, "events")
     keys.send(5)
     with Consumer(
         cluster.client_config(), topic="events", subscription="s", type="CHECKPOINT", start="earliest"
@@ -184,8 +183,7 @@ def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
 def test_a_query_whose_records_are_gone_or_of_another_topic_says_so(
     spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
 ) -> None:
-    admin.create_topic("metrics")
-    keys = Keys(producer, "metrics")
+    keys = Keys(producer, admin, "metrics")
     keys.send(5)
     query = Query(spark, tmp_path / "kept", "metrics")
     query.run()
@@ -238,9 +236,8 @@ def test_a_write_stores_each_row_once_although_each_task_fails_once(spark: Spark
 def test_a_repeated_batch_of_a_query_is_stored_once(
     spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
 ) -> None:
-    admin.create_topic("from")
     admin.create_topic("to", segments=2)
-    keys = Keys(producer, "from")
+    keys = Keys(producer, admin, "from")
 
     def copy(rows: str = "true") -> list[int]:
         source = spark.readStream.format("headgate").option("maxRecordsPerTrigger", 10).load("from").where(rows)
@@ -305,8 +302,7 @@ def test_a_query_moves_no_subscription_of_a_topic_that_was_created_again_while_i
     spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
 ) -> None:
     """Retention would delete what nothing has read."""
-    admin.create_topic("twice")
-    keys = Keys(producer, "twice")
+    keys = Keys(producer, admin, "twice")
     keys.send(20)
 
     def create_again(_: DataFrame, batch: int) -> None:
@@ -391,8 +387,7 @@ async def test_no_record_is_lost_or_doubled_over_kills_of_the_driver(
     first_chunks: list[str] = []
     """The oldest one that is not kept for good, at each kill."""
     with Admin(compacting.client_config()) as admin, Producer(compacting.client_config()) as producer:
-        admin.create_topic("killed", segments=2)
-        keys = Keys(producer, "killed")
+        keys = Keys(producer, admin, "killed", segments=2)
         while len(first_chunks) < KILLS or len({*first_chunks}) < 3:
             for _ in range(12):
                 keys.send(10)
@@ -415,18 +410,18 @@ async def test_a_killed_query_does_not_continue_in_a_topic_that_was_created_agai
     spark: SparkSession, cluster: Cluster, admin: Admin, producer: Producer, tmp_path: Path
 ) -> None:
     """Nor with the batch that it had begun: other records are at its offsets."""
-    driver, keys = Driver(tmp_path, cluster, "again"), Keys(producer, "again")
+    driver, keys = Driver(tmp_path, cluster, "again"), Keys(producer, admin, "again", segments=2)
 
-    def created() -> int:
-        admin.create_topic("again", segments=2)
+    def filled() -> int:
         keys.send(1000)
         return admin.describe_topic("again").topic_id
 
-    old = created()
+    old = filled()
     async with driver.started():
         await wait_until(lambda: driver.batches("offsets") > driver.batches() > 0, driver.log.read_text, 60)
     admin.delete_topic("again")
-    new, committed = created(), driver.batches()
+    admin.create_topic("again", segments=2)
+    new, committed = filled(), driver.batches()
     async with driver.started() as program:
         assert await program.wait() == 1
 

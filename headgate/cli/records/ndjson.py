@@ -121,7 +121,7 @@ class LineSplitter:
     """Splits a stream of bytes into lines, in order; buffers at most one line and one block."""
 
     offset: int = 0
-    """The byte to start at, after line ``number``."""
+    """How many bytes have preceded, in so many lines as ``number`` says."""
     number: int = 0
     max_line_bytes: int = MAX_RECORD_BYTES
     hasher: blake2b | None = None

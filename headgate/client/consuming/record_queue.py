@@ -21,8 +21,6 @@ class Run:
 
 
 class RecordQueue:
-    """Runs of records for the program, bounded in records."""
-
     def __init__(self) -> None:
         self.lease = DeliveryLease()
         """Without a valid one, nothing is taken."""

@@ -179,8 +179,7 @@ async def with_a_pruned_segment(
     await known.write(3, 1, "split", 2)
     await known.ledger.store.create(snapshot_path(0, 1), b"")
     planned = await export(known, MemoryTable(commits, iter(()))).plan()
-    described = known.description()
-    kept = replace(described, topic_id=topic_id, segments=described.segments[1:])
+    kept = replace(known.description(), topic_id=topic_id, segments=known.description().segments[1:])
     for path in [path for path in known.ledger.store.objects if any(part in path for part in gone)]:
         await known.ledger.store.delete(path)
     return export(known, MemoryTable(commits, iter(())), kept, commit_bytes=10**6, **given), planned
