@@ -20,13 +20,7 @@ from controller.leadership.zookeeper.connection import ZooKeeperConnection
 from controller.leadership.zookeeper.elections import ZooKeeperElections
 from headgate.errors import ConfigError
 from tests.support.waiting import never, until
-from tests.support.worlds.election_environments import (
-    Candidate,
-    Server,
-    ZooKeeperHarness,
-    joined,
-    listed,
-)
+from tests.support.worlds.election_environments import Candidate, Server, ZooKeeperHarness, joined, listed
 
 pytestmark = pytest.mark.contract
 

@@ -9,13 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.servers.node import ANY_PORTS, Node
-from tests.support.servers.programs import (
-    TEST_SECONDS,
-    command_line,
-    finish,
-    processes_of,
-    wait_until,
-)
+from tests.support.servers.programs import TEST_SECONDS, command_line, finish, processes_of, wait_until
 from tests.support.servers.prometheus_server import prometheus
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]

@@ -198,6 +198,7 @@ async def test_a_backup_that_a_daemon_has_written_to_is_refused_after_its_end_wa
 async def test_an_interrupted_copy_is_an_older_prefix_and_the_next_run_completes_it() -> None:
     source = LedgerInMemory(20)
     await source.snapshot()
+    await name_level(source.store, 7)
 
     def fail(path: str) -> None:
         if path == chunk_path(0, 17):
@@ -207,6 +208,7 @@ async def test_an_interrupted_copy_is_an_older_prefix_and_the_next_run_completes
     with pytest.raises(StoreUnavailableError):
         await copied(source, destination)
     assert not any(path.startswith(snapshot_folder(0)) for path in destination.objects)
+    assert await read_level(destination) == 7, "what only this level allows may be there"
 
     destination.on_create = lambda _: None
     await copied(source, destination)

@@ -122,6 +122,9 @@ async def test_the_feature_level_rises_once_every_daemon_supports_it(daemons: Da
 
     await until(lambda: a.spreader.view.level == b.spreader.view.level == 99)
     assert state.config == {"shards": SHARDS, "level": 99}
+    state.config = {"shards": SHARDS, "level": 1}
+    await asyncio.sleep(10)
+    assert a.spreader.view.level == 99, "an older copy of the configuration was written again"
     a.spreader.own.record = replace(a.spreader.own.record, levels=(1, 2))
     with pytest.raises(ConfigError, match="the cluster has feature level 99, and version 1 supports"):
         await a.spreader.run()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,9 +116,8 @@ async def test_a_hung_process_is_restarted(tmp_path):
         await supervised.until("ready")
         first = supervised.supervisor.pid
         os.kill(first, signal.SIGSTOP)
-        supervised.supervisor._times = replace(
-            QUICK, ping=0.1, stop=600.0, stop_hung=0.1
-        )  # Only now: the start may be slow.
+        # Only now: the start may be slow.
+        supervised.supervisor._times = replace(QUICK, ping=0.1, stop=600.0, stop_hung=0.1)
 
         assert "no answer from" in await supervised.until("degraded")
         await supervised.until("ready", times=2)
@@ -138,6 +138,17 @@ async def test_a_process_that_waits_for_a_processor_is_not_hung(tmp_path):
         assert [state for state, _ in supervised.states] == ["starting", "ready"]
         assert {supervised.supervisor.pid} == {first, *looks}
         assert "no answer from" in await supervised.until("degraded"), "it is hung after ten times the limit"
+
+
+async def test_a_process_that_works_and_never_answers_is_hung(tmp_path, monkeypatch):
+    supervised = Supervised(tmp_path, "well", waits_for_processor=lambda _: True)
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        monkeypatch.setattr("drain.checker.supervisor.processor_seconds", lambda _: time.monotonic())
+        supervised.supervisor._times = replace(QUICK, ping=0.5, sample=0.1, stop_hung=0.1)
+        os.kill(supervised.supervisor.pid, signal.SIGSTOP)
+
+        assert "within 0.5 s" in await supervised.until("degraded")
 
 
 async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and_limits(tmp_path):

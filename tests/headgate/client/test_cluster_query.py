@@ -14,6 +14,7 @@ from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.samples.cluster_overviews import overview_message
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
 
@@ -35,10 +36,7 @@ class DescribingLeader:
     async def __aenter__(self):
         await self.transport.__aenter__()
         await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
-        connected = asyncio.Event()
-        self.transport.on_connection(lambda up: connected.set() if up else None)
-        if not self.transport.connected:
-            await connected.wait()
+        await until(lambda: self.transport.connected)
         announced = m.LeaderAnnouncement(shard=self.shard, leader_epoch=1, instance=self.instance, window=64)
         self.transport.publish(m.leader_topic(CLUSTER, self.shard), m.encode(announced), retain=True)
         return self

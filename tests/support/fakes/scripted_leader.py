@@ -26,6 +26,7 @@ from headgate.protocol import messages as m
 from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
+from tests.support.waiting import until
 
 CLUSTER = "test"
 TOPIC_ID = 1
@@ -69,10 +70,7 @@ class ScriptedLeader:
         self.cluster.newest_epoch = max(self.cluster.newest_epoch, self.epoch)
         await self.transport.__aenter__()
         await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
-        connected = asyncio.Event()
-        self.transport.on_connection(lambda up: connected.set() if up else None)
-        if not self.transport.connected:
-            await connected.wait()
+        await until(lambda: self.transport.connected)
         self.announce()
 
     def announce(self) -> None:
