@@ -58,7 +58,8 @@ from headgate.ledger.feature_level import name_level
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder
 from headgate.log.lossy_output import take_lost_lines
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.mqtt_topics import leader_topic, presence_filter, sender_of_presence
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.port import Transport
 from metrics import events
@@ -185,8 +186,8 @@ class Daemon:
         transport = self._broker.transport(self.instance, config.session_secret)
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
-        await transport.subscribe(m.leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
-        await transport.subscribe(m.presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
+        await transport.subscribe(leader_topic(settings.cluster.name, "+"), self._on_leader, retained=True)
+        await transport.subscribe(presence_filter(settings.cluster.name), partial(self._on_presence, ClientIds()))
         standby = StandbyMemory(self.instance, elections, lambda: self.settings.standby.memory_bytes)
         parts = config, growth, elections, transport, drain_checker, standby
         self._controllers = self._cluster_status.controllers = growth.create(
@@ -451,10 +452,10 @@ class Daemon:
 
     def _on_presence(self, client_ids: ClientIds, topic: str, payload: bytes) -> None:
         now = asyncio.get_running_loop().time()
-        if self._access.admit(m.sender_of_presence(topic), len(payload), now, full=False) is not None:
+        if self._access.admit(sender_of_presence(topic), len(payload), now, full=False) is not None:
             return  # Heartbeats show soon enough who is connected.
         try:
-            presence = m.read_presence(topic, payload)
+            presence = codec.read_presence(topic, payload)
         except msgspec.DecodeError as error:
             self.instruments.observe(events.MalformedMessageReceived(reason="presence"))
             log.debug("presence.malformed", error=str(error))
@@ -479,7 +480,7 @@ class Daemon:
 
     def _on_leader(self, topic: str, payload: bytes) -> None:
         for leader in self._active_leaders():
-            if topic == m.leader_topic(self.settings.cluster.name, leader.state.shard):
+            if topic == leader_topic(self.settings.cluster.name, leader.state.shard):
                 leader.announcer.seen(payload)
 
     def _recheck_drained(self) -> None:

@@ -18,7 +18,7 @@ import structlog
 from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_fields
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from metrics import events
 from metrics.label_values import HandoverReason
 from shard.balancing import handover
@@ -96,7 +96,7 @@ class AssignmentReconciler:
         """Whether no revocation is pending, and no move waits for a later turn."""
         return not self._revoking and self._waiting_preferences is None
 
-    def grants(self, name: str) -> list[m.Grant]:
+    def grants(self, name: str) -> list[Grant]:
         """Return the grants of ``name``, without revoked ones."""
         return self._build_grants(held for held in self._slices_held_by(name) if held not in self._revoking)
 
@@ -257,14 +257,14 @@ class AssignmentReconciler:
         holdings = self._subscription.holdings
         pending = (each for each in sorted(self._revoking) if holdings[each].consumer == name)
         revoked = [_revocation(each, holdings[each]) for each in islice(pending, MAX_REPEATED_GRANTS)]
-        granted: list[m.Grant] = []
+        granted: list[Grant] = []
         if known is not None:
             reported = set(known)
             held = {(segment_of(each), holdings[each].generation): each for each in self._slices_held_by(name)}
             lost = (each for key, each in held.items() if key not in reported and each not in self._revoking)
             granted = self._build_grants(islice(lost, MAX_REPEATED_GRANTS))
             ended = sorted(reported - held.keys())[:MAX_REPEATED_GRANTS]
-            revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in ended]
+            revoked += [Revocation(segment=s, generation=g, final=True) for s, g in ended]
         if granted or revoked:
             self._notify(self._subscription.consumers[name], granted, revoked)
 
@@ -331,7 +331,7 @@ class AssignmentReconciler:
         self, ended: Iterable[tuple[SegmentSlice, Holding, bool]], granted: Mapping[str, Iterable[SegmentSlice]]
     ) -> None:
         """Notify the consumers. ``ended``: former holdings, and whether their holders need not confirm any more."""
-        revoked: defaultdict[str, list[m.Revocation]] = defaultdict(list)
+        revoked: defaultdict[str, list[Revocation]] = defaultdict(list)
         for held, holding, final in ended:
             revoked[holding.consumer].append(_revocation(held, holding, final=final))
         consumers = self._subscription.consumers
@@ -376,9 +376,9 @@ class AssignmentReconciler:
                 since, how = self._in_handover.pop(moved)
                 self._context.observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
 
-    def _notify(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
+    def _notify(self, consumer: RegisteredConsumer, granted: list[Grant], revoked: list[Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):
-            message = m.AssignmentChanged(
+            message = AssignmentChanged(
                 topic=self._topic.name,
                 subscription=self._subscription.name,
                 consumer=consumer.consumer,
@@ -389,7 +389,7 @@ class AssignmentReconciler:
             )
             self._context.push(consumer.client_id, message)
 
-    def _build_grants(self, slices: Iterable[SegmentSlice]) -> list[m.Grant]:
+    def _build_grants(self, slices: Iterable[SegmentSlice]) -> list[Grant]:
         if not slices:
             return []
         ledger = self._context.ledger
@@ -406,5 +406,5 @@ class AssignmentReconciler:
         return self._held_by_consumer.get(name, [])
 
 
-def _revocation(held: SegmentSlice, holding: Holding, *, final: bool = False) -> m.Revocation:
-    return m.Revocation(**slice_fields(held), generation=holding.generation, final=final)
+def _revocation(held: SegmentSlice, holding: Holding, *, final: bool = False) -> Revocation:
+    return Revocation(**slice_fields(held), generation=holding.generation, final=final)

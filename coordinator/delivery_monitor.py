@@ -15,7 +15,15 @@ import structlog
 from coordinator.ports import SubscriptionContext
 from coordinator.progress_monitor import ProgressMonitor
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import DeliveriesBegun, Done, Redelivery
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    BeginDeliveries,
+    ConfirmDeadLetters,
+    Heartbeat,
+    ParkKey,
+    UnparkKey,
+)
 from metrics import events
 from shard.subscriptions import deliveries, parking
 from shard.subscriptions.refusal import Refusal
@@ -45,7 +53,7 @@ class DeliveryMonitor:
         unsent = dead if self.problem else 0
         return Counter(kept_deliveries=sum(kept), dead_records=dead, unsent_dead_letters=unsent, full_segments=full)
 
-    def begin(self, request: m.BeginDeliveries) -> m.DeliveriesBegun:
+    def begin(self, request: BeginDeliveries) -> DeliveriesBegun:
         limit = deliveries.record_limit(self._topic)
         begun, reply = deliveries.judge_begun(self._subscription, self._topic, request, limit)
         if begun:
@@ -54,7 +62,7 @@ class DeliveryMonitor:
             self._context.observer.observe(events.DeliveriesJudged(count=len(reply.delayed), outcome="delayed"))
         return reply
 
-    def fail(self, batch: m.AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, m.Redelivery]]]:
+    def fail(self, batch: AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, Redelivery]]]:
         """Record negative acknowledgements; return by index why some do not count, and when the others are due."""
         now_ms, limit, known = (
             self._ledger.now_ms(),
@@ -73,7 +81,7 @@ class DeliveryMonitor:
         ]
         return rejected, due
 
-    def dead_letters_stored(self, request: m.ConfirmDeadLetters) -> list[int]:
+    def dead_letters_stored(self, request: ConfirmDeadLetters) -> list[int]:
         """Record that dead letters are in their topics, which acknowledges those of a QUEUE; return their segments."""
         stored = deliveries.stored_dead_letters(self._subscription, request)
         if stored and self._subscription.type == e.SubscriptionType.STREAM:
@@ -86,11 +94,11 @@ class DeliveryMonitor:
         self._context.observer.observe(events.DeliveriesJudged(count=len(stored), outcome="dead_letter"))
         return [segment for segment, _ in stored.values()]
 
-    def park(self, request: m.ParkKey | m.UnparkKey) -> m.Done | Refusal:
+    def park(self, request: ParkKey | UnparkKey) -> Done | Refusal:
         """Park a key, or end its parking; or say why not."""
         judged = (
             parking.judge_park(self._subscription, self._topic, request)
-            if isinstance(request, m.ParkKey)
+            if isinstance(request, ParkKey)
             else parking.judge_unpark(self._subscription, self._topic, request)
         )
         if isinstance(judged, str):
@@ -102,9 +110,9 @@ class DeliveryMonitor:
                 log.warning("key.parked", **names, reason=judged.reason, consumer=request.consumer)
             else:
                 log.warning("key.unparked", **names, consumer=request.consumer)
-        return m.Done()
+        return Done()
 
-    def duty(self, request: m.Heartbeat) -> dict[str, Any]:
+    def duty(self, request: Heartbeat) -> dict[str, Any]:
         """Return the fields of a heartbeat reply that say what a consumer does with failed deliveries."""
         fields: dict[str, Any] = {
             "policy": self._subscription.redelivery.policy,

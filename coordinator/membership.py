@@ -12,7 +12,7 @@ import structlog
 
 from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Heartbeat, RegisterConsumer
 from metrics import events
 from shard.reporting.description import fenced_push
 from shard.state.consumers import RegisteredConsumer
@@ -33,13 +33,13 @@ class Membership:
         self._unhandled: dict[str, list[tuple[int, int, int | None]]] = {}
         """Consumer of an external topic → what its last heartbeat said."""
 
-    def add(self, request: m.RegisterConsumer, client_id: str) -> None:
+    def add(self, request: RegisterConsumer, client_id: str) -> None:
         """Register a consumer whose name is free."""
         self.record_registration(request, client_id)
         self._last_seen_at[request.consumer] = self._clock()
         self._context.observer.observe(events.ConsumerRegistered())
 
-    def record_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
+    def record_registration(self, request: RegisterConsumer, client_id: str) -> None:
         """Propose what the consumer says about itself."""
         self._context.ledger.propose(
             e.ConsumerRegistered(
@@ -93,7 +93,7 @@ class Membership:
         self._context.observer.observe(events.ConsumerReconnected())
         return True
 
-    def record_unhandled(self, request: m.Heartbeat) -> None:
+    def record_unhandled(self, request: Heartbeat) -> None:
         if request.unhandled or request.consumer in self._unhandled:
             self._unhandled[request.consumer] = request.unhandled
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from coordinator.settings import CoordinatorSettings
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Push
 from metrics import events
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
@@ -30,7 +30,7 @@ class LedgerPort(Protocol):
         """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
 
 
-PushMessage = Callable[[str, m.Push], None]
+PushMessage = Callable[[str, Push], None]
 """(client id, message): send it once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
 DoLater = Callable[[int, Callable[[], None]], None]
 """(cost, work): do it in a later turn of the event loop. The cost: the segments and consumers that it looks at."""

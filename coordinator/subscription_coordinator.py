@@ -33,7 +33,20 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    ConfirmDeadLetters,
+    ConfirmRevoked,
+    EvictConsumer,
+    ExplainSubscription,
+    Heartbeat,
+    LeaveConsumer,
+    PlanChanges,
+    RegisterConsumer,
+)
+from headgate.views.explanations import Explanation
+from headgate.views.subscriptions import SubscriptionInfo
 from metrics import events
 from shard.reporting.description import describe
 from shard.reporting.drain_rate import DrainRate, rated_slices
@@ -95,7 +108,7 @@ class SubscriptionCoordinator:
         """What a reconciliation or a tick looks at: segments and consumers."""
         return len(self._topic.layout.segments) + len(self._subscription.consumers)
 
-    def describe(self) -> Steps[m.SubscriptionInfo]:
+    def describe(self) -> Steps[SubscriptionInfo]:
         yield self.size
         shot = self._subscription.snapshot()
         heard = self.members.last_heard_age_ms()
@@ -122,7 +135,7 @@ class SubscriptionCoordinator:
             counted=counted or {},
         )
 
-    def explain_blocked(self, drain_problem: str | None, counted: CountedBacklogs) -> Steps[m.Explanation]:
+    def explain_blocked(self, drain_problem: str | None, counted: CountedBacklogs) -> Steps[Explanation]:
         """Explain why segments are blocked: of those that wait for the same ancestors, the first one."""
         yield self.size
         blocked = sorted(self.reconciler.gate.blocked.items(), reverse=True)
@@ -131,8 +144,8 @@ class SubscriptionCoordinator:
         return (yield from self._explain(context, sorted(first.values()), ()))
 
     def explain(
-        self, request: m.ExplainSubscription, drain_problem: str | None = None
-    ) -> Steps[m.ExplanationReply | Refusal]:
+        self, request: ExplainSubscription, drain_problem: str | None = None
+    ) -> Steps[ExplanationReply | Refusal]:
         """Explain the requested segment or consumer; everything if neither is named.
 
         ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
@@ -148,11 +161,11 @@ class SubscriptionCoordinator:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         context = self.explanation_context(drain_problem)
-        return m.ExplanationReply(explanation=(yield from self._explain(context, segments, consumers)))
+        return ExplanationReply(explanation=(yield from self._explain(context, segments, consumers)))
 
     def _explain(
         self, context: ExplanationContext, segments: Sequence[int], consumers: Sequence[str]
-    ) -> Steps[m.Explanation]:
+    ) -> Steps[Explanation]:
         subscription, topic = self._subscription.snapshot(), TopicSnapshot.of(self._topic)
         return explain(subscription, topic, self.reconciler.gate, context, segments=segments, consumers=consumers)
 
@@ -161,11 +174,11 @@ class SubscriptionCoordinator:
         reason = f"subscription {self._subscription.name!r} has no consumer {name!r}; consumers: {known}"
         return invalid(reason)
 
-    def plan(self, request: m.PlanChanges) -> Steps[m.PlanReply | Refusal]:
+    def plan(self, request: PlanChanges) -> Steps[PlanReply | Refusal]:
         try:
             yield self.size
             steps = plan_changes(self._subscription.snapshot(), TopicSnapshot.of(self._topic), request)
-            return m.PlanReply(plan=(yield from steps))
+            return PlanReply(plan=(yield from steps))
         except LayoutError as error:
             return invalid(str(error))
 
@@ -176,7 +189,7 @@ class SubscriptionCoordinator:
 
     # Requests of consumers
 
-    def register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
+    def register(self, request: RegisterConsumer, client_id: str) -> Registered | Refusal:
         """Register a joining, returning or replacing consumer; the response has all its grants."""
         known = self._subscription.consumers.get(request.consumer)
         judged = judge_registration(self._subscription, request, client_id)
@@ -194,7 +207,7 @@ class SubscriptionCoordinator:
         else:
             self._join(request, client_id, known)
         self.drain.wake()
-        return m.Registered(
+        return Registered(
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
             grants=self.reconciler.grants(request.consumer),
@@ -207,7 +220,7 @@ class SubscriptionCoordinator:
             policy=self._subscription.redelivery.policy,
         )
 
-    def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
+    def heartbeat(self, request: Heartbeat, client_id: str) -> HeartbeatReply | Refusal:
         """Record a heartbeat, and send the consumer again what it has missed."""
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
@@ -225,7 +238,7 @@ class SubscriptionCoordinator:
         unread = 0
         if request.asks_unread:
             unread = unread_segments(self._subscription, self._topic, request.consumer, request.held or ())
-        return m.HeartbeatReply(
+        return HeartbeatReply(
             head=self._ledger.durable,
             blocked=len(self.reconciler.gate.blocked),
             stable=self.reconciler.handovers_complete,
@@ -235,27 +248,27 @@ class SubscriptionCoordinator:
             **self.deliveries.duty(request),
         )
 
-    def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
+    def leave(self, request: LeaveConsumer, client_id: str) -> Done:
         """Remove the consumer and release its holdings. A stale request changes nothing."""
         if self._is_current(request, client_id):
             self._remove_consumers([request.consumer], "failed" if request.failed else "left")
-        return m.Done()
+        return Done()
 
-    def evict(self, request: m.EvictConsumer) -> m.Done | Refusal:
+    def evict(self, request: EvictConsumer) -> Done | Refusal:
         """Remove a consumer as if its grace period had ended; this instance must not register again."""
         if request.consumer not in self._subscription.consumers:
             return self._refuse_unknown_consumer(request.consumer)
         fenced = f"consumer {request.consumer!r} was evicted by a command"
         self._remove_consumers([request.consumer], "evicted", fenced, token=request.token)
-        return m.Done()
+        return Done()
 
-    def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
+    def confirm_revoked(self, request: ConfirmRevoked, client_id: str) -> Done:
         """Release revoked segments. A confirmation without a matching revocation changes nothing."""
         if self._is_current(request, client_id):
             self.reconciler.confirm(request.consumer, request.released)
-        return m.Done()
+        return Done()
 
-    def acknowledge(self, batch: m.AcknowledgeBatch) -> m.Acknowledged:
+    def acknowledge(self, batch: AcknowledgeBatch) -> Acknowledged:
         """Record what counts of ``batch``. If that reaches a sealed end, the drain check runs at once."""
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         if judgement.over_limit:
@@ -264,14 +277,14 @@ class SubscriptionCoordinator:
             self._ledger.propose(judgement.entry)
             self.drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
         if not batch.negative:
-            return m.Acknowledged(rejected=judgement.rejected)
+            return Acknowledged(rejected=judgement.rejected)
         refused, redeliveries = self.deliveries.fail(batch)
-        return m.Acknowledged(rejected=judgement.rejected, negative_rejected=refused, redeliveries=redeliveries)
+        return Acknowledged(rejected=judgement.rejected, negative_rejected=refused, redeliveries=redeliveries)
 
-    def confirm_dead_letters(self, request: m.ConfirmDeadLetters) -> m.Done:
+    def confirm_dead_letters(self, request: ConfirmDeadLetters) -> Done:
         """Acknowledge dead records that are stored in their dead-letter topics."""
         self.drain.acknowledged(self.deliveries.dead_letters_stored(request))
-        return m.Done()
+        return Done()
 
     # Events from the leader
 
@@ -335,7 +348,7 @@ class SubscriptionCoordinator:
 
     # Consumers
 
-    def _join(self, request: m.RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
+    def _join(self, request: RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
         preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
             # Log a warning: the replaced instance may still be running.
@@ -372,7 +385,7 @@ class SubscriptionCoordinator:
         if tracks_acknowledgements(subscription.type) and not self.drain.installed:
             self.drain.install(self._context.drain_check)
 
-    def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked, client_id: str) -> bool:
+    def _is_current(self, request: LeaveConsumer | ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
         claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT

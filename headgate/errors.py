@@ -90,7 +90,7 @@ class RequestRejectedError(HeadgateError):
 
     Attributes:
         verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced``; see
-            `headgate.protocol.messages.Verdict`.
+            `headgate.protocol.replies.Verdict`.
     """
 
     def __init__(self, verdict: str, reason: str) -> None:

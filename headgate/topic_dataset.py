@@ -13,7 +13,6 @@ from headgate.client.topic_source import open_topic_source
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.ledger import Ledger
-from headgate.protocol import messages as m
 from headgate.reading.read_tasks import first_chunk
 from headgate.reading.selected_offsets import OffsetBounds, select_offsets
 from headgate.reading.stored_rows import SCHEMA
@@ -23,6 +22,7 @@ from headgate.settings.arguments import require_time_ms
 from headgate.settings.config import ClientConfig, load_client_config
 from headgate.storage.object_store import open_store
 from headgate.sync import EventLoopThread
+from headgate.views.topics import TopicInfo
 
 
 class Dataset:
@@ -36,7 +36,7 @@ class Dataset:
     def __init__(
         self,
         config: ClientConfig,
-        topic: m.TopicInfo,
+        topic: TopicInfo,
         ledger_id: str,
         offsets: Mapping[int, OffsetBounds],
         *,
@@ -98,7 +98,7 @@ class Dataset:
         )
         yield from stored_batches(reader)
 
-    async def _describe(self) -> m.TopicInfo:
+    async def _describe(self) -> TopicInfo:
         client = Client.from_config(self._config, "reader", with_store=True)
         async with open_topic_source(client, self.topic.topic, self._timeout_seconds) as source:
             return source.description

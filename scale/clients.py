@@ -18,7 +18,7 @@ from typing import Any, Final
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.model.hashing import shard_of
-from headgate.protocol import messages as m
+from headgate.protocol.requests import OpenProducer
 from headgate.settings.config import ClientConfig, load_client_config
 from scale.generated_consumer import GeneratedConsumer
 from scale.sizes import SUBSCRIPTION, Sizes, scaled, share, topic_name, topic_of
@@ -95,7 +95,7 @@ class GeneratedClients:
         async def open_some() -> None:
             for number, shard in openings:
                 client = self._clients[number % CONNECTIONS]
-                request = m.OpenProducer(token=client.new_token())
+                request = OpenProducer(token=client.new_token())
                 began = asyncio.get_running_loop().time()
                 try:
                     await client.request(shard, request, TIMEOUT_SECONDS)

@@ -14,7 +14,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.consuming.held_segment import HeldSegment
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant
 
 
 class GeneratedConsumer(Consumer):
@@ -50,7 +50,7 @@ class _IdleFeed(RecordFeed):
     def is_open(self) -> bool:
         return self.registered
 
-    def begin(self, grant: m.Grant, _after: asyncio.Task[None] | None = None, /) -> HeldSegment:
+    def begin(self, grant: Grant, _after: asyncio.Task[None] | None = None, /) -> HeldSegment:
         start = Offset(grant.start_offset)
         holding = HeldSegment(grant, _IDLE, delivered=start, acknowledged=start)
         self.holdings[grant.segment, grant.generation] = holding

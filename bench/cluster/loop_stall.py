@@ -44,7 +44,9 @@ from bench.harness.one_leader import (
 )
 from controller.cluster.own_status import shard_statuses
 from controller.process.garbage_collection import GarbageCollection
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import Presence
+from headgate.protocol.replies import Rejected
+from headgate.protocol.requests import AnyRequestBody
 from headgate.transport.loopback import loopback
 from metrics import events
 from metrics.events import NoopObserver
@@ -94,7 +96,7 @@ class Group:
 
 def check_cases(cases: Iterable[worst.Case] = worst.CASES) -> None:
     """Fail if a kind of request has no case, or no request has a case's kind."""
-    kinds = set(typing.get_args(m.AnyRequestBody))
+    kinds = set(typing.get_args(AnyRequestBody))
     missing = sorted(kind.__name__ for kind in kinds ^ {case.kind for case in cases})
     assert not missing, f"bench/harness/worst_cases.py: add or remove cases: {', '.join(missing)}"
 
@@ -197,7 +199,7 @@ def _sent(case: worst.Case) -> Drive:
         prepared = one.prepared(case.body(one.leader.state))
         clock.restart()
         reply = await one.call(prepared)
-        assert isinstance(reply, m.Rejected) == case.refused, f"unexpected reply: {str(reply)[:500]}"
+        assert isinstance(reply, Rejected) == case.refused, f"unexpected reply: {str(reply)[:500]}"
 
     return drive
 
@@ -207,7 +209,7 @@ async def _wait(*_: object) -> None:
 
 
 async def _disconnect(one: OneLeader, _: TurnClock) -> None:
-    presence = m.Presence(client_id=CLIENT, online=False)
+    presence = Presence(client_id=CLIENT, online=False)
     asyncio.get_running_loop().call_soon(one.leader.on_presence, presence)
 
 

@@ -27,8 +27,8 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, Rounds
 from bench.harness.cluster import TOPIC, BenchCluster, SecuredBenchCluster, percentile
 from bench.harness.workload import records
 from headgate import Producer
-from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.requests import ProduceBatch
 
 VALUE_BYTES, SINGLE_BYTES, BATCH_RECORDS = 1024, 100, 50
 PAUSE_SECONDS = 0.002
@@ -107,7 +107,7 @@ async def _latencies(producers: dict[str, Producer], effort: Effort) -> dict[str
 
 def digest_seconds() -> float:
     """Return the seconds of one digest of a batch of `BATCH_RECORDS`."""
-    batch = m.ProduceBatch(topic=TOPIC, records=records(BATCH_RECORDS, VALUE_BYTES), producer_id=1, sequence=0)
+    batch = ProduceBatch(topic=TOPIC, records=records(BATCH_RECORDS, VALUE_BYTES), producer_id=1, sequence=0)
     with gc_disabled():
         began = time.perf_counter()
         for _ in range(DIGESTS):

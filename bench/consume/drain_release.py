@@ -24,7 +24,15 @@ from drain.checker.checker import SparkDrainChecker
 from drain.protocol import BacklogRequest
 from headgate import Admin, SegmentId, SubscriptionType
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AnyReplyBody, AssignmentChanged, Push, Registered
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    AnyRequestBody,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+)
 
 SUBSCRIPTIONS = (1, 10, 100)
 RECORDS = 20
@@ -98,14 +106,14 @@ class _Drain:
 
     async def store(self, count: int) -> None:
         """Store ``count`` records, and return once they are durable."""
-        records = [m.Record(b"key-%d" % number, b"value", 0) for number in range(count)]
+        records = [Record(b"key-%d" % number, b"value", 0) for number in range(count)]
 
-        await self._ask(m.ProduceBatch(topic=self._topic, records=records))
+        await self._ask(ProduceBatch(topic=self._topic, records=records))
 
     async def _join(self, name: str) -> int:
         """Register the one consumer of a subscription; return the generation of its grant."""
         reply = await self._ask(
-            m.RegisterConsumer(
+            RegisterConsumer(
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
@@ -114,7 +122,7 @@ class _Drain:
                 start="earliest",
             )
         )
-        assert isinstance(reply, m.Registered), reply
+        assert isinstance(reply, Registered), reply
         (grant,) = reply.grants
         return grant.generation
 
@@ -123,8 +131,8 @@ class _Drain:
         granted: set[int] = set()
         released: asyncio.Future[float] = self._loop.create_future()
 
-        def on_push(push: m.Push) -> None:
-            if isinstance(push, m.AssignmentChanged):
+        def on_push(push: Push) -> None:
+            if isinstance(push, AssignmentChanged):
                 granted.update(grant.segment for grant in push.granted)
             if {1, 2} <= granted and not released.done():
                 released.set_result(self._loop.time())
@@ -134,16 +142,16 @@ class _Drain:
 
     async def _acknowledge(self, name: str, generation: int) -> None:
         await self._ask(
-            m.AcknowledgeBatch(
+            AcknowledgeBatch(
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
                 incarnation=1,
-                acknowledgements=[m.Acknowledgement(0, generation, 0, RECORDS)],
+                acknowledgements=[Acknowledgement(0, generation, 0, RECORDS)],
             )
         )
 
-    async def _ask(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
+    async def _ask(self, body: AnyRequestBody) -> AnyReplyBody:
         return (await self._client.request(SHARD, body, ANSWER_SECONDS)).body
 
 

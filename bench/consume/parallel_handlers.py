@@ -31,7 +31,7 @@ from headgate.client.processing.policies import LookAhead, RetryPolicy
 from headgate.client.processing.runner import TURN_RECORDS, Runner, RunOptions
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Acknowledged, Grant
 from headgate.storage.object_store import LocalStore
 
 HANDLERS, HANDLER_SECONDS, KEYS, SEGMENTS = 64, 0.01, 1000, 8
@@ -91,8 +91,8 @@ class _Consumption:
             self._send, SubscriptionType.STREAM, draw=random.random, log=get_logger(__name__)
         )
 
-    async def _send(self, _: AcknowledgementBatch, __: int) -> m.Acknowledged:
-        return m.Acknowledged()
+    async def _send(self, _: AcknowledgementBatch, __: int) -> Acknowledged:
+        return Acknowledged()
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Acknowledge as `headgate.Consumer` does."""
@@ -121,7 +121,7 @@ async def _consuming(store: LocalStore, chunks: int) -> AsyncIterator[_Consumpti
         feed.open(store, 0, 1)
         feed.head.advance(chunks + 1)
         for segment in range(SEGMENTS):
-            grant = m.Grant(segment=segment, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=1)
+            grant = Grant(segment=segment, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=1)
             consumption.acknowledger.unstored.begin((segment, 1), feed.begin(grant).acknowledged)
         yield consumption
         await consumption.acknowledger.flush(10)

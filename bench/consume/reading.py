@@ -17,7 +17,7 @@ from bench.harness.workload import Shard, batches, fill
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant
 from headgate.storage.object_store import LocalStore
 
 CHUNKS, QUICK_CHUNKS = 200, 10
@@ -59,7 +59,7 @@ async def _measure(effort: Effort, folder: Path) -> Measurement:
 
 async def _read(store: LocalStore, chunks: int, records: int, at_once: int) -> float:
     began, taken = time.process_time(), 0
-    grant = m.Grant(segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=1)
+    grant = Grant(segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=1)
     async with asyncio.TaskGroup() as tasks:
         feed = RecordFeed("bench", SubscriptionType.STREAM, {}, lambda work, name: tasks.create_task(work, name=name))
         feed.open(store, 0, 1)

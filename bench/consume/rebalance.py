@@ -23,7 +23,8 @@ from bench.harness.cluster import SHARD, BenchCluster
 from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, Push, Registered, Reply
+from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, RegisterConsumer
 
 SUBSCRIPTION = "bench"
 INITIAL_CONSUMERS = ("a", "b", "c")
@@ -83,7 +84,7 @@ class Reader:
         self._push_key = {"topic": topic, "subscription": SUBSCRIPTION, "consumer": name}
         self._trace = seen
         self._assignment = HeldSegments()
-        self._confirming: set[asyncio.Task[m.Reply]] = set()
+        self._confirming: set[asyncio.Task[Reply]] = set()
         client.replies.expect_pushes((topic, SUBSCRIPTION, name), self._on_push)
 
     @property
@@ -94,8 +95,8 @@ class Reader:
     async def register(self) -> None:
         """Register, and hold the segments in the reply."""
         self._assignment.registration_requested()
-        reply = await self._ask(m.RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
-        assert isinstance(reply.body, m.Registered), reply
+        reply = await self._ask(RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
+        assert isinstance(reply.body, Registered), reply
         self._apply_changes(self._assignment.registered(reply.leader_epoch, reply.body))
 
     async def leave(self) -> None:
@@ -103,10 +104,10 @@ class Reader:
         left, self.incarnation = self.incarnation, self.incarnation + 1
         self._trace.record(self.held, -1)
         self._assignment = HeldSegments()
-        await self._ask(m.LeaveConsumer, incarnation=left)
+        await self._ask(LeaveConsumer, incarnation=left)
 
-    def _on_push(self, push: m.Push) -> None:
-        if isinstance(push, m.AssignmentChanged) and push.incarnation == self.incarnation:
+    def _on_push(self, push: Push) -> None:
+        if isinstance(push, AssignmentChanged) and push.incarnation == self.incarnation:
             self._apply_changes(self._assignment.changed(push))
 
     def _apply_changes(self, changes: Changes) -> None:
@@ -115,13 +116,13 @@ class Reader:
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
             task = asyncio.get_running_loop().create_task(
-                self._ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
+                self._ask(ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
             )
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
         self._trace.record((grant.segment for grant in changes.start), 1)
 
-    async def _ask(self, kind: type[m.RegisterConsumer | m.LeaveConsumer | m.ConfirmRevoked], **fields: Any) -> m.Reply:
+    async def _ask(self, kind: type[RegisterConsumer | LeaveConsumer | ConfirmRevoked], **fields: Any) -> Reply:
         address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
         return await self._client.request(SHARD, kind(**address), SETTLE_SECONDS)
 

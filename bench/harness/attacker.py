@@ -24,7 +24,32 @@ import msgspec
 from bench.harness import worst_cases as worst
 from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench.harness.raw_client import RawClient
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement, Presence
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.mqtt_topics import (
+    daemon_client_id,
+    device_sentinel_topic,
+    device_session_id,
+    head_topic,
+    leader_topic,
+    presence_topic,
+    replies_topic,
+    requests_topic,
+)
+from headgate.protocol.request_fields import MAX_RECORD_BYTES, PROTOCOL_VERSION
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    AnyRequestBody,
+    BeginDeliveries,
+    DeleteTopic,
+    LeaveConsumer,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+    Request,
+)
 from headgate.settings.config import ClientConfig, load_client_config
 from trials.ordered_process import obey
 
@@ -58,7 +83,7 @@ class Hostile:
         self._cluster = config.cluster
         self._rng = rng
         self._client: RawClient | None = None
-        self._leader = m.LeaderAnnouncement(shard=0, leader_epoch=0, instance="", window=0)
+        self._leader = LeaderAnnouncement(shard=0, leader_epoch=0, instance="", window=0)
         self._names = 0
         heavy = {**self._large_requests(), **self._large_messages(), **self._floods()}
         self._heavy = _shuffled(heavy, rng)
@@ -114,13 +139,13 @@ class Hostile:
     async def _connected(self) -> RawClient:
         client = self._raw(CLIENT_ID)
         await client.connect()
-        await client.subscribe(m.leader_topic(self._cluster, 0), self._on_message)
-        await client.subscribe(m.replies_topic(self._cluster, f"{HOSTILE}/{CLIENT_ID}"), self._on_message)
+        await client.subscribe(leader_topic(self._cluster, 0), self._on_message)
+        await client.subscribe(replies_topic(self._cluster, f"{HOSTILE}/{CLIENT_ID}"), self._on_message)
         return client
 
     def _on_message(self, topic: str, payload: bytes) -> None:
-        if topic == m.leader_topic(self._cluster, 0):
-            self._leader = msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
+        if topic == leader_topic(self._cluster, 0):
+            self._leader = msgspec.msgpack.decode(payload, type=LeaderAnnouncement)
 
     def _publish(self, topic: str, payload: bytes) -> None:
         assert self._client is not None, "connected before each act"
@@ -132,35 +157,35 @@ class Hostile:
         """Return the largest valid message of each kind, for both topics."""
         found: dict[str, Act] = {}
         for case in worst.CASES:
-            shared = case.kind in (m.AcknowledgeBatch, m.BeginDeliveries)
+            shared = case.kind in (AcknowledgeBatch, BeginDeliveries)
             body = case.body(case.world() if shared else worst.plain())
             own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
             for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
                 found[f"{case.kind.__name__} {case.name} of {topic}"] = partial(self._request, each)
         return found
 
-    async def _request(self, body: m.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
+    async def _request(self, body: AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
         term: dict[str, Any] = {"leader_epoch": self._leader.leader_epoch, "ledger_id": self._leader.ledger_id}
-        request = m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id=named, body=body, **term)
-        topic = m.requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
-        self._publish(topic, m.encode(request))
+        request = Request(request_id=1, protocol=PROTOCOL_VERSION, client_id=named, body=body, **term)
+        topic = requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
+        self._publish(topic, codec.encode(request))
 
     def _lies(self) -> dict[str, Act]:
         """Return messages in the name of others."""
         cluster = self._cluster
-        leader = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", window=128)
-        gone = m.Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
-        deletes = m.DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
-        forged = m.ProduceBatch(
-            topic=TOPIC, records=[m.Record(b"k", b"forged", 0)], producer_id=self._rng.getrandbits(63), sequence=0
+        leader = LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", window=128)
+        gone = Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
+        deletes = DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
+        forged = ProduceBatch(
+            topic=TOPIC, records=[Record(b"k", b"forged", 0)], producer_id=self._rng.getrandbits(63), sequence=0
         )
         lies = {
-            "leader": (m.leader_topic(cluster, 0), m.encode(leader)),
-            "head": (m.head_topic(cluster, 0), m.encode(m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9))),
-            "presence": (m.presence_topic(cluster, LIES_ABOUT), m.encode(gone)),
-            "reply": (m.replies_topic(cluster, LIES_ABOUT), b""),
+            "leader": (leader_topic(cluster, 0), codec.encode(leader)),
+            "head": (head_topic(cluster, 0), codec.encode(HeadAnnouncement(shard=0, leader_epoch=1, head=10**9))),
+            "presence": (presence_topic(cluster, LIES_ABOUT), codec.encode(gone)),
+            "reply": (replies_topic(cluster, LIES_ABOUT), b""),
             "device record": (f"headgate/{cluster}/publish/{TOPIC}/key", b"forged"),
-            "sentinel": (m.device_sentinel_topic(cluster, 0, 1), b"x"),
+            "sentinel": (device_sentinel_topic(cluster, 0, 1), b"x"),
         }
         return {
             **{name: partial(self._publish_retained, *message) for name, message in lies.items()},
@@ -169,8 +194,8 @@ class Hostile:
             "forged batch": partial(self._request, forged),
             "presence of its own": partial(
                 self._send,
-                m.presence_topic(cluster, f"{HOSTILE}/{CLIENT_ID}"),
-                m.encode(m.Presence(client_id=CLIENT_ID, online=True, incarnation=1)),
+                presence_topic(cluster, f"{HOSTILE}/{CLIENT_ID}"),
+                codec.encode(Presence(client_id=CLIENT_ID, online=True, incarnation=1)),
             ),
         }
 
@@ -182,7 +207,7 @@ class Hostile:
         self._publish(topic, payload)
 
     def _small_acts(self) -> dict[str, Act]:
-        own = m.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        own = requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
         return {
             "random bytes": partial(self._send, own, self._rng.randbytes(100)),
             "wrong password": self._guess,
@@ -191,14 +216,14 @@ class Hostile:
 
     def _large_messages(self) -> dict[str, Act]:
         """Return messages at and above the limits."""
-        own = m.requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
+        own = requests_topic(self._cluster, 0, f"{HOSTILE}/{CLIENT_ID}")
         device = f"headgate/{self._cluster}/publish/{HOSTILE_TOPIC}/key"
         return {
             "nested": partial(self._send, own, b"\x91" * 100_000),
-            "random bytes, largest": partial(self._send, own, self._rng.randbytes(m.MAX_MESSAGE_BYTES)),
-            "random bytes, too large": partial(self._send, own, self._rng.randbytes(m.MAX_MESSAGE_BYTES + 1)),
-            "largest device record": partial(self._send, device, bytes(m.MAX_RECORD_BYTES - 3)),
-            "too large device record": partial(self._send, device, bytes(m.MAX_RECORD_BYTES)),
+            "random bytes, largest": partial(self._send, own, self._rng.randbytes(MAX_MESSAGE_BYTES)),
+            "random bytes, too large": partial(self._send, own, self._rng.randbytes(MAX_MESSAGE_BYTES + 1)),
+            "largest device record": partial(self._send, device, bytes(MAX_RECORD_BYTES - 3)),
+            "too large device record": partial(self._send, device, bytes(MAX_RECORD_BYTES)),
             "above the broker's limit": partial(self._send, own, bytes(6 * 1024 * 1024)),
         }
 
@@ -212,7 +237,7 @@ class Hostile:
 
     async def _take_over(self) -> None:
         """Connect under the ids of daemons and device sessions, as far as a client can know them."""
-        for client_id in (m.daemon_client_id(self._cluster, "d1"), m.device_session_id(self._cluster, 0, 1, 1)):
+        for client_id in (daemon_client_id(self._cluster, "d1"), device_session_id(self._cluster, 0, 1, 1)):
             async with self._raw(client_id):
                 pass
 
@@ -232,9 +257,9 @@ class Hostile:
         """Register and leave under a new name, and open a producer."""
         self._names += 1
         who = {"topic": HOSTILE_TOPIC, "subscription": "s", "consumer": f"c{self._names}", "incarnation": 1}
-        await self._request(m.RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]
-        await self._request(m.OpenProducer(token=f"t{self._names}"))
-        await self._request(m.LeaveConsumer(**who))  # type: ignore[arg-type]
+        await self._request(RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]
+        await self._request(OpenProducer(token=f"t{self._names}"))
+        await self._request(LeaveConsumer(**who))  # type: ignore[arg-type]
 
 
 async def _main() -> None:

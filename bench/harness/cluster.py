@@ -16,7 +16,7 @@ from bench.harness.raw_client import RawClient
 from controller.settings.write import client_toml
 from headgate import Admin
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
 from trials.cluster import LocalCluster
 from trials.ordered_process import OrderedProcess
 
@@ -113,7 +113,7 @@ class SecuredBenchCluster(BenchCluster):
 
 def leader_epoch(client: Client) -> int:
     """Return the epoch of the leader that ``client`` knows."""
-    known: m.LeaderAnnouncement | None = client.leader(SHARD)
+    known: LeaderAnnouncement | None = client.leader(SHARD)
     assert known is not None, "no leader is known"
     return known.leader_epoch
 

@@ -28,7 +28,13 @@ from controller.settings.sections import IngestSettings, RetentionSettings, Scal
 from coordinator.settings import CoordinatorSettings
 from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.ledger import Ledger
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.mqtt_topics import client_address, leader_topic, replies_topic, requests_filter, requests_topic
+from headgate.protocol.parts import PartCollector
+from headgate.protocol.replies import AnyReplyBody, MessagePart, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import AnyRequestBody, Request
 from headgate.storage.object_store import open_store
 from headgate.transport.port import MessageHandler, max_payload_bytes
 from metrics.events import Observer
@@ -39,7 +45,7 @@ from shard.state.shard_state import ShardState
 
 CLUSTER = "bench"
 CLIENT_ID = "c"
-CLIENT = m.client_address(None, CLIENT_ID)
+CLIENT = client_address(None, CLIENT_ID)
 REPLY_TIMEOUT_SECONDS = 30.0
 AT_MS = 1_700_000_000_000
 INTERVAL_SECONDS = 1.0
@@ -229,30 +235,30 @@ class OneLeader:
         """Serve until the block ends; raises what a bug in the leader raised."""
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(self.leader.serve())
-            await self._wait_for(m.leader_topic(CLUSTER, self.leader.state.shard))
+            await self._wait_for(leader_topic(CLUSTER, self.leader.state.shard))
             yield
             serving.cancel()
 
-    def prepared(self, body: m.AnyRequestBody) -> bytes:
+    def prepared(self, body: AnyRequestBody) -> bytes:
         """Return one request of `CLIENT` as bytes."""
-        request = m.Request(
+        request = Request(
             request_id=1,
-            protocol=m.PROTOCOL_VERSION,
+            protocol=PROTOCOL_VERSION,
             client_id=CLIENT_ID,
             leader_epoch=self.leader.leader_epoch,
             body=body,
         )
-        payload = m.encode(request)
-        assert len(payload) <= m.MAX_MESSAGE_BYTES, f"a message of {len(payload)} bytes is not valid"
+        payload = codec.encode(request)
+        assert len(payload) <= MAX_MESSAGE_BYTES, f"a message of {len(payload)} bytes is not valid"
         return payload
 
-    async def call(self, payload: bytes) -> m.AnyReplyBody:
+    async def call(self, payload: bytes) -> AnyReplyBody:
         """Send a prepared request and return the body of its reply."""
         shard = self.leader.state.shard
-        self.transport.deliver(m.requests_filter(CLUSTER, shard), m.requests_topic(CLUSTER, shard, CLIENT), payload)
-        parts = m.PartCollector()
+        self.transport.deliver(requests_filter(CLUSTER, shard), requests_topic(CLUSTER, shard, CLIENT), payload)
+        parts = PartCollector()
         while True:
-            message = await self._wait_for(m.replies_topic(CLUSTER, CLIENT))
+            message = await self._wait_for(replies_topic(CLUSTER, CLIENT))
             # In a thread: the leader's loop does not decode replies.
             body = await asyncio.to_thread(_body_of, message, parts)
             if body is not None:
@@ -266,13 +272,13 @@ class OneLeader:
                     return payload
 
 
-def _body_of(message: bytes, parts: m.PartCollector) -> m.AnyReplyBody | None:
+def _body_of(message: bytes, parts: PartCollector) -> AnyReplyBody | None:
     """Return the body of a complete reply; None for a push or another part."""
-    decoded = m.decode_reply(message)
-    if isinstance(decoded, m.MessagePart):
+    decoded = codec.decode_reply(message)
+    if isinstance(decoded, MessagePart):
         whole = parts.add(decoded)
         return None if whole is None else _body_of(whole, parts)
-    return decoded.body if isinstance(decoded, m.Reply) else None
+    return decoded.body if isinstance(decoded, Reply) else None
 
 
 async def _nothing_drained(_: DrainQuery) -> DrainedResponse:

@@ -11,7 +11,7 @@ from itertools import islice
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import ProduceBatch, Record
 from headgate.storage.object_store import Store
 from shard.requests.placement import route_batch
 from shard.state.shard_state import ShardState
@@ -20,23 +20,23 @@ KEYS = 5_000
 AT_MS = 1_700_000_000_000
 
 
-def records(count: int, value_bytes: int, seed: int = 1, *, keys: int = KEYS) -> list[m.Record]:
+def records(count: int, value_bytes: int, seed: int = 1, *, keys: int = KEYS) -> list[Record]:
     """Return ``count`` records with values of ``value_bytes``, of ``keys`` keys."""
     rng = random.Random(seed)
     half = value_bytes // 2
     return [
-        m.Record(f"sensor-{rng.randrange(keys):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
+        Record(f"sensor-{rng.randrange(keys):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
         for _ in range(count)
     ]
 
 
 def batches(
     count: int, records_each: int, value_bytes: int, producer_id: int, *, keys: int = KEYS
-) -> list[m.ProduceBatch]:
+) -> list[ProduceBatch]:
     """Return consecutive batches of one producer."""
     rows = records(count * records_each, value_bytes, keys=keys)
     return [
-        m.ProduceBatch(
+        ProduceBatch(
             topic="bench",
             records=rows[sequence * records_each : (sequence + 1) * records_each],
             producer_id=producer_id,
@@ -77,7 +77,7 @@ class Shard:
         topic = self.state.topic_of(entry)
         builder.add(entry, None if topic is None else topic.layout)
 
-    def add_batch(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
+    def add_batch(self, builder: ChunkBuilder, batch: ProduceBatch) -> e.RecordsStored:
         """Route one batch, apply it and add it to ``builder``."""
         entry, records = route_batch(self.state.topics["bench"], batch)
         self.add(builder, entry)
@@ -88,7 +88,7 @@ class Shard:
         """Return the chunk as Parquet bytes."""
         return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)
 
-    def chunks(self, pending: Iterable[m.ProduceBatch], batches_each: int = 1) -> Iterator[tuple[int, bytes]]:
+    def chunks(self, pending: Iterable[ProduceBatch], batches_each: int = 1) -> Iterator[tuple[int, bytes]]:
         """Yield chunks of ``pending`` batches with their numbers."""
         waiting = iter(pending)
         while taken := list(islice(waiting, batches_each)):
@@ -98,7 +98,7 @@ class Shard:
             yield self.state.chunk, self.encode(builder)
 
 
-async def fill(store: Store, segments: int, pending: Iterable[m.ProduceBatch], batches_each: int = 1) -> None:
+async def fill(store: Store, segments: int, pending: Iterable[ProduceBatch], batches_each: int = 1) -> None:
     """Write a ledger: its first chunk has no records, the others have ``pending`` batches of `Shard.PRODUCER_ID`."""
     ledger, shard = Ledger(store, 0), Shard(segments)
     await ledger.append(1, shard.encode(shard.first))

@@ -15,7 +15,10 @@ from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_dis
 from bench.harness.cluster import SHARD, TOPIC, BenchCluster
 from bench.ingest.ingest_latency import bare_commit, sample
 from headgate import Producer
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.replies import Committed, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import Request
 
 STRETCH = 100
 """Records of one side in a row."""
@@ -25,10 +28,10 @@ async def measure(effort: Effort) -> Measurement:
     """Return the median of the rounds' ratios."""
     batch, chunk = sample()
     record = batch.records[0]
-    request = m.encode(
-        m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="bench", leader_epoch=1, body=batch)
+    request = codec.encode(
+        Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="bench", leader_epoch=1, body=batch)
     )
-    reply = m.Reply(request_id=1, leader_epoch=1, body=m.Committed(placements=[], topic_id=1))
+    reply = Reply(request_id=1, leader_epoch=1, body=Committed(placements=[], topic_id=1))
     seconds: dict[str, list[float]] = {"leader": [], "client": [], "bare": []}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
@@ -48,9 +51,9 @@ async def measure(effort: Effort) -> Measurement:
         def loop_over() -> None:
             began = time.process_time()
             for number in range(STRETCH):
-                m.decode_request(request)
+                codec.decode_request(request)
                 bare_commit(folder, f"{len(seconds['bare'])}-{number}", chunk)
-                m.encode(reply)
+                codec.encode(reply)
             seconds["bare"].append((time.process_time() - began) / STRETCH)
 
         await store()

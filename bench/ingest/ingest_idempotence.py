@@ -15,7 +15,8 @@ from functools import partial
 from bench.harness.benchmark import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench.harness.cluster import SHARD, TOPIC, BenchCluster, leader_epoch, percentile
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed, ProducerIdentity, Reply
+from headgate.protocol.requests import OpenProducer, ProduceBatch, Record
 
 DEPTHS = (1, 16)
 STRETCH = 16
@@ -28,7 +29,7 @@ REPLY_SECONDS = 20.0
 class _Sender:
     """Sends batches with or without an identity over a Client: a Producer always has one."""
 
-    def __init__(self, client: Client, identity: m.ProducerIdentity) -> None:
+    def __init__(self, client: Client, identity: ProducerIdentity) -> None:
         self._client = client
         self._identity = identity
         self._sequences = itertools.count()
@@ -51,10 +52,10 @@ class _Sender:
                 "the broker is unreachable"
             )
 
-        def on_reply(request_id: int, began: float, reply: m.Reply) -> None:
+        def on_reply(request_id: int, began: float, reply: Reply) -> None:
             seconds.append(self._loop.time() - began)
             self._client.replies.forget(request_id)
-            if not isinstance(reply.body, m.Committed) or reply.body.duplicate:
+            if not isinstance(reply.body, Committed) or reply.body.duplicate:
                 if not done.done():
                     done.set_exception(AssertionError(f"not committed at once: {reply}"))
             elif sent < count:
@@ -68,9 +69,9 @@ class _Sender:
             await done
         return seconds
 
-    def _batch(self, with_id: bool) -> m.ProduceBatch:
-        record = m.Record(f"sensor-{next(self._keys) % 5000:05d}".encode(), b"v" * VALUE_BYTES, AT_MS)
-        return m.ProduceBatch(
+    def _batch(self, with_id: bool) -> ProduceBatch:
+        record = Record(f"sensor-{next(self._keys) % 5000:05d}".encode(), b"v" * VALUE_BYTES, AT_MS)
+        return ProduceBatch(
             topic=TOPIC,
             records=[record],
             producer_id=self._identity.producer_id if with_id else None,
@@ -85,9 +86,9 @@ async def measure(effort: Effort) -> Measurement:
         cluster = await stack.enter_async_context(BenchCluster())
         client = await cluster.watcher(stack)
         token = client.new_token()
-        reply = await client.request(SHARD, m.OpenProducer(token=token))
+        reply = await client.request(SHARD, OpenProducer(token=token))
         identity = reply.body
-        assert isinstance(identity, m.ProducerIdentity), identity
+        assert isinstance(identity, ProducerIdentity), identity
         sender = _Sender(client, identity)
         seconds: dict[tuple[int, bool], list[float]] = {}
         for depth in DEPTHS:

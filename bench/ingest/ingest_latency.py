@@ -18,7 +18,8 @@ from bench.harness.cluster import TOPIC, BenchCluster, percentile
 from bench.harness.workload import Shard, batches
 from headgate import Producer
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.requests import ProduceBatch
 from trials.ordered_process import OrderedProcess
 
 VALUE_BYTES = 100
@@ -56,7 +57,7 @@ class _Echo:
 async def measure(effort: Effort) -> Measurement:
     """Return the greater of the ratios at the median and at the 99th percentile."""
     batch, chunk = sample()
-    payload = m.encode(batch)
+    payload = codec.encode(batch)
     record = batch.records[0]
     seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
     async with AsyncExitStack() as stack:
@@ -123,7 +124,7 @@ def bare_commit(folder: Path, name: str, data: bytes) -> None:
         os.close(handle)
 
 
-def sample() -> tuple[m.ProduceBatch, bytes]:
+def sample() -> tuple[ProduceBatch, bytes]:
     """Return a batch of one record, and the chunk that it becomes."""
     shard = Shard(segments=4)
     builder = shard.begin()

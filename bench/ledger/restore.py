@@ -33,7 +33,7 @@ from headgate.ledger import checksum
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import ProduceBatch
 from headgate.storage.object_store import LocalStore
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.dedup_window import FinishedBatch
@@ -150,7 +150,7 @@ def _large_shard(producers: int, segments: int) -> Shard:
     return shard
 
 
-async def _store(shard: Shard, folder: Path, age: int, tail: int, pending: Iterator[m.ProduceBatch]) -> Stored:
+async def _store(shard: Shard, folder: Path, age: int, tail: int, pending: Iterator[ProduceBatch]) -> Stored:
     """Write the shard's snapshot at chunk ``age``, and ``tail`` chunks after it."""
     while shard.state.chunk < age:
         shard.state.begin_chunk(shard.state.chunk + 1, AT_MS)

@@ -32,8 +32,48 @@ from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
-from headgate.protocol import messages as m
-from headgate.protocol.mqtt_topics import sender_of_request
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.mqtt_topics import (
+    cluster_topic,
+    head_topic,
+    leader_topic,
+    replies_topic,
+    requests_filter,
+    sender_of_request,
+)
+from headgate.protocol.replies import (
+    Acknowledged,
+    AnyReplyBody,
+    AssignmentChanged,
+    Committed,
+    ConsumerFenced,
+    DeliveriesBegun,
+    Done,
+    Grant,
+    HeartbeatReply,
+    LeaderReply,
+    MessagePart,
+    Push,
+    Registered,
+    Rejected,
+    Reply,
+    Revocation,
+    Verdict,
+)
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    AnyRequestBody,
+    BeginDeliveries,
+    DescribeLeader,
+    Heartbeat,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+    Request,
+)
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
 from trials.compaction import compact
@@ -83,7 +123,7 @@ class Given:
 
     segments: list[int] = field(default_factory=lambda: [0])
     window: int = 8
-    protocol: int = m.PROTOCOL_VERSION
+    protocol: int = PROTOCOL_VERSION
     shards: int = 1
     ledger_id: str = ""
     term_id: int = 2**63 - 77
@@ -104,20 +144,20 @@ class Leader:
         self.transport = MqttTransport("127.0.0.1", port, f"{cluster}-leader")
         self.epoch, self.ledger_id = 1, ""
         self.producers = ScriptedProducers(self._store, PRODUCER_ID)
-        self.grants: list[m.Grant] = []
+        self.grants: list[Grant] = []
         self.script: dict[str, deque[str]] = defaultdict(deque)
         self.seen: list[dict[str, Any]] = []
-        self.held: list[tuple[str, m.Request]] = []
+        self.held: list[tuple[str, Request]] = []
         self._answered: set[tuple[int, int, int]] = set()
         self._part_numbers = itertools.count(1)
-        self._registration: tuple[str, m.RegisterConsumer] | None = None
+        self._registration: tuple[str, RegisterConsumer] | None = None
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
         self.ledger_id = self.given.ledger_id = await claim_ledger_id(self.store, str(self.folder))
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
-        await self.transport.subscribe(m.requests_filter(self.cluster, 0), self._on_request)
+        await self.transport.subscribe(requests_filter(self.cluster, 0), self._on_request)
         await self.transport.__aenter__()
         await connected.wait()
         self._announce(self.epoch)
@@ -125,16 +165,16 @@ class Leader:
     def _announce(self, epoch: int) -> None:
         given, url = self.given, self.folder.as_uri()
         ledger: dict[str, Any] = {"ledger_url": url, "ledger_id": given.ledger_id}
-        described = m.ClusterDescription(protocol=given.protocol, shards=given.shards, **ledger)
-        announced = m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=given.window)
-        self._publish(m.cluster_topic(self.cluster), described, retain=True)
-        self._publish(m.leader_topic(self.cluster, 0), announced, retain=True)
+        described = ClusterDescription(protocol=given.protocol, shards=given.shards, **ledger)
+        announced = LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="scripted", window=given.window)
+        self._publish(cluster_topic(self.cluster), described, retain=True)
+        self._publish(leader_topic(self.cluster, 0), announced, retain=True)
 
     # Messages
 
     def _publish(self, topic: str, message: msgspec.Struct, *, retain: bool = False) -> None:
         names: dict[str, Any] = {"ledger_id": bytes.fromhex(self.given.ledger_id)}
-        payload = m.encode(message if isinstance(message, m.ClusterDescription) else replace(message, **names))
+        payload = codec.encode(message if isinstance(message, ClusterDescription) else replace(message, **names))
         if self.given.surplus:
             payload = msgspec.msgpack.encode(msgspec.msgpack.decode(payload) | {"of-a-later-version": [1]})
         if not self.given.parts or retain or len(payload) <= PART_BYTES or topic.endswith("/head"):
@@ -143,18 +183,18 @@ class Leader:
         pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
         number, count, term = next(self._part_numbers), len(pieces), {"leader_epoch": self.epoch, **names}
         for index in (0, *range(count - 1, -1, -1)):  # in another order, and one of them twice
-            part = m.MessagePart(shard=0, number=number, index=index, count=count, content=pieces[index], **term)
-            self.transport.publish(topic, m.encode(part))
+            part = MessagePart(shard=0, number=number, index=index, count=count, content=pieces[index], **term)
+            self.transport.publish(topic, codec.encode(part))
 
-    def reply(self, address: str, request: m.Request, body: m.AnyReplyBody, epoch: int | None = None) -> None:
-        answer = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
-        self._publish(m.replies_topic(self.cluster, address), answer)
+    def reply(self, address: str, request: Request, body: AnyReplyBody, epoch: int | None = None) -> None:
+        answer = Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
+        self._publish(replies_topic(self.cluster, address), answer)
 
     def _on_request(self, topic: str, payload: bytes) -> None:
-        address, request = sender_of_request(topic), m.decode_request(payload)
+        address, request = sender_of_request(topic), codec.decode_request(payload)
         kind = str(type(request.body).__struct_config__.tag)
         body = {name: getattr(request.body, name) for name in request.body.__struct_fields__}
-        fields = msgspec.msgpack.decode(m.encode(body))
+        fields = msgspec.msgpack.decode(codec.encode(body))
         self.seen.append({"leader_epoch": request.leader_epoch, **fields, "request": kind})
         self._changed.set()
         if request.ledger_id.hex() != self.given.ledger_id:
@@ -169,29 +209,29 @@ class Leader:
             self.held.append((address, request))
         else:
             self._treat(address, request, word)
-        if isinstance(request.body, m.ProduceBatch):
+        if isinstance(request.body, ProduceBatch):
             self._check_batch(request)
 
-    def _treat(self, address: str, request: m.Request, word: str) -> None:
+    def _treat(self, address: str, request: Request, word: str) -> None:
         if word == "lose":
             return
-        verdict = cast("m.Verdict", word) if word in get_args(m.Verdict) else None
+        verdict = cast("Verdict", word) if word in get_args(Verdict) else None
         stale = request.leader_epoch not in (None, self.epoch)
-        if isinstance(request.body, m.DescribeLeader):
-            answer: m.AnyReplyBody = m.LeaderReply(instance="scripted", window=self.given.window)
+        if isinstance(request.body, DescribeLeader):
+            answer: AnyReplyBody = LeaderReply(instance="scripted", window=self.given.window)
         elif verdict is not None or stale:
-            answer = m.Rejected(verdict=verdict or "not_leader", reason=f"scripted {verdict or 'not_leader'}")
+            answer = Rejected(verdict=verdict or "not_leader", reason=f"scripted {verdict or 'not_leader'}")
         else:
             answer = self._execute(address, request.body)
-        if isinstance(request.body, m.ProduceBatch) and word != "silent":
+        if isinstance(request.body, ProduceBatch) and word != "silent":
             body = request.body
             self._answered.add((body.producer_id or 0, body.producer_epoch, body.sequence or 0))
         for _ in range({"silent": 0, "twice": 2}.get(word, 1)):
             self.reply(address, request, answer)
 
-    def _check_batch(self, request: m.Request) -> None:
+    def _check_batch(self, request: Request) -> None:
         batch = request.body
-        assert isinstance(batch, m.ProduceBatch)
+        assert isinstance(batch, ProduceBatch)
         if request.leader_epoch is None:
             self.producers.broken.append("a batch states no leader_epoch")
         keys = {(each.get("producer_id"), each["producer_epoch"], each["sequence"]) for each in self.seen_of("produce")}
@@ -201,15 +241,15 @@ class Leader:
                 f"{len(in_flight)} batches are in flight, and the window is {self.given.window}"
             )
 
-    def _execute(self, address: str, body: m.AnyRequestBody) -> m.AnyReplyBody:
+    def _execute(self, address: str, body: AnyRequestBody) -> AnyReplyBody:
         match body:
-            case m.OpenProducer():
+            case OpenProducer():
                 return self.producers.open(body)
-            case m.ProduceBatch():
+            case ProduceBatch():
                 return self.producers.produce(body)
-            case m.RegisterConsumer():
+            case RegisterConsumer():
                 self._registration = (address, body)
-                return m.Registered(
+                return Registered(
                     topic_id=TOPIC_ID,
                     subscription_id=SUBSCRIPTION_ID,
                     grants=self.grants,
@@ -221,15 +261,15 @@ class Leader:
                     revoke_timeout_seconds=self.given.revoke_timeout_seconds,
                     lease_seconds=self.given.lease_seconds,
                 )
-            case m.Heartbeat():
-                return m.HeartbeatReply(
+            case Heartbeat():
+                return HeartbeatReply(
                     head=self.ledger.head, blocked=0, stable=True, term_id=self.given.term_id, policy=self.given.policy
                 )
-            case m.AcknowledgeBatch():
-                return m.Acknowledged()
-            case m.BeginDeliveries():
-                return m.DeliveriesBegun()
-        return m.Done()
+            case AcknowledgeBatch():
+                return Acknowledged()
+            case BeginDeliveries():
+                return DeliveriesBegun()
+        return Done()
 
     # The ledger
 
@@ -241,10 +281,10 @@ class Leader:
         target.parent.mkdir(parents=True, exist_ok=True)
         new.rename(target)
 
-    def _store(self, batch: m.ProduceBatch) -> m.Committed:
-        return m.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
+    def _store(self, batch: ProduceBatch) -> Committed:
+        return Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
 
-    def write(self, records: list[m.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
+    def write(self, records: list[Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
         """Write a chunk and announce it."""
         placements = self.ledger.write(
             records,
@@ -258,8 +298,8 @@ class Leader:
         return placements
 
     def announce_head(self) -> None:
-        message = m.HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.ledger.head)
-        self._publish(m.head_topic(self.cluster, 0), message)
+        message = HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.ledger.head)
+        self._publish(head_topic(self.cluster, 0), message)
 
     # Steps of cases
 
@@ -332,7 +372,7 @@ class Leader:
     async def do_reply(self, step: Step, _: float) -> None:
         """Reply to the newest held request as a leader of another epoch, and keep it."""
         address, request = self.held[-1]
-        body = m.Rejected(verdict=step["verdict"], reason="scripted")
+        body = Rejected(verdict=step["verdict"], reason="scripted")
         self.reply(address, request, body, epoch=self.epoch + step["epochs"])
 
     async def do_stored(self, _: Step, __: float) -> list[str]:
@@ -350,7 +390,7 @@ class Leader:
         own, self.given.ledger_id = self.given.ledger_id, "0123456789abcdef" * 2
         self._announce(self.epoch)
         for address, request in self.held:
-            self.reply(address, request, m.Rejected(verdict="fenced", reason="scripted"))
+            self.reply(address, request, Rejected(verdict="fenced", reason="scripted"))
         if self._registration is not None:
             await self.do_fence(step, 0)
         self.given.ledger_id = own
@@ -362,32 +402,32 @@ class Leader:
     async def do_grant(self, step: Step, _: float) -> None:
         """Grant segments: with the next registration, or by a push if ``push``."""
         whole = {"first_hash": 0, "last_hash": 0xFFFF, "start_offset": 0, "start_chunk": 1}
-        grants = [m.Grant(**whole | grant | _parked(grant)) for grant in step["grants"]]
+        grants = [Grant(**whole | grant | _parked(grant)) for grant in step["grants"]]
         if step.get("push"):
-            self._push(m.AssignmentChanged, step, granted=grants)
+            self._push(AssignmentChanged, step, granted=grants)
         else:
             self.grants = grants
 
     async def do_revoke(self, step: Step, _: float) -> None:
-        self._push(m.AssignmentChanged, step, revoked=[m.Revocation(**each) for each in step["revocations"]])
+        self._push(AssignmentChanged, step, revoked=[Revocation(**each) for each in step["revocations"]])
 
     async def do_fence(self, step: Step, _: float) -> None:
-        self._push(m.ConsumerFenced, step, reason="scripted")
+        self._push(ConsumerFenced, step, reason="scripted")
 
-    def _push(self, kind: type[m.Push], step: Step, **fields: Any) -> None:
+    def _push(self, kind: type[Push], step: Step, **fields: Any) -> None:
         assert self._registration is not None
         address, body = self._registration
         incarnation = body.incarnation + step.get("incarnations", 0)
         epoch = self.epoch + step.get("epochs", 0)
         names: dict[str, Any] = {"topic": body.topic, "subscription": body.subscription, "consumer": body.consumer}
         push = kind(**names, incarnation=incarnation, leader_epoch=epoch, **fields)
-        self._publish(m.replies_topic(self.cluster, address), push)
+        self._publish(replies_topic(self.cluster, address), push)
 
     async def do_store(self, step: Step, _: float) -> None:
         """Store records in a segment, as another producer would; ``skip`` leaves out offsets."""
         segment = step.get("segment", 0)
         self.ledger.next_offset[segment] = step.get("offset", self.ledger.next_offset[segment])
-        records = [m.Record(as_bytes(each.get("key", "k")), as_bytes(each["value"]), 1) for each in step["records"]]
+        records = [Record(as_bytes(each.get("key", "k")), as_bytes(each["value"]), 1) for each in step["records"]]
         self.write(records, segment=segment)
 
     async def do_damage(self, _: Step, __: float) -> None:

@@ -14,7 +14,9 @@ from headgate.ledger.paths import chunk_path
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.replies import AnyReplyBody, Committed, ProducerIdentity, Rejected
+from headgate.protocol.requests import OpenProducer, ProduceBatch, Record
 
 _NAMES = "topic_id", "segment", "offset", "timestamp_ms", "key", "value"
 
@@ -32,7 +34,7 @@ class ScriptedLedger:
 
     def write(
         self,
-        records: list[m.Record],
+        records: list[Record],
         headers: Mapping[int, Headers],
         *,
         segments: Sequence[int],
@@ -66,24 +68,24 @@ class ScriptedLedger:
 class Identity:
     def __init__(self, epoch: int, token: str, previous: int | None) -> None:
         self.epoch, self.token, self.previous = epoch, token, previous
-        self.batches: list[tuple[bytes, m.Committed]] = []
+        self.batches: list[tuple[bytes, Committed]] = []
         """Content and answer, by sequence."""
 
 
 class ScriptedProducers:
     """Opens identities and judges batches as the verdict table of docs/protocol.md says."""
 
-    def __init__(self, store: Callable[[m.ProduceBatch], m.Committed], first_id: int = 1) -> None:
+    def __init__(self, store: Callable[[ProduceBatch], Committed], first_id: int = 1) -> None:
         """``store`` stores an accepted batch. Producers get the ids from ``first_id`` on."""
         self.known: dict[int, Identity] = {}
         self.broken: list[str] = []
         """Rules that a client broke."""
         self._store, self._first_id = store, first_id
 
-    def open(self, body: m.OpenProducer) -> m.AnyReplyBody:
+    def open(self, body: OpenProducer) -> AnyReplyBody:
         known = self.known.get(body.producer_id or 0)
         if body.producer_id is not None and known is None and not body.accept_new:
-            return m.Rejected(verdict="forgotten", reason="unknown producer")
+            return Rejected(verdict="forgotten", reason="unknown producer")
         number = body.producer_id if known and body.producer_id else self._first_id + len(self.known)
         if known is None:
             repeated = [each for each, identity in self.known.items() if identity.token == body.token]
@@ -93,20 +95,20 @@ class ScriptedProducers:
             previous = None if known is None else len(known.batches)
             self.known[number] = Identity(0 if known is None else known.epoch + 1, body.token, previous)
         identity = self.known[number]
-        return m.ProducerIdentity(
+        return ProducerIdentity(
             producer_id=number, producer_epoch=identity.epoch, previous_next_sequence=identity.previous
         )
 
-    def produce(self, batch: m.ProduceBatch) -> m.Committed | m.Rejected:
+    def produce(self, batch: ProduceBatch) -> Committed | Rejected:
         identity = self.known.get(batch.producer_id or 0)
         sequence = batch.sequence or 0
         if identity is None:
-            return m.Rejected(verdict="forgotten", reason="unknown producer")
+            return Rejected(verdict="forgotten", reason="unknown producer")
         if batch.producer_epoch < identity.epoch:
-            return m.Rejected(verdict="fenced", reason="an older epoch")
+            return Rejected(verdict="fenced", reason="an older epoch")
         if batch.producer_epoch > identity.epoch or sequence > len(identity.batches):
-            return m.Rejected(verdict="out_of_order", reason=f"sequence {len(identity.batches)} is next")
-        content = m.encode(batch)
+            return Rejected(verdict="out_of_order", reason=f"sequence {len(identity.batches)} is next")
+        content = codec.encode(batch)
         if sequence < len(identity.batches):
             if identity.batches[sequence][0] != content:
                 self.broken.append(f"sequence {sequence} was sent with other content")

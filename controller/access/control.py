@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from headgate.log.report_limit import ReportLimit
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import user_of
 from metrics import events
 from metrics.label_values import Quota
 from shard.access.quotas import MAX_DELAY_SECONDS, Spending, exceeded_text
@@ -64,7 +64,7 @@ class AccessControl:
 
     def report_other_version(self, address: str, reason: str, now: float) -> None:
         """Log that the client at ``address`` speaks another version of the protocol. ``now``: the loop's clock."""
-        if self._repeated_logged.is_due(now, ("protocol", m.user_of(address))):
+        if self._repeated_logged.is_due(now, ("protocol", user_of(address))):
             log.warning("client.protocol_mismatch", client=address, reason=reason)
 
     def admit(self, address: str, size_bytes: int, now: float, *, full: bool) -> OverRate | None:
@@ -74,7 +74,7 @@ class AccessControl:
         """
         if not self._rules.limits_rates:
             return None
-        user = m.user_of(address)
+        user = user_of(address)
         key, limits = self._key(user), self._rules.limits_of(user)
         spent = self._spending.get(key, Spending()).under(limits, now)
         quota = "requests_per_second" if full else spent.exceeded(now)

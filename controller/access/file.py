@@ -29,7 +29,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.protocol.messages import MAX_MESSAGE_BYTES, require_name
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.request_fields import require_name
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
 from shard.access.rules import ANY, AccessRules, Right, Role

@@ -19,8 +19,9 @@ from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
 from headgate.process.background import cancel_and_wait
-from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
+from headgate.protocol.replies import BacklogReply
+from headgate.protocol.requests import DescribeBacklog
 from headgate.views.backlogs import BacklogInfo
 from metrics import events
 from shard.state.shard_state import ShardState
@@ -80,7 +81,7 @@ class BacklogService:
         now_ms = self.context.now_ms()
         return await self.take_steps(backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted))
 
-    async def answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
+    async def answer(self, request: DescribeBacklog) -> BacklogReply:
         """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
         await self._refresh(REFRESH_TIMEOUT_SECONDS)
         found = await self.latest(
@@ -91,7 +92,7 @@ class BacklogService:
             )
         )
         page, following = cut_page(((each.topic, each.subscription), each) for each in found.values())
-        return m.BacklogReply(backlogs=page, next=following)
+        return BacklogReply(backlogs=page, next=following)
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""

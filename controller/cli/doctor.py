@@ -41,7 +41,7 @@ from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, TransportError
 from headgate.ledger.identity import read_ledger_id
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import daemon_client_id
 from headgate.storage.object_store import open_store
 from headgate.storage.write_probe import write_problem
 from headgate.transport.broker_probe import read_broker_properties
@@ -169,7 +169,7 @@ async def _broker(settings: Settings, timeout_seconds: float) -> list[Finding]:
         properties = await read_broker_properties(
             broker.host,
             broker.port,
-            m.daemon_client_id(settings.cluster.name, f"doctor-{secrets.token_hex(4)}"),
+            daemon_client_id(settings.cluster.name, f"doctor-{secrets.token_hex(4)}"),
             username=broker.username,
             password=broker.password(),
             tls=broker_tls(broker, broker.host, "$.broker."),

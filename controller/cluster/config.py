@@ -22,7 +22,8 @@ from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.shard_map import MAX_SHARDS, ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.storage.object_store import Store
 from metrics import events
 from shard.state.shard_state import ShardState
@@ -109,10 +110,10 @@ class ClusterConfig:
     session_secret: SessionSecret
     ledger: LedgerIdentity
 
-    def describe(self, ledger_url: str, shards: ShardMap) -> m.ClusterDescription:
+    def describe(self, ledger_url: str, shards: ShardMap) -> ClusterDescription:
         """Return what clients need to know."""
-        return m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION,
+        return ClusterDescription(
+            protocol=PROTOCOL_VERSION,
             shards=shards.shards,
             earlier_shards=list(shards.counts[:-1]),
             ledger_url=ledger_url,

@@ -21,7 +21,9 @@ from controller.settings.files import read_broker_tls
 from controller.settings.load import Settings
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic, daemon_client_id
 from headgate.storage.object_store import open_store
 from headgate.transport.broker_tls import broker_tls
 from headgate.transport.mqtt import MqttTransport
@@ -71,7 +73,7 @@ DROPPED_TOPIC: Final = "$SYS/broker/publish/messages/dropped"
 MAX_OTHER_CLUSTERS: Final = 10
 DESCRIBE_AGAIN_SECONDS: Final = 2.0
 """Far below `headgate.client.cluster_watch.SILENT_SECONDS`."""
-_DESCRIPTION: Final = msgspec.msgpack.Decoder(m.ClusterDescription)
+_DESCRIPTION: Final = msgspec.msgpack.Decoder(ClusterDescription)
 
 
 class BrokerDrops:
@@ -112,7 +114,7 @@ class OtherClusters:
     published now.
     """
 
-    def __init__(self, own: Callable[[], m.ClusterDescription | None], publish_own: Callable[[], None]) -> None:
+    def __init__(self, own: Callable[[], ClusterDescription | None], publish_own: Callable[[], None]) -> None:
         self._own = own
         self._publish_own = publish_own
         self._reported: set[str] = set()
@@ -122,7 +124,7 @@ class OtherClusters:
         """Report each other ledger once, at most `MAX_OTHER_CLUSTERS`: on an open broker any program may name some."""
         own = self._own()
         try:
-            other = m.decode(_DESCRIPTION, payload)
+            other = codec.decode(_DESCRIPTION, payload)
         except msgspec.DecodeError:
             return
         if own is None or other.ledger_id in (own.ledger_id, ""):
@@ -149,7 +151,7 @@ class BrokerConnection:
         self._rng = rng
         self.main: MqttTransport | None = None
         """The connection for all shards, once the daemon has joined its cluster."""
-        self.describe: Callable[[], m.ClusterDescription] | None = None
+        self.describe: Callable[[], ClusterDescription] | None = None
         """What clients need to know; set once the daemon has joined."""
         self._secret: SessionSecret | None = None
         self._password = settings.broker.password()
@@ -169,13 +171,13 @@ class BrokerConnection:
         """
         self._secret = secret
         broker = self._settings.broker
-        client_id = m.daemon_client_id(self._settings.cluster.name, instance)
+        client_id = daemon_client_id(self._settings.cluster.name, instance)
         options = self._options(client_id, "daemon")
         transport = self.main = MqttTransport(**options, timing=daemon_timing(broker.ping_seconds))
         drops = BrokerDrops(self._observer)
         transport.router.add(DROPPED_TOPIC, drops.on_message, retained=True, optional=True)
         others = OtherClusters(lambda: self.describe and self.describe(), self.publish_description)
-        topic = m.cluster_topic(self._settings.cluster.name)
+        topic = cluster_topic(self._settings.cluster.name)
         transport.router.add(topic, others.on_message, retained=False, optional=True)
         transport.on_connection(lambda connected: log_broker_limits(transport.broker) if connected else None)
         return transport
@@ -183,7 +185,7 @@ class BrokerConnection:
     def publish_description(self) -> None:
         """Describe the cluster to clients, once its ledger is known: they name it in each request."""
         if self.main is not None and self.describe is not None and (described := self.describe()).ledger_id:
-            self.main.publish(m.cluster_topic(self._settings.cluster.name), m.encode(described), retain=True)
+            self.main.publish(cluster_topic(self._settings.cluster.name), codec.encode(described), retain=True)
 
     def admin(self, user: str) -> Admin:
         """Return an Admin, not yet entered, whose requests are in the name of ``user``: leaders judge its rights."""

@@ -29,7 +29,9 @@ from controller.devices.sessions import DeviceSessions
 from controller.leadership.policy.shard_load import message_cost
 from headgate.log.report_limit import ReportLimit
 from headgate.model.headers import header_bytes, wrong_headers
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
+from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.port import Transport
 from metrics import events
@@ -67,7 +69,7 @@ def may_confirm(cluster: str, user: str | None, topic: str, correlation: bytes |
     """Return whether a device that published in the name of ``user`` may get a confirmation on ``topic``."""
     if user is None or len(topic.encode()) > MAX_RESPONSE_TOPIC_BYTES:
         return False
-    prefix = m.confirmations_prefix(cluster, user)
+    prefix = confirmations_prefix(cluster, user)
     rest = topic.removeprefix(prefix)
     return (
         rest not in (topic, "")
@@ -95,7 +97,7 @@ class Confirmations:
         topic = delivery.response_topic
         if topic is None:
             return
-        user = m.parse_publish_address(self._cluster, delivery.topic).user
+        user = parse_publish_address(self._cluster, delivery.topic).user
         if not may_confirm(self._cluster, user, topic, delivery.correlation_data):
             self._observer.observe(events.DeviceConfirmationEnded(outcome="invalid_topic"))
             return
@@ -125,7 +127,7 @@ class DeviceIntake:
         if self.sessions.take_sentinel(topic_id, delivery):
             return
         self.arrived_cost += message_cost(len(delivery.payload) + header_bytes(delivery.headers))
-        name, text, _ = m.parse_publish_address(self._context.cluster, delivery.topic)
+        name, text, _ = parse_publish_address(self._context.cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
         if topic is None or topic.topic_id != topic_id:
@@ -136,12 +138,12 @@ class DeviceIntake:
             self._discard("empty_key", delivery)
         elif wrong_headers(delivery.headers, reserved=False) is not None:
             self._discard("invalid_headers", delivery)
-        elif len(key) + len(delivery.payload) + header_bytes(delivery.headers) > m.MAX_RECORD_BYTES:
+        elif len(key) + len(delivery.payload) + header_bytes(delivery.headers) > MAX_RECORD_BYTES:
             self._discard("too_large", delivery)
         else:
-            record = m.Record(key, delivery.payload, self._context.now_ms())
-            headers = [m.RecordHeader(0, *header) for header in delivery.headers]
-            batch = m.ProduceBatch(topic=name, records=[record], headers=headers)
+            record = Record(key, delivery.payload, self._context.now_ms())
+            headers = [RecordHeader(0, *header) for header in delivery.headers]
+            batch = ProduceBatch(topic=name, records=[record], headers=headers)
             self._commit.propose_records(*route_batch(topic, batch))
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
@@ -173,7 +175,7 @@ class DeviceIntake:
 
     def _reject(self, reason: DeviceRejectionReason, mqtt_topic: str, size_bytes: int) -> None:
         self._context.observer.observe(events.DeviceMessageRejected(reason=reason))
-        topic = m.parse_publish_address(self._context.cluster, mqtt_topic).topic
+        topic = parse_publish_address(self._context.cluster, mqtt_topic).topic
         kind = reason, crc32(topic.encode()) % LOGGED_TOPICS
         if self._logged_rejections.is_due(asyncio.get_running_loop().time(), kind):
             log.warning(

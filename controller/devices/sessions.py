@@ -22,7 +22,7 @@ import structlog
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext, OpenSession
 from controller.devices.topic_session import Goal, TopicSession
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import device_sentinel_topic, device_session_id, publish_filters
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.reading_window import ReadingWindow
 from metrics import events
@@ -86,7 +86,7 @@ class DeviceSessions:
 
         async def keep(topic_id: int, session: TopicSession) -> None:
             first_term = self._state.terms.ids[0]
-            name = m.device_session_id(self._context.cluster, self._state.shard, topic_id, first_term)
+            name = device_session_id(self._context.cluster, self._state.shard, topic_id, first_term)
             await session.run(open_session(name, partial(on_delivery, topic_id), self._window))
             log.info("device.session_closed", shard=self._state.shard, topic_id=topic_id)
             del self._sessions[topic_id]
@@ -114,8 +114,8 @@ class DeviceSessions:
         if self._start is None or external or topic_id in self._sessions:
             return
         self._sessions[topic_id] = session = TopicSession(
-            filters=frozenset() if topic is None else m.publish_filters(self._context.cluster, topic.name),
-            sentinel_topic=m.device_sentinel_topic(self._context.cluster, self._state.shard, topic_id),
+            filters=frozenset() if topic is None else publish_filters(self._context.cluster, topic.name),
+            sentinel_topic=device_sentinel_topic(self._context.cluster, self._state.shard, topic_id),
             new_sentinel=lambda: b"%x.%d" % (self._state.terms.newest_id, next(self._sentinels)),
             goal=partial(self._goal, topic_id),
             commit=self._commit,

@@ -15,7 +15,7 @@ import structlog
 from controller.devices.intake import DeviceIntake
 from headgate.errors import TransportError
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import all_publications_filters, parse_publish_address
 from headgate.transport.port import Transport
 
 CHECK_INTERVAL_SECONDS: Final = 1.0
@@ -54,7 +54,7 @@ class UnknownTopicWatch:
             wanted = self._wanted()
             if wanted and not subscribed:
                 try:
-                    for each in m.all_publications_filters(self.cluster):
+                    for each in all_publications_filters(self.cluster):
                         await self.transport.subscribe(each, self._on_publication)
                 except TransportError as error:
                     log.warning("device.watch_rejected", reason=str(error))
@@ -66,7 +66,7 @@ class UnknownTopicWatch:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
 
     async def _unsubscribe(self) -> None:
-        for each in m.all_publications_filters(self.cluster):
+        for each in all_publications_filters(self.cluster):
             await self.transport.unsubscribe(each)
 
     def _wanted(self) -> bool:
@@ -81,7 +81,7 @@ class UnknownTopicWatch:
         self._messages += 1
         self._size_bytes += len(payload)
         intakes = self.intakes()
-        name = m.parse_publish_address(self.cluster, mqtt_topic).topic
+        name = parse_publish_address(self.cluster, mqtt_topic).topic
         places = [intakes[shard] for shard in self.shards().candidates(name) if shard < len(intakes)]
         # Of several places, only a daemon that leads all knows that none has the topic.
         having = (each for each in places if each is not None and each.has_topic(name))

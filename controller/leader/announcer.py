@@ -15,7 +15,10 @@ import structlog
 from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from headgate.log.report_limit import ReportLimit
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import LeaderReply
+from headgate.protocol.requests import DescribeLeader
 from metrics import events
 from shard.requests.handlers import AfterBarrier, AfterChunk, Outcome
 from shard.state.dedup_window import WINDOW
@@ -37,10 +40,10 @@ class Announcer:
         context: LeaderContext,
         commit: GroupCommit,
         *,
-        publish: Callable[[m.LeaderAnnouncement], None],
+        publish: Callable[[LeaderAnnouncement], None],
         serving: Callable[[], bool],
     ) -> None:
-        self._announcement = m.LeaderAnnouncement(
+        self._announcement = LeaderAnnouncement(
             shard=state.shard,
             leader_epoch=state.term.leader_epoch,
             instance=context.instance,
@@ -60,13 +63,13 @@ class Announcer:
     def announce(self) -> None:
         """Publish the announcement. Without a broker connection the next connection does."""
         if self._serving():
-            self._own.add(m.encode(self._announcement))
+            self._own.add(codec.encode(self._announcement))
             self._publish(self._announcement)
 
-    def describe(self, request: m.DescribeLeader, _: str) -> Outcome:
+    def describe(self, request: DescribeLeader, _: str) -> Outcome:
         """Reply to a client that asks who leads; after a barrier if it has heard of a later term."""
         leader = self._announcement
-        body = m.LeaderReply(instance=leader.instance, window=leader.window)
+        body = LeaderReply(instance=leader.instance, window=leader.window)
         if request.heard_epoch <= leader.leader_epoch:
             return AfterChunk(self._commit.durable, body)
         return AfterBarrier(body)

@@ -9,7 +9,9 @@
 import asyncio
 
 from controller.context.leader_context import LeaderContext
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ChunkAnnouncement
+from headgate.protocol.mqtt_topics import chunk_topic
 from metrics import events
 from shard.state.shard_state import ShardState
 from shard.subscriptions.sessions import MISSED_HEARTBEATS
@@ -37,6 +39,6 @@ class ChunkAnnouncer:
             del self._followers[next(iter(self._followers))]
         if not 0 < len(self._followers) * len(data) <= self._context.ingest.announce_bytes:
             return
-        message = m.ChunkAnnouncement.of(data, shard=self._shard, number=number, term_id=self._term_id, key=self._key)
-        self._context.transport.publish(m.chunk_topic(self._context.cluster, self._shard), m.encode(message))
+        message = ChunkAnnouncement.of(data, shard=self._shard, number=number, term_id=self._term_id, key=self._key)
+        self._context.transport.publish(chunk_topic(self._context.cluster, self._shard), codec.encode(message))
         self._context.observer.observe(events.ChunkAnnounced(shard=self._shard))

@@ -17,8 +17,9 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from controller.context.leader_context import MakeOverview
-from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page
+from headgate.protocol.replies import ClusterReply
+from headgate.protocol.requests import DescribeCluster
 from headgate.views.cluster import (
     MAX_DESCRIBED_DAEMONS,
     MAX_REASON_CHARACTERS,
@@ -35,24 +36,24 @@ NO_CHUNK: Final = 0
 """Older than every chunk, so it is always durable."""
 
 
-def describe(overview: MakeOverview | None, request: m.DescribeCluster) -> Outcome:
+def describe(overview: MakeOverview | None, request: DescribeCluster) -> Outcome:
     if overview is None:
         return Refusal("unavailable", "this leader is in no daemon that could ask others")
     return Deferred(partial(_answer, overview, request), "cluster_overviews", MAX_PENDING_ANSWERS, NO_CHUNK)
 
 
-async def _answer(overview: MakeOverview, request: m.DescribeCluster) -> m.ClusterReply:
+async def _answer(overview: MakeOverview, request: DescribeCluster) -> ClusterReply:
     return await asyncio.to_thread(cluster_reply, request, await overview())
 
 
-def cluster_reply(request: m.DescribeCluster, overview: Overview) -> m.ClusterReply:
+def cluster_reply(request: DescribeCluster, overview: Overview) -> ClusterReply:
     found, following = cut_page(_described(request, overview))
-    return m.ClusterReply(
+    return ClusterReply(
         overview=_overview(overview) if request.after is None else None, subscriptions=found, next=following
     )
 
 
-def _described(request: m.DescribeCluster, overview: Overview) -> Iterator[tuple[tuple[str, str], SubscriptionSummary]]:
+def _described(request: DescribeCluster, overview: Overview) -> Iterator[tuple[tuple[str, str], SubscriptionSummary]]:
     """Yield what may be on the page; the page takes as many as fit."""
     rows = overview.subscriptions
     first = 0

@@ -24,7 +24,7 @@ from controller.leadership.policy.transitions import Event
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from headgate.backoff import Backoff
 from headgate.errors import LedgerError, StoreUnavailableError, TransportError
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import head_topic
 from metrics import events
 from metrics.label_values import StoreOperation
 from shard.state.shard_state import ShardState
@@ -177,7 +177,7 @@ class Follower:
         """Return how long to pause, after ``looks`` reads that have found nothing. For long, if a new chunk ends it."""
         context, seconds = self._context, READS.bound_seconds(looks)
         if (seconds > UNHEARD_SECONDS) != self._subscribed:
-            topic = m.head_topic(context.cluster, self.state.shard)
+            topic = head_topic(context.cluster, self.state.shard)
             self._subscribed = not self._subscribed
             if not self._subscribed:
                 await context.transport.unsubscribe(topic)

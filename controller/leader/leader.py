@@ -32,7 +32,18 @@ from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from headgate.model import entries as e
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import requests_filter, sender_of_request, user_of
+from headgate.protocol.replies import Committed
+from headgate.protocol.request_fields import RequestBody
+from headgate.protocol.requests import (
+    DescribeBacklog,
+    DescribeCluster,
+    DescribeLeader,
+    DescribeTopic,
+    ProduceBatch,
+    Request,
+)
 from metrics import events
 from metrics.label_values import BatchVerdict
 from shard.access.requirements import refuse_access
@@ -110,7 +121,7 @@ class ShardLeader:
     def leader_epoch(self) -> int:
         return self.state.term.leader_epoch
 
-    def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
+    def _all_handlers(self) -> dict[type[RequestBody], Handler]:
         registrations = [
             *producer_commands.commands(
                 self.context.ingest.max_named_producers, self.context.new_producer_id, self.state
@@ -121,11 +132,11 @@ class ShardLeader:
             *self.subscription_registry.handlers(),
             *self.pruner.handlers(),
             *self.outcomes.operators.handlers(),
-            handler(m.DescribeTopic, self._describe_topic),
-            handler(m.DescribeLeader, self.announcer.describe),
-            handler(m.ProduceBatch, self._handle_batch),
-            handler(m.DescribeBacklog, self._describe_backlog),
-            handler(m.DescribeCluster, lambda request, _: cluster_answers.describe(self.context.overview, request)),
+            handler(DescribeTopic, self._describe_topic),
+            handler(DescribeLeader, self.announcer.describe),
+            handler(ProduceBatch, self._handle_batch),
+            handler(DescribeBacklog, self._describe_backlog),
+            handler(DescribeCluster, lambda request, _: cluster_answers.describe(self.context.overview, request)),
         ]
         handlers = dict(registrations)
         assert len(handlers) == len(registrations), "a request type has two handlers"
@@ -133,7 +144,7 @@ class ShardLeader:
 
     async def serve(self) -> None:
         """Lead until the term ends; raises TermEndedError, or the exception of a bug. Cancel it to stop at once."""
-        requests = m.requests_filter(self.context.cluster, self.state.shard)
+        requests = requests_filter(self.context.cluster, self.state.shard)
         self._serving.on = True
         try:
             await self.driver.complete(self.subscription_registry.restore())
@@ -181,7 +192,7 @@ class ShardLeader:
         if self._serving.on and len(shards.counts) > 1 and shards.extends(self.state.ids.shard_counts):
             self._apply_entries((e.ShardsGrown(counts=shards.counts),))
 
-    def on_presence(self, presence: m.Presence) -> None:
+    def on_presence(self, presence: Presence) -> None:
         """Handle the connection or disconnection of a client."""
         if self._serving.on:
             self.driver.begin(self.subscription_registry.on_presence(presence, asyncio.get_running_loop().time()))
@@ -202,7 +213,7 @@ class ShardLeader:
         return guarded
 
     def _handle_request(self, topic: str, payload: bytes) -> None:
-        sender = m.sender_of_request(topic)
+        sender = sender_of_request(topic)
         if not self._admit(sender, payload):
             return
         self.arrived_cost += message_cost(len(payload))
@@ -223,13 +234,13 @@ class ShardLeader:
             self._refuse_unread(request, refusal)
             return
         denied: Refusal | None = None
-        if not isinstance(request.body, m.ProduceBatch):  # `judge_batch` judges the right to one among its rows.
-            denied = refuse_access(self.context.access.rules, m.user_of(request.client_id), request.body)
+        if not isinstance(request.body, ProduceBatch):  # `judge_batch` judges the right to one among its rows.
+            denied = refuse_access(self.context.access.rules, user_of(request.client_id), request.body)
         self.outcomes.carry_out(request, denied or self._handlers[type(request.body)](request, self.state))
 
     def _admit(self, sender: str, payload: bytes) -> bool:
         """Return whether to read the request. One beyond the rates of its user costs as little as possible."""
-        full = self._outbox.delayed.full(m.user_of(sender))
+        full = self._outbox.delayed.full(user_of(sender))
         over = self.context.access.admit(sender, len(payload), asyncio.get_running_loop().time(), full=full)
         if over is None:
             return True
@@ -238,9 +249,9 @@ class ShardLeader:
             self._outbox.refuse(address, Refusal("unavailable", over.reason))
         return False
 
-    def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
+    def _refuse_unread(self, request: Request, refusal: Refusal) -> None:
         """Refuse a request for another term, one that is too late, or one of a consumer of another history."""
-        if isinstance(request.body, m.ProduceBatch):
+        if isinstance(request.body, ProduceBatch):
             self._count_batch(refusal.verdict)
         self._outbox.refuse(request, refusal)
 
@@ -251,15 +262,15 @@ class ShardLeader:
 
     # Handlers
 
-    def _handle_batch(self, batch: m.ProduceBatch, address: str) -> Outcome:
+    def _handle_batch(self, batch: ProduceBatch, address: str) -> Outcome:
         judgement = judge_batch(
-            batch, self.state, self.commit.durable, user=m.user_of(address), rules=self.context.access.rules
+            batch, self.state, self.commit.durable, user=user_of(address), rules=self.context.access.rules
         )
         outcome: Outcome
         verdict: str
         match judgement:
             case Duplicate():
-                body = m.Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
+                body = Committed(placements=judgement.placements, topic_id=judgement.topic_id, duplicate=True)
                 verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
             case Accept():
                 outcome = self._store(batch)
@@ -273,20 +284,20 @@ class ShardLeader:
         """Count a batch by its verdict. Those of registrations, seeks and quotas of objects are no batch's."""
         self.context.observer.observe(events.BatchJudged(shard=self.state.shard, verdict=cast("BatchVerdict", verdict)))
 
-    def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
+    def _store(self, batch: ProduceBatch) -> Committed | Refusal:
         if self.commit.queued_bytes > self.context.ingest.queue_bytes:
             return Refusal("unavailable", f"more than {self.context.ingest.queue_bytes} bytes wait to be written")
         entry, records = route_batch(self.state.topics[batch.topic], batch)
         self.commit.propose_records(entry, records)
         self.commit.batch_accepted()
-        return m.Committed(placements=entry.placements, topic_id=entry.topic_id)
+        return Committed(placements=entry.placements, topic_id=entry.topic_id)
 
-    def _describe_topic(self, request: m.DescribeTopic, _: str) -> Outcome:
+    def _describe_topic(self, request: DescribeTopic, _: str) -> Outcome:
         topic = find_topic(request.topic, self.state)
         reply = described(request, topic, self.state.shard, self.timers.autoscaler.settings, self.pruner.settings)
         return Decision((), lambda _: reply)
 
-    def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
+    def _describe_backlog(self, request: DescribeBacklog, _: str) -> Outcome:
         """Handle the only request that waits for another process: the Spark process counts first."""
         if request.topic is not None and request.subscription is not None:
             find_subscription(request.topic, request.subscription, self.state)

@@ -18,7 +18,8 @@ from typing import Final
 
 from controller.context.leader_context import Operations
 from headgate.process.background import cancel_and_wait
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Done
+from headgate.protocol.requests import RaiseLevel, SetMaintenance, SetShards, TransferShard
 from shard.requests.handlers import Deferred, Outcome, Registration, handler
 from shard.subscriptions.refusal import Refusal
 
@@ -26,7 +27,7 @@ MAX_PENDING: Final = 64
 MAX_REMEMBERED: Final = 256
 """Commands of one term whose outcome is remembered, the latest ones."""
 
-Answer = m.Done | Refusal | None
+Answer = Done | Refusal | None
 """None: the leader that follows replies."""
 
 
@@ -41,10 +42,10 @@ class OperatorCommands:
 
     def handlers(self) -> list[Registration]:
         return [
-            handler(m.TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
-            handler(m.RaiseLevel, lambda request, _: self._defer(request.token, partial(self._change, request))),
-            handler(m.SetShards, lambda request, _: self._defer(request.token, partial(self._change, request))),
-            handler(m.SetMaintenance, lambda request, _: self._defer(request.token, partial(self._change, request))),
+            handler(TransferShard, lambda request, _: self._defer(request.token, partial(self._move, request))),
+            handler(RaiseLevel, lambda request, _: self._defer(request.token, partial(self._change, request))),
+            handler(SetShards, lambda request, _: self._defer(request.token, partial(self._change, request))),
+            handler(SetMaintenance, lambda request, _: self._defer(request.token, partial(self._change, request))),
         ]
 
     async def close(self) -> None:
@@ -65,18 +66,18 @@ class OperatorCommands:
                 self._tasks.popitem(last=False)
         return await asyncio.shield(self._tasks[token])
 
-    async def _move(self, request: m.TransferShard, operations: Operations) -> Answer:
+    async def _move(self, request: TransferShard, operations: Operations) -> Answer:
         problem = await operations.transfer(self._shard, request.daemon, request.token)
         if problem is not None:
             return Refusal("invalid", problem)
-        return m.Done() if request.daemon == self._instance else None
+        return Done() if request.daemon == self._instance else None
 
-    async def _change(self, request: m.RaiseLevel | m.SetShards | m.SetMaintenance, operations: Operations) -> Answer:
+    async def _change(self, request: RaiseLevel | SetShards | SetMaintenance, operations: Operations) -> Answer:
         match request:
-            case m.RaiseLevel():
+            case RaiseLevel():
                 problem = await operations.raise_level(request.level)
-            case m.SetShards():
+            case SetShards():
                 problem = await operations.set_shards(request.shards, request.before)
-            case m.SetMaintenance():
+            case SetMaintenance():
                 problem = await operations.set_maintenance(request.daemon, on=request.on, token=request.token)
-        return m.Done() if problem is None else Refusal("invalid", problem)
+        return Done() if problem is None else Refusal("invalid", problem)

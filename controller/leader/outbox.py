@@ -18,7 +18,12 @@ from controller.chunk_writer.group_commit import GroupCommit
 from controller.context.leader_context import LeaderContext
 from controller.leader.chunk_announcer import ChunkAnnouncer
 from controller.leader.request_decoding import Address
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.mqtt_topics import head_topic, leader_topic, replies_topic, user_of
+from headgate.protocol.parts import MAX_REPLY_BYTES, PART_BYTES, split_message
+from headgate.protocol.replies import AnyReplyBody, Push, Rejected, Reply
+from headgate.protocol.requests import Request
 from metrics import events
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
@@ -104,13 +109,13 @@ class Outbox:
         self.chunks = ChunkAnnouncer(state, context)
         self.delayed = DelayedReplies(state.shard, self._delay_seconds, context.observer)
 
-    def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
+    def reply(self, request: Request | Address, body: AnyReplyBody, chunk: int | None = None) -> None:
         """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
         chunk = self._commit.newest if chunk is None else chunk
         topic, payload = self._reply_message(request, body)
         self._commit.when_durable(chunk, self._sending(request, topic, payload))
 
-    def answer(self, request: m.Request | Address, body: m.AnyReplyBody | Refusal, chunk: int | None = None) -> None:
+    def answer(self, request: Request | Address, body: AnyReplyBody | Refusal, chunk: int | None = None) -> None:
         """Send the answer to a query as `reply` does, a large one in a turn after that which encodes it. Or refuse it.
 
         Other messages may overtake it, which changes nothing for a query.
@@ -121,14 +126,14 @@ class Outbox:
         chunk = self._commit.newest if chunk is None else chunk
         topic, payload = self._reply_message(request, body)
         send = partial(self._commit.when_durable, chunk, self._sending(request, topic, payload))
-        if len(payload) <= m.PART_BYTES:
+        if len(payload) <= PART_BYTES:
             send()
         else:
             asyncio.get_running_loop().call_soon(send)
 
-    def refuse(self, request: m.Request | Address, refusal: Refusal) -> None:
+    def refuse(self, request: Request | Address, refusal: Refusal) -> None:
         """Send the refusal when its flags allow it. A delayed one is delayed by the caller."""
-        body = m.Rejected(
+        body = Rejected(
             verdict=refusal.verdict,
             reason=refusal.reason,
             instance=self._context.instance,
@@ -142,41 +147,39 @@ class Outbox:
         else:
             self._sending(request, *self._reply_message(request, body))()
 
-    def push(self, client_id: str, message: m.Push) -> None:
+    def push(self, client_id: str, message: Push) -> None:
         """Send ``message`` once every proposed entry is durable."""
-        payload = m.encode(replace(message, ledger_id=self._context.ledger_id))
-        topic = m.replies_topic(self._context.cluster, client_id)
-        if len(payload) > m.MAX_REPLY_BYTES:
+        payload = codec.encode(replace(message, ledger_id=self._context.ledger_id))
+        topic = replies_topic(self._context.cluster, client_id)
+        if len(payload) > MAX_REPLY_BYTES:
             self._report_too_large(type(message).__name__, client_id, len(payload))
             return
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
-    def announce_leader(self, announcement: m.LeaderAnnouncement) -> None:
+    def announce_leader(self, announcement: LeaderAnnouncement) -> None:
         """Publish the leader of the shard, retained."""
         self._context.transport.publish(
-            m.leader_topic(self._context.cluster, self._shard), m.encode(announcement), retain=True
+            leader_topic(self._context.cluster, self._shard), codec.encode(announcement), retain=True
         )
 
     def announce(self, number: int, data: bytes) -> None:
         """Publish that chunk ``number`` is durable. The replies that waited for it are already written, or go along."""
         self.chunks.announce(number, data)
-        head = m.HeadAnnouncement(shard=self._shard, head=number, **self._term)
-        self._publish(m.head_topic(self._context.cluster, self._shard), m.encode(head))
+        head = HeadAnnouncement(shard=self._shard, head=number, **self._term)
+        self._publish(head_topic(self._context.cluster, self._shard), codec.encode(head))
 
-    def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
-        reply = m.Reply(request_id=request.request_id, body=body, **self._term)
-        topic, payload = m.replies_topic(self._context.cluster, request.client_id), m.encode(reply)
-        if len(payload) <= m.MAX_REPLY_BYTES:
+    def _reply_message(self, request: Request | Address, body: AnyReplyBody) -> tuple[str, bytes]:
+        reply = Reply(request_id=request.request_id, body=body, **self._term)
+        topic, payload = replies_topic(self._context.cluster, request.client_id), codec.encode(reply)
+        if len(payload) <= MAX_REPLY_BYTES:
             return topic, payload
         self._report_too_large(type(body).__name__, request.client_id, len(payload))
-        reason = f"the reply has {len(payload)} bytes; the limit is {m.MAX_REPLY_BYTES}: ask for less at a time"
-        return self._reply_message(
-            request, m.Rejected(verdict="invalid", reason=reason, instance=self._context.instance)
-        )
+        reason = f"the reply has {len(payload)} bytes; the limit is {MAX_REPLY_BYTES}: ask for less at a time"
+        return self._reply_message(request, Rejected(verdict="invalid", reason=reason, instance=self._context.instance))
 
-    def _sending(self, request: m.Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
+    def _sending(self, request: Request | Address, topic: str, payload: bytes) -> Callable[[], None]:
         """Return what publishes a reply when its user may have it."""
-        return partial(self.delayed.send, m.user_of(request.client_id), partial(self._publish, topic, payload))
+        return partial(self.delayed.send, user_of(request.client_id), partial(self._publish, topic, payload))
 
     def _delay_seconds(self, user: str) -> float:
         return self._context.access.delay_seconds(user, asyncio.get_running_loop().time())
@@ -189,13 +192,13 @@ class Outbox:
             kind=kind,
             client_id=client_id,
             size_bytes=size_bytes,
-            limit_bytes=m.MAX_REPLY_BYTES,
+            limit_bytes=MAX_REPLY_BYTES,
         )
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        if len(payload) <= m.PART_BYTES:
+        if len(payload) <= PART_BYTES:
             self._context.transport.publish(topic, payload)
             return
         self._messages_in_parts += 1
-        for part in m.split_message(payload, shard=self._shard, number=self._messages_in_parts, **self._term):
-            self._context.transport.publish(topic, m.encode(part))
+        for part in split_message(payload, shard=self._shard, number=self._messages_in_parts, **self._term):
+            self._context.transport.publish(topic, codec.encode(part))

@@ -14,7 +14,8 @@ from controller.leader.outbox import Outbox
 from controller.leader.request_queue import RequestQueue
 from headgate.model import entries as e
 from headgate.process.background import cancel_and_wait
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ReplyBody
+from headgate.protocol.requests import Request
 from metrics import events
 from metrics.label_values import LayoutChangeKind, RequestLimit
 from shard.requests.handlers import AfterBarrier, AfterChunk, Decision, Deferred, Outcome, Stepwise
@@ -61,7 +62,7 @@ class Outcomes:
         await self.operators.close()
         await cancel_and_wait(*(task for tasks in self._deferred.values() for task in tasks))
 
-    def carry_out(self, request: m.Request, outcome: Outcome) -> None:
+    def carry_out(self, request: Request, outcome: Outcome) -> None:
         """Apply the entries of ``outcome``, and send its reply once the chunk it depends on is durable."""
         match outcome:
             case Refusal():
@@ -103,7 +104,7 @@ class Outcomes:
             case _:
                 self.outbox.reply(request, outcome)
 
-    def defer(self, request: m.Request, deferred: Deferred) -> None:
+    def defer(self, request: Request, deferred: Deferred) -> None:
         waiting = self._deferred[deferred.limit]
         if len(waiting) >= deferred.most:
             self.context.observer.observe(events.RequestLimitReached(limit=deferred.limit))
@@ -124,10 +125,10 @@ class Outcomes:
         waiting.add(task)
         task.add_done_callback(answered)
 
-    def _carry_out_steps(self, request: m.Request, outcome: Outcome) -> None:
+    def _carry_out_steps(self, request: Request, outcome: Outcome) -> None:
         if not self.serving.on:
             return
-        if isinstance(outcome, m.ReplyBody):
+        if isinstance(outcome, ReplyBody):
             self.outbox.answer(request, outcome)
         else:
             self.carry_out(request, outcome)

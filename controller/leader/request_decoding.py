@@ -10,7 +10,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, PROTOCOL_VERSION, Name, Natural
+from headgate.protocol.requests import Request
 
 MAX_SEARCHED_BYTES: Final = 64
 """How much of a request is searched for its id if it is not decoded."""
@@ -23,9 +26,9 @@ class Address(msgspec.Struct, frozen=True):
     ``client_id``: as in the message; the sender's address once it was compared with that.
     """
 
-    request_id: m.Natural
-    client_id: m.Name
-    protocol: int = m.FIRST_PROTOCOL_VERSION
+    request_id: Natural
+    client_id: Name
+    protocol: int = FIRST_PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ _SENDER: Final = re.compile(f"{_NAME}/{_NAME}")
 _REQUEST_ID: Final = msgspec.msgpack.encode("request_id")
 _INTEGER_BYTES: Final = {b"\xcc": 1, b"\xcd": 2, b"\xce": 4, b"\xcf": 8}
 """First byte of an unsigned integer in msgpack → the number of bytes that follow it."""
-_NATURAL: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(m.Natural)
+_NATURAL: msgspec.msgpack.Decoder[int] = msgspec.msgpack.Decoder(Natural)
 _ADDRESS: msgspec.msgpack.Decoder[Address] = msgspec.msgpack.Decoder(Address)
 
 
@@ -57,12 +60,12 @@ def read_request_id(payload: bytes, sender: str) -> Address | None:
     first = found + len(_REQUEST_ID)
     number = payload[first : first + 1 + _INTEGER_BYTES.get(payload[first : first + 1], 0)]
     try:
-        return Address(m.decode(_NATURAL, number), sender)
+        return Address(codec.decode(_NATURAL, number), sender)
     except msgspec.DecodeError:
         return None
 
 
-def read_request(payload: bytes, sender: str, ledger_id: bytes) -> m.Request | Malformed:
+def read_request(payload: bytes, sender: str, ledger_id: bytes) -> Request | Malformed:
     """Return the request in ``payload``, or what is wrong with it.
 
     ``sender``: the address that the message's topic names. It is the ``client_id`` of the result. A request for another
@@ -82,17 +85,17 @@ def read_request(payload: bytes, sender: str, ledger_id: bytes) -> m.Request | M
     return msgspec.structs.replace(found, client_id=sender)
 
 
-def _read(payload: bytes, ledger_id: bytes) -> m.Request | Malformed:
-    if len(payload) > m.MAX_MESSAGE_BYTES:
-        reason = f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"
+def _read(payload: bytes, ledger_id: bytes) -> Request | Malformed:
+    if len(payload) > MAX_MESSAGE_BYTES:
+        reason = f"a message has {len(payload)} bytes; the limit is {MAX_MESSAGE_BYTES}"
         return _malformed(payload, "too_large", reason)
     try:
-        request = m.decode_request(payload)
+        request = codec.decode_request(payload)
     except msgspec.ValidationError as error:
-        return _malformed(payload, "invalid", f"not a request of protocol {m.PROTOCOL_VERSION}: {error}")
+        return _malformed(payload, "invalid", f"not a request of protocol {PROTOCOL_VERSION}: {error}")
     except msgspec.DecodeError as error:
         return _malformed(payload, "not_msgpack", f"not msgpack: {error}")
-    if request.protocol != m.PROTOCOL_VERSION:
+    if request.protocol != PROTOCOL_VERSION:
         return _malformed(payload, "protocol", "")
     if request.ledger_id == ledger_id:
         return request
@@ -103,12 +106,12 @@ def _read(payload: bytes, ledger_id: bytes) -> m.Request | Malformed:
 
 def _malformed(payload: bytes, kind: MalformedKind, reason: str) -> Malformed:
     try:
-        address = m.decode(_ADDRESS, payload)
+        address = codec.decode(_ADDRESS, payload)
     except msgspec.DecodeError:
         return Malformed(kind, reason, None)
-    if address.protocol != m.PROTOCOL_VERSION:
+    if address.protocol != PROTOCOL_VERSION:
         # Any other error may be an error in this leader's protocol version only.
-        reason = f"a request of protocol {address.protocol}; this leader supports protocol {m.PROTOCOL_VERSION}: "
+        reason = f"a request of protocol {address.protocol}; this leader supports protocol {PROTOCOL_VERSION}: "
         reason += "install the version of headgate that the daemons run"
         return Malformed("protocol", reason, address)
     return Malformed(kind, reason, address)

@@ -21,8 +21,28 @@ from coordinator.ports import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.paging import Page, follows
+from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply
+from headgate.protocol.request_fields import ConsumerRequest, SubscriptionRequest
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    BeginDeliveries,
+    ConfirmDeadLetters,
+    ConfirmRevoked,
+    DescribeSubscription,
+    EvictConsumer,
+    ExplainSubscription,
+    Heartbeat,
+    LeaveConsumer,
+    ListSubscriptions,
+    ParkKey,
+    PlanChanges,
+    RegisterConsumer,
+    UnparkKey,
+)
+from headgate.views.subscriptions import SubscriptionInfo
 from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.quota import judge_joining
@@ -44,16 +64,16 @@ from shard.subscriptions.two_witnesses import DrainClaim
 
 RequestT = TypeVar(
     "RequestT",
-    m.AcknowledgeBatch,
-    m.BeginDeliveries,
-    m.ConfirmDeadLetters,
-    m.ParkKey,
-    m.UnparkKey,
-    m.Heartbeat,
-    m.LeaveConsumer,
-    m.ConfirmRevoked,
+    AcknowledgeBatch,
+    BeginDeliveries,
+    ConfirmDeadLetters,
+    ParkKey,
+    UnparkKey,
+    Heartbeat,
+    LeaveConsumer,
+    ConfirmRevoked,
 )
-QueryT = TypeVar("QueryT", m.DescribeSubscription, m.ExplainSubscription, m.PlanChanges)
+QueryT = TypeVar("QueryT", DescribeSubscription, ExplainSubscription, PlanChanges)
 
 
 COORDINATOR_COST = 32
@@ -132,7 +152,7 @@ class SubscriptionRegistry:
         for coordinator in self.coordinators.values():
             coordinator.drain.wake()
 
-    def on_presence(self, presence: m.Presence, at: float) -> Steps[None]:
+    def on_presence(self, presence: Presence, at: float) -> Steps[None]:
         for subscription_id, coordinator in list(self.coordinators.items()):
             yield coordinator.consumers * PRESENCE_COST
             if presence.online:
@@ -190,22 +210,22 @@ class SubscriptionRegistry:
     def handlers(self) -> tuple[Registration, ...]:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
-            handler(m.RegisterConsumer, self._register),
-            handler(m.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
-            self._handler(m.AcknowledgeBatch, lambda found, batch, _: found.acknowledge(batch)),
-            self._handler(m.BeginDeliveries, lambda found, request, _: found.deliveries.begin(request)),
-            self._handler(m.ConfirmDeadLetters, lambda found, request, _: found.confirm_dead_letters(request)),
-            self._handler(m.ParkKey, lambda found, request, _: found.deliveries.park(request)),
-            self._handler(m.UnparkKey, lambda found, request, _: found.deliveries.park(request)),
-            self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
-            handler(m.LeaveConsumer, self._leave),
-            handler(m.EvictConsumer, self._evict),
-            self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
-            self._query(m.DescribeSubscription, self._describe),
+            handler(RegisterConsumer, self._register),
+            handler(ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
+            self._handler(AcknowledgeBatch, lambda found, batch, _: found.acknowledge(batch)),
+            self._handler(BeginDeliveries, lambda found, request, _: found.deliveries.begin(request)),
+            self._handler(ConfirmDeadLetters, lambda found, request, _: found.confirm_dead_letters(request)),
+            self._handler(ParkKey, lambda found, request, _: found.deliveries.park(request)),
+            self._handler(UnparkKey, lambda found, request, _: found.deliveries.park(request)),
+            self._handler(Heartbeat, SubscriptionCoordinator.heartbeat),
+            handler(LeaveConsumer, self._leave),
+            handler(EvictConsumer, self._evict),
+            self._handler(ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
+            self._query(DescribeSubscription, self._describe),
             self._query(
-                m.ExplainSubscription, lambda found, request: found.explain(request, self.context.drain_problem())
+                ExplainSubscription, lambda found, request: found.explain(request, self.context.drain_problem())
             ),
-            self._query(m.PlanChanges, SubscriptionCoordinator.plan),
+            self._query(PlanChanges, SubscriptionCoordinator.plan),
         )
 
     def _handler(
@@ -224,12 +244,12 @@ class SubscriptionRegistry:
 
         return handler(kind, lambda request, _: Stepwise(find_and_respond(request)))
 
-    def _describe(self, found: SubscriptionCoordinator, _: m.DescribeSubscription) -> Steps[StepResult]:
+    def _describe(self, found: SubscriptionCoordinator, _: DescribeSubscription) -> Steps[StepResult]:
         described = yield from found.describe()
         point = self.commit.newest, self.commit.term_id
-        return m.SubscriptionReply(subscription=msgspec.structs.replace(described, point=point))
+        return SubscriptionReply(subscription=msgspec.structs.replace(described, point=point))
 
-    def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
+    def _register(self, request: RegisterConsumer, client_id: str) -> Registered | Refusal:
         if request.topic not in self.state.topics and request.subscription_id is not None:
             return refuse_deleted_topic(request)
         topic = find_topic(request.topic, self.state)
@@ -254,31 +274,31 @@ class SubscriptionRegistry:
             )
             if reason is not None:
                 return Refusal("invalid", reason)
-        refusal = judge_joining(request, m.user_of(client_id), self.state, self.context.access.rules.limits_of)
+        refusal = judge_joining(request, user_of(client_id), self.state, self.context.access.rules.limits_of)
         if refusal is not None:
             return refusal
         if known is None:
-            self.commit.propose(new_subscription(request, topic, self.state.ids.next_id, m.user_of(client_id)))
+            self.commit.propose(new_subscription(request, topic, self.state.ids.next_id, user_of(client_id)))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self.coordinators[known.subscription_id].register(request, client_id)
 
-    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
+    def _leave(self, request: LeaveConsumer, client_id: str) -> Done:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
         topic = self.state.topics.get(request.topic)
         if topic is None or request.subscription not in topic.subscriptions:
-            return m.Done()
+            return Done()
         return self._find_for(request, client_id).leave(request, client_id)
 
-    def _evict(self, request: m.EvictConsumer, _: str) -> m.Done | Refusal:
+    def _evict(self, request: EvictConsumer, _: str) -> Done | Refusal:
         """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
-        return m.Done() if request.token in self.state.commands else self._find(request).evict(request)
+        return Done() if request.token in self.state.commands else self._find(request).evict(request)
 
-    def _list(self, request: m.ListSubscriptions) -> Steps[StepResult]:
+    def _list(self, request: ListSubscriptions) -> Steps[StepResult]:
         if request.topic is not None:
             find_topic(request.topic, self.state)
         yield len(self.coordinators)
-        page: Page[m.SubscriptionInfo] = Page()
+        page: Page[SubscriptionInfo] = Page()
         for names, subscription_id in self._listed(request):
             if page.is_full:
                 break
@@ -286,9 +306,9 @@ class SubscriptionRegistry:
             if coordinator is not None:  # Else it was deleted in an earlier turn.
                 description = yield from coordinator.describe()
                 page.add(names, description)
-        return m.SubscriptionList(subscriptions=page.items, next=page.following)
+        return SubscriptionList(subscriptions=page.items, next=page.following)
 
-    def _listed(self, request: m.ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
+    def _listed(self, request: ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
         """Return the names and ids of the requested subscriptions, in order."""
         return [
             ((topic_name, name), subscription.subscription_id)
@@ -298,11 +318,11 @@ class SubscriptionRegistry:
             if follows(request.after, topic_name, name)
         ]
 
-    def _find(self, request: m.SubscriptionRequest) -> SubscriptionCoordinator:
+    def _find(self, request: SubscriptionRequest) -> SubscriptionCoordinator:
         _, subscription = find_subscription(request.topic, request.subscription, self.state)
         return self.coordinators[subscription.subscription_id]
 
-    def _find_for(self, request: m.ConsumerRequest, address: str) -> SubscriptionCoordinator:
+    def _find_for(self, request: ConsumerRequest, address: str) -> SubscriptionCoordinator:
         """Return the coordinator for a request about a consumer, which must belong to the user of ``address``."""
         _, subscription = find_subscription(request.topic, request.subscription, self.state)
         refusal = refuse_other_user(subscription.consumers.get(request.consumer), request.consumer, address)

@@ -22,7 +22,9 @@ from controller.snapshots.restore import require_complete, require_own
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import PruneReply
+from headgate.protocol.requests import PruneTopic
+from headgate.views.topics import PruneResult, UnprunedSegment
 from metrics import events
 from shard.requests.handlers import Answer, Decision, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_topic
@@ -81,9 +83,9 @@ class Pruner:
                 retry_at = loop.time() + schedule.next_seconds()
 
     def handlers(self) -> tuple[Registration, ...]:
-        return (handler(m.PruneTopic, lambda request, _: Stepwise(self.prune_topic(request))),)
+        return (handler(PruneTopic, lambda request, _: Stepwise(self.prune_topic(request))),)
 
-    def prune_topic(self, request: m.PruneTopic) -> Steps[StepResult]:
+    def prune_topic(self, request: PruneTopic) -> Steps[StepResult]:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = find_topic(request.topic, self.state)
         rules = replace(policy.rules_for(e.TopicPolicy(max_age_ms=0), self.settings), ignored="none")
@@ -211,7 +213,7 @@ class Pruner:
 
 
 def _answer(pruning: policy.PruneDecision, segments: Sequence[int]) -> Answer:
-    retained = tuple(m.UnprunedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items())
-    result = m.PruneResult(segments=tuple(segments), retained=retained, abandoned=tuple(pruning.abandoned))
-    body = m.PruneReply(result=result)
+    retained = tuple(UnprunedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items())
+    result = PruneResult(segments=tuple(segments), retained=retained, abandoned=tuple(pruning.abandoned))
+    body = PruneReply(result=result)
     return lambda _: body

@@ -48,7 +48,7 @@ from drain.spark.master import conf_problem, engine_of, is_on_this_machine
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.files.named_file import with_located_files
-from headgate.protocol.messages import require_name
+from headgate.protocol.request_fields import require_name
 from headgate.settings.arguments import is_port
 from headgate.settings.setting_errors import explain
 from headgate.transport.loopback import host_port

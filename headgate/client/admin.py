@@ -24,7 +24,65 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.shard_map import MAX_SHARDS
-from headgate.protocol import messages as m
+from headgate.protocol.replies import (
+    BacklogReply,
+    Done,
+    ExplanationReply,
+    PageReply,
+    ParkedKeyList,
+    PlanReply,
+    ProducerList,
+    ProducerReply,
+    PruneReply,
+    ReplyBody,
+    SeekReply,
+    SubscriptionList,
+    SubscriptionReply,
+    TopicImportReply,
+    TopicList,
+    TopicReply,
+)
+from headgate.protocol.request_fields import (
+    MAX_HELD_SEGMENTS,
+    PolicyField,
+    Start,
+    SubscriptionRequest,
+    TopicRequest,
+    require_fields,
+    require_name,
+)
+from headgate.protocol.requests import (
+    AnyRequestBody,
+    CreateSubscription,
+    CreateTopic,
+    DeleteProducer,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeBacklog,
+    DescribeProducer,
+    DescribeSubscription,
+    DescribeTopic,
+    EvictConsumer,
+    ExplainSubscription,
+    ImportTopic,
+    ListParkedKeys,
+    ListProducers,
+    ListSubscriptions,
+    ListTopics,
+    MergeSegments,
+    PlanChanges,
+    PruneTopic,
+    RaiseLevel,
+    ResumeKey,
+    SeekSubscription,
+    SetDeliveryPolicy,
+    SetMaintenance,
+    SetShards,
+    SetSubscriptionOrder,
+    SetTopicPolicy,
+    SplitSegment,
+    TransferShard,
+)
 from headgate.reading.time_lookup import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
@@ -37,11 +95,9 @@ from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, Subscription
 from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 
 T = TypeVar("T")
-ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
-PageT = TypeVar("PageT", bound=m.PageReply)
-ListRequestT = TypeVar(
-    "ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.ListParkedKeys, m.DescribeBacklog
-)
+ReplyT = TypeVar("ReplyT", bound=ReplyBody)
+PageT = TypeVar("PageT", bound=PageReply)
+ListRequestT = TypeVar("ListRequestT", ListTopics, ListProducers, ListSubscriptions, ListParkedKeys, DescribeBacklog)
 
 EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
@@ -112,7 +168,7 @@ class Admin:
         """
         if not 0 <= require_integer("transfer_shard: shard", shard) < self._all_shards():
             raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
-        await self._request(shard, m.TransferShard(daemon=daemon, token=self._token()), m.Done)
+        await self._request(shard, TransferShard(daemon=daemon, token=self._token()), Done)
 
     async def set_maintenance(self, daemon: str, *, on: bool) -> None:
         """Begin or end the maintenance of ``daemon``. A daemon in maintenance leads nothing if another one can.
@@ -120,15 +176,15 @@ class Admin:
         Returns once it is stored. The transfers follow within seconds. Raises RequestRejectedError if no such daemon
         is live.
         """
-        await self._request_any(m.SetMaintenance(daemon=daemon, on=on, token=self._token()))
+        await self._request_any(SetMaintenance(daemon=daemon, on=on, token=self._token()))
 
-    async def _request_any(self, request: m.AnyRequestBody) -> None:
+    async def _request_any(self, request: AnyRequestBody) -> None:
         """Send a command to the leader of any shard; raises NoLeaderError if there is none."""
-        m.require_fields(request)
+        require_fields(request)
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
         if not led:
             raise NoLeaderError("no shard has a leader that could store it; it was not stored")
-        await self._request(led[0], request, m.Done)
+        await self._request(led[0], request, Done)
 
     async def raise_feature_level(self, level: int) -> None:
         """Raise the feature level of the cluster to ``level``, which daemons of older versions do not support.
@@ -136,7 +192,7 @@ class Admin:
         ``feature_level`` of `describe_cluster` says which level is possible. One that the cluster has already is no
         error. Raises RequestRejectedError, which names the daemons that do not support it.
         """
-        await self._request_any(m.RaiseLevel(level=level, token=self._token()))
+        await self._request_any(RaiseLevel(level=level, token=self._token()))
 
     async def set_shards(self, shards: int, *, dry_run: bool = False) -> int:
         """Give the cluster more ``shards``, which cannot be taken back. Topics stay where they are.
@@ -149,15 +205,15 @@ class Admin:
             raise ConfigError(f"the cluster has {before} shards, and the number can only rise, to at most {MAX_SHARDS}")
         topics = await self.list_topics()
         if not dry_run:
-            await self._request_any(m.SetShards(shards=shards, before=before, token=self._token()))
+            await self._request_any(SetShards(shards=shards, before=before, token=self._token()))
         return sum(len(later.candidates(each.topic)) > 1 for each in topics)
 
     # Topics
 
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
-        request = m.CreateTopic(topic=topic, segments=segments, token=self._token())
-        return (await self._create(request, m.TopicReply)).topic
+        request = CreateTopic(topic=topic, segments=segments, token=self._token())
+        return (await self._create(request, TopicReply)).topic
 
     async def import_topic(
         self, topic: str, layout: ExternalLayout, *, complete: bool = True, dry_run: bool = False
@@ -172,7 +228,7 @@ class Admin:
             dry_run: only return what would change.
         """
         require_type("import_topic: layout", layout, ExternalLayout)
-        request = m.ImportTopic(
+        request = ImportTopic(
             topic=topic,
             token=self._token(),
             segments=list(layout.segments),
@@ -183,17 +239,17 @@ class Admin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
-        return (await self._create(request, m.TopicImportReply)).result
+        return (await self._create(request, TopicImportReply)).result
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        pages = await self._list(None, m.ListTopics(), m.TopicList)
+        pages = await self._list(None, ListTopics(), TopicList)
         found = [topic for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return (await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)).topic
+        return (await self._ask(DescribeTopic(topic=topic), TopicReply)).topic
 
     async def identity(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> str:
         """Return a text that differs once what is named last was created, or its program started, again or elsewhere.
@@ -213,12 +269,12 @@ class Admin:
 
         :meta private:
         """
-        request = m.DescribeTopic(topic=topic, pruned=sorted(segments)[-m.MAX_HELD_SEGMENTS :])
-        return dict((await self._ask(request, m.TopicReply)).pruned_ends)
+        request = DescribeTopic(topic=topic, pruned=sorted(segments)[-MAX_HELD_SEGMENTS:])
+        return dict((await self._ask(request, TopicReply)).pruned_ends)
 
     async def topic_settings(self, topic: str) -> list[TopicSetting]:
         """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
-        reply = await self._ask(m.DescribeTopic(topic=topic), m.TopicReply)
+        reply = await self._ask(DescribeTopic(topic=topic), TopicReply)
         own, cluster = asdict(reply.topic.policy), asdict(reply.cluster_policy)
         return [
             TopicSetting(name, cluster[name], "setting" if name in reply.configured else "default")
@@ -235,14 +291,14 @@ class Admin:
 
     async def split(self, topic: str, segment: SegmentId) -> TopicInfo:
         """Split an active segment at the middle of its hash range; returns the new layout."""
-        return await self._change_topic(m.SplitSegment(topic=topic, segment=segment, token=self._token()))
+        return await self._change_topic(SplitSegment(topic=topic, segment=segment, token=self._token()))
 
     async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
         """Merge two active neighbors; returns the new layout."""
-        return await self._change_topic(m.MergeSegments(topic=topic, segments=(first, second), token=self._token()))
+        return await self._change_topic(MergeSegments(topic=topic, segments=(first, second), token=self._token()))
 
     async def set_topic_policy(
-        self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[m.PolicyField] = ()
+        self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[PolicyField] = ()
     ) -> TopicInfo:
         """Change which settings of the cluster ``topic`` overrides; returns the topic.
 
@@ -251,8 +307,8 @@ class Admin:
         """
         require_type("reset", reset, Collection)
         for field in reset:
-            require_choice("reset", field, get_args(m.PolicyField))
-        request = m.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
+            require_choice("reset", field, get_args(PolicyField))
+        request = SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
         return await self._change_topic(request)
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
@@ -260,23 +316,23 @@ class Admin:
 
         Returns what was deleted, and why each other sealed segment was not.
         """
-        return (await self._ask(m.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), m.PruneReply)).result
+        return (await self._ask(PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), PruneReply)).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
-        await self._ask(m.DeleteTopic(topic=topic, force=force, token=self._token()), m.Done)
+        await self._ask(DeleteTopic(topic=topic, force=force, token=self._token()), Done)
 
     # Producers
 
     async def list_producers(self) -> list[ProducerInfo]:
         """Return the named producers of all shards, by name and shard."""
-        pages = await self._list(None, m.ListProducers(), m.ProducerList)
+        pages = await self._list(None, ListProducers(), ProducerList)
         found = [producer for page in pages for producer in page.producers]
         return sorted(found, key=lambda info: (info.producer, info.shard))
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
-        replies = await self._request_known(name, m.DescribeProducer(producer=name), m.ProducerReply)
+        replies = await self._request_known(name, DescribeProducer(producer=name), ProducerReply)
         return [reply.producer for reply in replies]
 
     async def delete_producer(self, name: str) -> None:
@@ -285,33 +341,33 @@ class Admin:
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
         """
-        await self._request_known(name, m.DeleteProducer(producer=name, token=self._token()), m.Done)
+        await self._request_known(name, DeleteProducer(producer=name, token=self._token()), Done)
 
     # Subscriptions
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        pages = await self._list(topic, m.ListSubscriptions(topic=topic), m.SubscriptionList)
+        pages = await self._list(topic, ListSubscriptions(topic=topic), SubscriptionList)
         found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
         """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
-        request = m.DescribeBacklog(topic=topic, subscription=subscription)
-        pages = await self._list(topic, request, m.BacklogReply)
+        request = DescribeBacklog(topic=topic, subscription=subscription)
+        pages = await self._list(topic, request, BacklogReply)
         found = [each for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
-        return await self._subscription(m.DescribeSubscription(topic=topic, subscription=subscription))
+        return await self._subscription(DescribeSubscription(topic=topic, subscription=subscription))
 
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
     ) -> Explanation:
         """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
-        request = m.ExplainSubscription(topic=topic, subscription=subscription, segment=segment, consumer=consumer)
-        return (await self._ask(request, m.ExplanationReply)).explanation
+        request = ExplainSubscription(topic=topic, subscription=subscription, segment=segment, consumer=consumer)
+        return (await self._ask(request, ExplanationReply)).explanation
 
     async def plan(
         self,
@@ -328,9 +384,9 @@ class Admin:
         changes: dict[str, Any] = {"splits": splits, "merges": merges, **names}
         for what, given in changes.items():
             require_type(f"plan: {what}", given, Collection)
-            changes[what] = [m.require_name("consumer", each) if what in names else each for each in given]
-        request = m.PlanChanges(topic=topic, subscription=subscription, **changes)
-        return (await self._ask(request, m.PlanReply)).plan
+            changes[what] = [require_name("consumer", each) if what in names else each for each in given]
+        request = PlanChanges(topic=topic, subscription=subscription, **changes)
+        return (await self._ask(request, PlanReply)).plan
 
     async def create_subscription(
         self,
@@ -338,7 +394,7 @@ class Admin:
         subscription: str,
         *,
         type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - as Consumer names it
-        start: m.Start = "latest",
+        start: Start = "latest",
         timestamp_ms: int | None = None,
         if_absent: bool = False,
     ) -> SubscriptionInfo:
@@ -358,8 +414,8 @@ class Admin:
             ConfigError: the type is unknown, the timestamp is in the future, or the topic is external.
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
         """
-        require_choice("create_subscription: start", start, get_args(m.Start))
-        request = m.CreateSubscription(
+        require_choice("create_subscription: start", start, get_args(Start))
+        request = CreateSubscription(
             topic=topic,
             subscription=subscription,
             subscription_type=subscription_type(type),
@@ -369,12 +425,12 @@ class Admin:
         )
         if timestamp_ms is None:
             return await self._subscription(request)
-        return (await self._ask_at(timestamp_ms, "create_subscription", request, m.SubscriptionReply)).subscription
+        return (await self._ask_at(timestamp_ms, "create_subscription", request, SubscriptionReply)).subscription
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
-        request = m.DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
-        await self._ask(request, m.Done)
+        request = DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
+        await self._ask(request, Done)
 
     async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer; its segments go to the others.
@@ -382,15 +438,15 @@ class Admin:
         The running program gets FencedError and does not join again, so that the eviction lasts. A
         program that is started afterwards may use the name.
         """
-        request = m.EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
-        await self._ask(request, m.Done)
+        request = EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
+        await self._ask(request, Done)
 
     async def seek(
         self,
         topic: str,
         subscription: str,
         *,
-        to: m.Start | None = None,
+        to: Start | None = None,
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
         point: tuple[int, int] | None = None,
@@ -423,11 +479,11 @@ class Admin:
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")
-        require_choice("seek: to", to, (*get_args(m.Start), None))
+        require_choice("seek: to", to, (*get_args(Start), None))
         require_type("seek: positions", positions or {}, Mapping)
         integer = partial(require_integer, "seek: a segment or offset in positions")
         pairs = sorted((integer(segment), integer(offset)) for segment, offset in (positions or {}).items())
-        request = m.SeekSubscription(
+        request = SeekSubscription(
             topic=topic,
             subscription=subscription,
             token=self._token(),
@@ -438,13 +494,13 @@ class Admin:
             topic_id=None if topic_id is None else require_integer("seek: topic_id", topic_id),
         )
         if timestamp_ms is not None:
-            return (await self._ask_at(timestamp_ms, "seek", request, m.SeekReply)).result
-        return (await self._ask(request, m.SeekReply)).result
+            return (await self._ask_at(timestamp_ms, "seek", request, SeekReply)).result
+        return (await self._ask(request, SeekReply)).result
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
         require_choice("order", order, get_args(Order))
-        request = m.SetSubscriptionOrder(topic=topic, subscription=subscription, order=order, token=self._token())
+        request = SetSubscriptionOrder(topic=topic, subscription=subscription, order=order, token=self._token())
         return await self._subscription(request)
 
     async def set_delivery_policy(
@@ -474,7 +530,7 @@ class Admin:
             if (await self.describe_topic(dead_letter_topic)).external is not None:
                 raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
             await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
-        request = m.SetDeliveryPolicy(
+        request = SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
             token=self._token(),
@@ -492,8 +548,8 @@ class Admin:
 
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
-        request = m.ListParkedKeys(topic=topic, subscription=subscription, key=key)
-        pages = await self._list(topic, request, m.ParkedKeyList)
+        request = ListParkedKeys(topic=topic, subscription=subscription, key=key)
+        pages = await self._list(topic, request, ParkedKeyList)
         return [each for page in pages for each in page.keys]
 
     async def resume_key(self, topic: str, subscription: str, key: bytes, *, drop: bool = False) -> None:
@@ -501,8 +557,8 @@ class Admin:
 
         ``drop``: the records that are parked now are not delivered; they stay in the dead-letter topic.
         """
-        request = m.ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
-        await self._ask(request, m.Done)
+        request = ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
+        await self._ask(request, Done)
 
     # Requests
 
@@ -520,19 +576,19 @@ class Admin:
     def _token(self) -> str:
         return self.client.new_token()
 
-    async def _ask(self, request: m.TopicRequest, kind: type[ReplyT]) -> ReplyT:
+    async def _ask(self, request: TopicRequest, kind: type[ReplyT]) -> ReplyT:
         return await self._at(request.topic, partial(self._request, request=request, kind=kind))
 
     async def _at(self, topic: str, ask: Callable[[int], Awaitable[T]]) -> T:
         """Return what ``ask`` returns for the shard of ``topic``. Raises InvalidNameError."""
         self._all_shards()
-        m.require_name("topic", topic)
+        require_name("topic", topic)
         return await self.client.places.at(topic, ask, self._timeout_seconds)
 
-    async def _create(self, request: m.CreateTopic | m.ImportTopic, kind: type[ReplyT]) -> ReplyT:
+    async def _create(self, request: CreateTopic | ImportTopic, kind: type[ReplyT]) -> ReplyT:
         """Create a topic once no other shard can have it, or change it where it is."""
         self._all_shards()
-        m.require_name("topic", request.topic)
+        require_name("topic", request.topic)
         place = await self.client.places.find(request.topic, self._timeout_seconds)
         while True:
             shard, shards = place
@@ -544,14 +600,14 @@ class Admin:
                 if place == (shard, shards):
                     raise
 
-    async def _change_topic(self, request: m.TopicRequest) -> TopicInfo:
-        return (await self._ask(request, m.TopicReply)).topic
+    async def _change_topic(self, request: TopicRequest) -> TopicInfo:
+        return (await self._ask(request, TopicReply)).topic
 
-    async def _subscription(self, request: m.SubscriptionRequest) -> SubscriptionInfo:
-        return (await self._ask(request, m.SubscriptionReply)).subscription
+    async def _subscription(self, request: SubscriptionRequest) -> SubscriptionInfo:
+        return (await self._ask(request, SubscriptionReply)).subscription
 
     async def _ask_at(
-        self, timestamp_ms: int, method: str, request: m.CreateSubscription | m.SeekSubscription, kind: type[ReplyT]
+        self, timestamp_ms: int, method: str, request: CreateSubscription | SeekSubscription, kind: type[ReplyT]
     ) -> ReplyT:
         """Send ``request`` with the positions of a time. They are looked up again if a segment was pruned meanwhile."""
         for last in (False, False, True):
@@ -598,7 +654,7 @@ class Admin:
         return pages
 
     async def _request_known(
-        self, name: str, request: m.DescribeProducer | m.DeleteProducer, kind: type[ReplyT]
+        self, name: str, request: DescribeProducer | DeleteProducer, kind: type[ReplyT]
     ) -> list[ReplyT]:
         """Return the replies of the shards that know the producer ``name``, by shard."""
 
@@ -616,11 +672,11 @@ class Admin:
             raise RequestRejectedError("invalid", f"no shard has a producer {name!r}; see: headgate producer list")
         return replies
 
-    async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
+    async def _request(self, shard: int, request: AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``. Raises InvalidNameError."""
         for named in _NAMES:
             if (name := getattr(request, named, None)) is not None:
-                m.require_name(named, name)
+                require_name(named, name)
         try:
             reply = await self.client.request(shard, request, self._timeout_seconds)
         except RequestRejectedError as error:
@@ -638,7 +694,7 @@ def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
 async def explained_topic(client: Client, topic: str, error: RequestRejectedError) -> RequestRejectedError:
     """Return a better error than ``error`` if there is no ``topic``: it names the near ones."""
     async with Admin(client, timeout_seconds=EXPLANATION_SECONDS) as admin:
-        return await explained(admin, m.DescribeTopic(topic=topic), error)
+        return await explained(admin, DescribeTopic(topic=topic), error)
 
 
 async def check_dead_letter_topic(

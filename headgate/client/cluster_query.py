@@ -14,7 +14,9 @@ from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, ProtocolError
 from headgate.model.short_list import listed
 from headgate.process.background import cancel_and_wait, end_tasks
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import ClusterReply, Reply
+from headgate.protocol.requests import DescribeCluster
 from headgate.views.cluster import ClusterInfo
 
 NEXT_DAEMON_SECONDS: Final = 0.75
@@ -27,10 +29,10 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
     Raises NoLeaderError: no leader answered in time. The text says which shards have none.
     """
     deadline = asyncio.get_running_loop().time() + timeout_seconds
-    first = await _ask(client, shards, m.DescribeCluster(blocked=blocked), deadline)
+    first = await _ask(client, shards, DescribeCluster(blocked=blocked), deadline)
     pages = [] if first is None else [first]
     while pages and (after := pages[-1].next) is not None:
-        page = await _ask(client, shards, m.DescribeCluster(blocked=blocked, after=after), deadline)
+        page = await _ask(client, shards, DescribeCluster(blocked=blocked, after=after), deadline)
         if page is None:
             first = None
             break
@@ -42,11 +44,11 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
     return replace(first.overview, subscriptions=tuple(row for page in pages for row in page.subscriptions))
 
 
-async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline: float) -> m.ClusterReply | None:
+async def _ask(client: Client, shards: int, request: DescribeCluster, deadline: float) -> ClusterReply | None:
     loop = asyncio.get_running_loop()
     for shard in range(shards):
         await client.watch_leader(shard)
-    asked: dict[str, asyncio.Task[m.Reply]] = {}
+    asked: dict[str, asyncio.Task[Reply]] = {}
     changed = asyncio.Event()
     removals = [client.on_leader(shard, lambda _: changed.set()) for shard in range(shards)]
     try:
@@ -73,13 +75,13 @@ async def _ask(client: Client, shards: int, request: m.DescribeCluster, deadline
     return None
 
 
-def _not_asked(client: Client, shards: int, asked: dict[str, asyncio.Task[m.Reply]]) -> m.LeaderAnnouncement | None:
+def _not_asked(client: Client, shards: int, asked: dict[str, asyncio.Task[Reply]]) -> LeaderAnnouncement | None:
     """Return the leader of the first shard whose daemon was not asked; None: there is none at present."""
     known = (client.leader(shard) for shard in range(shards))
     return next((leader for leader in known if leader is not None and leader.instance not in asked), None)
 
 
-def _answer(asked: dict[str, asyncio.Task[m.Reply]]) -> m.ClusterReply | None:
+def _answer(asked: dict[str, asyncio.Task[Reply]]) -> ClusterReply | None:
     """Return an answer; raises the refusal of a daemon. One that did not reply in time may be asked again."""
     for instance, task in list(asked.items()):
         if not task.done():
@@ -87,7 +89,7 @@ def _answer(asked: dict[str, asyncio.Task[m.Reply]]) -> m.ClusterReply | None:
         del asked[instance]
         if isinstance(task.exception(), NoLeaderError):
             continue
-        return body_of(task.result(), m.ClusterReply, f"daemon {instance!r}")
+        return body_of(task.result(), ClusterReply, f"daemon {instance!r}")
     return None
 
 

@@ -14,7 +14,8 @@ from headgate.ledger.identity import read_ledger_id
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.log.event_log import get_logger
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
 from headgate.transport.port import Transport
@@ -41,11 +42,11 @@ class ClusterWatch:
         self.refusal: tuple[str, bool] | None = None
         """Why the broker refuses this client, or its requests, and whether it was the first connection."""
         self._described = asyncio.Event()
-        self._description: m.ClusterDescription | None = None
+        self._description: ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
         self.ledger = b""
         """Each request and reply names it; empty before a daemon has described the cluster."""
-        self._other: m.ClusterDescription | None = None
+        self._other: ClusterDescription | None = None
         """The newest one of another ledger, since the own ledger was described."""
         self._silent_at = 0.0
         """When daemons of the own ledger would have answered the first such description."""
@@ -71,18 +72,18 @@ class ClusterWatch:
             self.refusal = reason, False
             log.error("broker.refuses", broker=self.broker, reason=reason)
 
-    def described(self, description: m.ClusterDescription) -> None:
+    def described(self, description: ClusterDescription) -> None:
         if self.ledger and bytes.fromhex(description.ledger_id) != self.ledger:
             self._heard_of_other(description)
             return
         self._other = None
-        if description.protocol != m.PROTOCOL_VERSION:
+        if description.protocol != PROTOCOL_VERSION:
             # Requests that are in progress are refused: each one carries this client's version.
             log.error(
                 "cluster.protocol_mismatch",
                 cluster=self._cluster,
                 cluster_protocol=description.protocol,
-                client_protocol=m.PROTOCOL_VERSION,
+                client_protocol=PROTOCOL_VERSION,
             )
             self._incompatible_protocol = description.protocol
         else:
@@ -91,7 +92,7 @@ class ClusterWatch:
             self.learn([*description.earlier_shards, description.shards])
         self._described.set()
 
-    def _heard_of_other(self, description: m.ClusterDescription) -> None:
+    def _heard_of_other(self, description: ClusterDescription) -> None:
         """Keep the description of another ledger under the cluster's name."""
         if not description.ledger_id:
             return  # Of a daemon that does not know its ledger.
@@ -118,7 +119,7 @@ class ClusterWatch:
 
     # Questions
 
-    async def description(self, timeout_seconds: float) -> m.ClusterDescription:
+    async def description(self, timeout_seconds: float) -> ClusterDescription:
         """Wait for the cluster's description.
 
         Raises:
@@ -142,7 +143,7 @@ class ClusterWatch:
         if self._incompatible_protocol is not None:
             raise ProtocolError(
                 f"cluster {self._cluster!r} runs protocol {self._incompatible_protocol}, this client "
-                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs"
+                f"{PROTOCOL_VERSION}: install the version of headgate that the cluster runs"
             )
         assert self._description is not None, "signalled without a description"
         return self._description

@@ -31,7 +31,28 @@ from headgate.client.topic_places import TopicPlaces
 from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError, RequestRejectedError, rejection
 from headgate.log.event_log import get_logger
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import (
+    ChunkAnnouncement,
+    ClusterDescription,
+    HeadAnnouncement,
+    LeaderAnnouncement,
+    Presence,
+)
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.mqtt_topics import (
+    chunk_topic,
+    client_address,
+    cluster_topic,
+    head_topic,
+    leader_topic,
+    presence_topic,
+    replies_topic,
+    requests_topic,
+)
+from headgate.protocol.replies import Rejected, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION, require_fields, require_name
+from headgate.protocol.requests import AnyRequestBody, DescribeLeader, ProduceBatch, Request, is_command
 from headgate.settings.arguments import require_type
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store, open_store
@@ -45,10 +66,10 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 
 ValueT = TypeVar("ValueT")
 
-_CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
-_LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
-_HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
-_CHUNK = msgspec.msgpack.Decoder(m.ChunkAnnouncement)
+_CLUSTER = msgspec.msgpack.Decoder(ClusterDescription)
+_LEADER = msgspec.msgpack.Decoder(LeaderAnnouncement)
+_HEAD = msgspec.msgpack.Decoder(HeadAnnouncement)
+_CHUNK = msgspec.msgpack.Decoder(ChunkAnnouncement)
 
 log = get_logger(__name__)
 
@@ -77,8 +98,8 @@ class Client:
         """
         self.transport = transport
         self.cluster = cluster
-        self.client_id = m.require_name("client", client_id)
-        self.address = m.client_address(user, client_id)
+        self.client_id = require_name("client", client_id)
+        self.address = client_address(user, client_id)
         self.now_ms = now_ms
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.undecodable_messages = 0
@@ -96,8 +117,8 @@ class Client:
     @staticmethod
     def will(cluster: str, client_id: str, user: str | None = None) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
-        gone = m.Presence(client_id=client_id, online=False)
-        return m.presence_topic(cluster, m.client_address(user, client_id)), m.encode(gone), False
+        gone = Presence(client_id=client_id, online=False)
+        return presence_topic(cluster, client_address(user, client_id)), codec.encode(gone), False
 
     @classmethod
     def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
@@ -164,12 +185,12 @@ class Client:
         self.transport.on_refusal(self.cluster_watch.refused)
         await self.transport.__aenter__()
         await self._subscribe(
-            m.replies_topic(self.cluster, self.address), "reply", m.decode_reply, self.replies.dispatch
+            replies_topic(self.cluster, self.address), "reply", codec.decode_reply, self.replies.dispatch
         )
         await self._subscribe(
-            m.cluster_topic(self.cluster),
+            cluster_topic(self.cluster),
             "cluster",
-            partial(m.decode, _CLUSTER),
+            partial(codec.decode, _CLUSTER),
             self.cluster_watch.described,
             retained=True,
         )
@@ -192,8 +213,8 @@ class Client:
         self.cluster_watch.connection_changed(connected)
 
     def _publish_presence(self, *, online: bool) -> None:
-        presence = m.Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
-        self.transport.publish(m.presence_topic(self.cluster, self.address), m.encode(presence))
+        presence = Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
+        self.transport.publish(presence_topic(self.cluster, self.address), codec.encode(presence))
 
     # The cluster
 
@@ -213,14 +234,14 @@ class Client:
             watch.watched = True
             watch.prompt()
             await self._subscribe(
-                m.leader_topic(self.cluster, shard),
+                leader_topic(self.cluster, shard),
                 "leader",
-                partial(m.decode, _LEADER),
+                partial(codec.decode, _LEADER),
                 watch.announced,
                 retained=True,
             )
 
-    def leader(self, shard: int) -> m.LeaderAnnouncement | None:
+    def leader(self, shard: int) -> LeaderAnnouncement | None:
         """Return the leader of ``shard`` that has replied; None if none has, or the shard is not watched."""
         return self._leader_watch(shard).leader
 
@@ -249,8 +270,8 @@ class Client:
             self._leaders[shard].connection_changed(self.transport.connected and self.entered)
         return self._leaders[shard]
 
-    def _send_question(self, shard: int, body: m.DescribeLeader, handler: ReplyHandler) -> int:
-        def answered(reply: m.Reply) -> None:
+    def _send_question(self, shard: int, body: DescribeLeader, handler: ReplyHandler) -> int:
+        def answered(reply: Reply) -> None:
             self.cluster_watch.refusal = None
             handler(reply)
 
@@ -260,13 +281,13 @@ class Client:
         self.send(shard, request_id, None, body)
         return request_id
 
-    async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
+    async def watch_head(self, shard: int, handler: Callable[[HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
-        return await self._watch(m.head_topic(self.cluster, shard), "head", _HEAD, handler)
+        return await self._watch(head_topic(self.cluster, shard), "head", _HEAD, handler)
 
-    async def watch_chunks(self, shard: int, handler: Callable[[m.ChunkAnnouncement], None]) -> Callable[[], None]:
+    async def watch_chunks(self, shard: int, handler: Callable[[ChunkAnnouncement], None]) -> Callable[[], None]:
         """Likewise, with what is announced as a chunk of ``shard``. Raises TransportError: the broker refuses."""
-        return await self._watch(m.chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
+        return await self._watch(chunk_topic(self.cluster, shard), "chunk", _CHUNK, handler)
 
     async def _watch(
         self, topic: str, kind: str, decoder: msgspec.msgpack.Decoder[ValueT], handler: Callable[[ValueT], None]
@@ -274,55 +295,55 @@ class Client:
         watchers = self._watchers.get(topic)
         if watchers is None:
             watchers = self._watchers[topic] = Handlers()
-            await self._subscribe(topic, kind, partial(m.decode, decoder), partial(_notify, watchers))
+            await self._subscribe(topic, kind, partial(codec.decode, decoder), partial(_notify, watchers))
         return watchers.add(handler)
 
     # Requests
 
     def max_request_bytes(self, shard: int) -> int:
         """Return the size of the largest request that leaders accept, and the broker, as far as it says so."""
-        return self.transport.max_payload_bytes(m.requests_topic(self.cluster, shard, self.address))
+        return self.transport.max_payload_bytes(requests_topic(self.cluster, shard, self.address))
 
     def send(
         self,
         shard: int,
         request_id: int,
         leader_epoch: int | None,
-        body: m.AnyRequestBody,
+        body: AnyRequestBody,
         max_term_age_ms: int | None = None,
     ) -> bool:
         """Send one request; False if it was certainly not sent.
 
         Raises RequestRejectedError: it is larger than any leader accepts.
         """
-        request = m.Request(
+        request = Request(
             request_id=request_id,
-            protocol=m.PROTOCOL_VERSION,
+            protocol=PROTOCOL_VERSION,
             client_id=self.client_id,
             leader_epoch=leader_epoch,
             max_term_age_ms=max_term_age_ms,
             ledger_id=self.cluster_watch.ledger,
             body=body,
         )
-        payload = m.encode(request)
+        payload = codec.encode(request)
         # A batch is limited when its records are accepted. One above the limit of another broker expires unsent.
-        limit_bytes = m.MAX_MESSAGE_BYTES if isinstance(body, m.ProduceBatch) else self.max_request_bytes(shard)
+        limit_bytes = MAX_MESSAGE_BYTES if isinstance(body, ProduceBatch) else self.max_request_bytes(shard)
         if len(payload) > limit_bytes:
-            whose = "of the broker's packets" if limit_bytes < m.MAX_MESSAGE_BYTES else "of a message"
+            whose = "of the broker's packets" if limit_bytes < MAX_MESSAGE_BYTES else "of a message"
             raise RequestRejectedError(
                 "invalid",
                 f"the request has {len(payload)} bytes; the limit {whose} is {limit_bytes}: send less at a time",
             )
-        qos = int(isinstance(body, m.DescribeLeader))  # A broker that refuses what asks for a leader says so.
-        return self.transport.publish(m.requests_topic(self.cluster, shard, self.address), payload, qos=qos)
+        qos = int(isinstance(body, DescribeLeader))  # A broker that refuses what asks for a leader says so.
+        return self.transport.publish(requests_topic(self.cluster, shard, self.address), payload, qos=qos)
 
     async def request(
         self,
         shard: int,
-        body: m.AnyRequestBody,
+        body: AnyRequestBody,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         ledger_id: bytes = b"",
-    ) -> m.Reply:
+    ) -> Reply:
         """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 
         ``ledger_id``: of the ledger that the request is for; empty: of the first leader that is known. No leader begins
@@ -334,10 +355,10 @@ class Client:
             FencedError: a newer incarnation has replaced this one.
             RequestRejectedError, ConfigError: the leader refuses the request for good, or could not decode it.
         """
-        m.require_fields(body)
+        require_fields(body)
         loop = asyncio.get_running_loop()
         deadline = self.request_ids.require_own_loop() + timeout_seconds
-        limit = CommandDeadline(deadline) if m.is_command(body) else None
+        limit = CommandDeadline(deadline) if is_command(body) else None
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = ""
         await self.watch_leader(shard)
@@ -356,7 +377,7 @@ class Client:
                 if reply is None:
                     reason = reason or "its leader does not reply"  # or a quota holds its replies back, as it said
                     self.doubt_leader(shard)
-                elif not isinstance(rejected := reply.body, m.Rejected):
+                elif not isinstance(rejected := reply.body, Rejected):
                     return reply
                 elif rejected.verdict not in _REPEATED:
                     raise rejection(rejected.verdict, rejected.reason)
@@ -401,10 +422,10 @@ class Client:
         self,
         shard: int,
         attempts: RequestAttempts,
-        body: m.AnyRequestBody,
+        body: AnyRequestBody,
         leader_epoch: int,
         limit: CommandDeadline | None,
-    ) -> m.Reply | None:
+    ) -> Reply | None:
         """Return the reply; None if there was none, or the leader changed meanwhile."""
         answered = attempts.begin(leader_epoch)
         if answered.done():

@@ -40,7 +40,8 @@ from headgate.errors import (
 from headgate.log.event_log import get_logger
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant, HeartbeatReply
+from headgate.protocol.request_fields import MAX_DELAY_MS, Behind, Start, require_name
 from headgate.settings.arguments import require_count, require_seconds
 from headgate.settings.config import ClientConfig
 from headgate.views.subscriptions import SeekResult
@@ -113,10 +114,10 @@ class Consumer:
         subscription: str,
         type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - the domain's term
         name: str | None = None,
-        start: m.Start = "latest",
+        start: Start = "latest",
         order: Order | None = None,
         positions: str | None = None,
-        behind: m.Behind = "error",
+        behind: Behind = "error",
         balance: Balance | None = None,
         capacity: float = 1.0,
         on_granted: OnGranted | None = None,
@@ -132,10 +133,10 @@ class Consumer:
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
         self._lease = ClientLease(config, "consumer", connect_timeout_seconds, with_store=not self._reads_source)
         self._client = self._lease.client
-        self._topic = topic = m.require_name("topic", topic)
-        self._subscription = subscription = m.require_name("subscription", subscription)
+        self._topic = topic = require_name("topic", topic)
+        self._subscription = subscription = require_name("subscription", subscription)
         drawn = f"consumer-{self._client.rng.getrandbits(48):012x}"
-        self.name = m.require_name("consumer", drawn if name is None else name)
+        self.name = require_name("consumer", drawn if name is None else name)
         self._interceptors = interceptors
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
         self._tasks = ConsumerTasks(self.name, self._log)
@@ -163,7 +164,7 @@ class Consumer:
     def _open_feed(self, shard: int, topic_id: int) -> None:
         self._feed.open(self._client.store, shard, topic_id)
 
-    def _on_skipped(self, grant: m.Grant, first_offset: int, end_offset: int) -> None:
+    def _on_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Acknowledge records whose keys are in other consumers' buckets."""
         self._acknowledger.acknowledge((grant.segment, grant.generation), first_offset, end_offset)
 
@@ -347,7 +348,7 @@ class Consumer:
         while self._state is _State.OPEN and self._sends(await self._membership.heartbeat()):  # noqa: ASYNC110 - the leader knows
             await asyncio.sleep(pauses.next_seconds())
 
-    def _sends(self, alive: m.HeartbeatReply) -> bool:
+    def _sends(self, alive: HeartbeatReply) -> bool:
         """Return whether this consumer has dead letters to store, and can."""
         return bool(alive.dead_letters) and not self._deliveries.sender.problem
 
@@ -542,7 +543,7 @@ class Consumer:
         """
         self._require_queue("negative_acknowledge", record)
         delay_seconds = require_seconds("negative_acknowledge: delay_seconds", delay_seconds, at_least=0.0)
-        if delay_seconds > m.MAX_DELAY_MS / 1000:
+        if delay_seconds > MAX_DELAY_MS / 1000:
             raise ConfigError(f"negative_acknowledge: delay_seconds={delay_seconds:g} is above a day")
         self._deliveries.fail(record, delay_seconds, reason)
         await self._acknowledger.wait_for_capacity()
@@ -601,7 +602,7 @@ class Consumer:
     async def seek(
         self,
         *,
-        to: m.Start | None = None,
+        to: Start | None = None,
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
     ) -> SeekResult:

@@ -39,7 +39,7 @@ from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.process.background import end_tasks
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant
 from headgate.settings.arguments import require_count
 from headgate.settings.config import ClientConfig
 from headgate.storage.object_store import Store
@@ -56,7 +56,7 @@ __all__ = ["ExternalConsumer", "GrantedSegment"]
 class GrantedSegment:
     """An external segment that this consumer holds."""
 
-    def __init__(self, grant: m.Grant, member: _ExternalGroupMember) -> None:
+    def __init__(self, grant: Grant, member: _ExternalGroupMember) -> None:
         assert grant.external is not None, f"the grant of segment {grant.segment} does not name it at its source"
         self.segment = SegmentId(grant.segment)
         """Its number in headgate."""
@@ -280,13 +280,13 @@ class _GrantFeed(RecordFeed):
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         raise AssertionError(f"topic {topic_id} of shard {shard} is external: nothing of it is in {store}")
 
-    def begin(self, grant: m.Grant, after: asyncio.Task[None] | None = None) -> HeldSegment:
+    def begin(self, grant: Grant, after: asyncio.Task[None] | None = None) -> HeldSegment:
         holding = super().begin(grant, after)
         # A running call counts as one unacknowledged delivery, so a revocation waits for its end.
         holding.delivered = holding.acknowledged + 1
         return holding
 
-    def _reader(self, grant: m.Grant, _start: int, /) -> Reader:
+    def _reader(self, grant: Grant, _start: int, /) -> Reader:
         return _CallbackReader(GrantedSegment(grant, self._member), self, grant.generation)
 
     @property

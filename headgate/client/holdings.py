@@ -23,7 +23,8 @@ from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, Registered, Revocation
+from headgate.protocol.request_fields import MAX_CONFIRMED_SEGMENTS
 
 Confirm = Callable[[list[tuple[int, int]]], Awaitable[None]]
 """Confirms that (segment, generation) pairs are released; see `headgate.client.consuming.consumer_requests`."""
@@ -38,15 +39,15 @@ class Confirmations:
        with a heartbeat before.
     """
 
-    def __init__(self, confirm: Confirm, on_sent: Callable[[m.Revocation], None], log: EventLogger) -> None:
+    def __init__(self, confirm: Confirm, on_sent: Callable[[Revocation], None], log: EventLogger) -> None:
         """``on_sent`` gets each revocation once its request has a reply, or has failed."""
         self._confirm = confirm
         self._on_sent = on_sent
         self._log = log
-        self._waiting: deque[m.Revocation] = deque()
+        self._waiting: deque[Revocation] = deque()
         self._added = asyncio.Event()
 
-    def add(self, revocation: m.Revocation) -> None:
+    def add(self, revocation: Revocation) -> None:
         """Confirm that the consumer has stopped reading the segment of ``revocation``. Does not wait."""
         self._waiting.append(revocation)
         self._added.set()
@@ -54,7 +55,7 @@ class Confirmations:
     async def run(self) -> None:
         while True:
             await self._added.wait()
-            revocations = list(islice(self._waiting, m.MAX_CONFIRMED_SEGMENTS))
+            revocations = list(islice(self._waiting, MAX_CONFIRMED_SEGMENTS))
             for _ in revocations:
                 self._waiting.popleft()
             if not self._waiting:
@@ -90,11 +91,11 @@ class Holdings:
         self.decisions.may_lack_grants = False
         return self._feed.generations()
 
-    def registered(self, leader_epoch: int, reply: m.Registered) -> None:
+    def registered(self, leader_epoch: int, reply: Registered) -> None:
         self.finish_seconds = finish_seconds(reply.revoke_timeout_seconds)
         self._apply(self.decisions.registered(leader_epoch, reply))
 
-    def changed(self, push: m.AssignmentChanged) -> None:
+    def changed(self, push: AssignmentChanged) -> None:
         self._apply(self.decisions.changed(push))
 
     def drop_all(self) -> None:
@@ -135,7 +136,7 @@ class Holdings:
             segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
             self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
-    async def _finish(self, revocation: m.Revocation) -> None:
+    async def _finish(self, revocation: Revocation) -> None:
         """Rules 2 and 3."""
         key = (revocation.segment, revocation.generation)
         holding = self._feed.holdings[key]
@@ -166,7 +167,7 @@ class Holdings:
         if self._feed.holds(holding):
             self.confirmations.add(revocation)
 
-    def _on_confirmed(self, revocation: m.Revocation) -> None:
+    def _on_confirmed(self, revocation: Revocation) -> None:
         self.decisions.confirmed(revocation)
         self._drop((revocation.segment, revocation.generation))
         self._feed.own.discard(SegmentId(revocation.segment))

@@ -12,13 +12,15 @@ from typing import Final
 
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
 from headgate.client.handlers import Handlers
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import LeaderReply, Rejected, Reply
+from headgate.protocol.requests import DescribeLeader
 
 MAX_QUESTIONS: Final = 16
 """Earlier questions that may still be answered."""
 
-LeaderHandler = Callable[[m.LeaderAnnouncement], None]
-SendQuestion = Callable[[m.DescribeLeader, Callable[[m.Reply], None]], int]
+LeaderHandler = Callable[[LeaderAnnouncement], None]
+SendQuestion = Callable[[DescribeLeader, Callable[[Reply], None]], int]
 """Send the body to the shard's leaders; each reply goes to the handler. Returns the request id."""
 
 
@@ -44,10 +46,10 @@ class LeaderWatch:
         """Whether the announcements on the topic of this shard are subscribed."""
 
     @property
-    def leader(self) -> m.LeaderAnnouncement | None:
+    def leader(self) -> LeaderAnnouncement | None:
         return self._belief.leader
 
-    def announced(self, announcement: m.LeaderAnnouncement) -> None:
+    def announced(self, announcement: LeaderAnnouncement) -> None:
         """Consider an announcement on the topic of this shard; one for another shard is not ours."""
         if announcement.shard != self._shard:
             return
@@ -74,27 +76,27 @@ class LeaderWatch:
 
     def _ask(self) -> None:
         question = self._belief.ask(asyncio.get_running_loop().time(), self._jitter())
-        body = m.DescribeLeader(heard_epoch=question.heard_epoch)
+        body = DescribeLeader(heard_epoch=question.heard_epoch)
         self._questions.append(self._send(body, partial(self._on_reply, question)))
         if len(self._questions) > MAX_QUESTIONS:
             self._forget(self._questions.popleft())
         self._set_timer()
 
-    def _on_reply(self, question: Question, reply: m.Reply) -> None:
+    def _on_reply(self, question: Question, reply: Reply) -> None:
         match reply.body:
-            case m.LeaderReply(instance=instance, window=window):
+            case LeaderReply(instance=instance, window=window):
                 epoch, ledger_id = reply.leader_epoch, reply.ledger_id
-                leader = m.LeaderAnnouncement(
+                leader = LeaderAnnouncement(
                     shard=self._shard, leader_epoch=epoch, instance=instance, window=window, ledger_id=ledger_id
                 )
                 if self._belief.answered(question, leader):
                     self._notify(leader)
                 self._set_timer()
                 self.said = ""
-            case m.Rejected(reason=reason):
+            case Rejected(reason=reason):
                 self.said = reason
 
-    def _notify(self, leader: m.LeaderAnnouncement) -> None:
+    def _notify(self, leader: LeaderAnnouncement) -> None:
         for handler in self.handlers:
             handler(leader)
 

@@ -23,7 +23,7 @@ from headgate.client.consuming.deliveries import Deliveries
 from headgate.client.holdings import Holdings
 from headgate.errors import FencedError, HeadgateError, NoLeaderError, OtherHistoryError, RequestRejectedError
 from headgate.model.identifiers import SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, HeartbeatReply, Push
 
 FORBIDDEN_SECONDS: Final = 30.0
 """Half the default grace period, during which the leader keeps the segments of a silent consumer."""
@@ -122,7 +122,7 @@ class Membership:
         """Return where the next consumer continues, and what these positions belong to."""
         return self._requests.positions_text(self._feed.positions, self._feed.own)
 
-    async def heartbeat(self, *, asks_unread: bool = False) -> m.HeartbeatReply:
+    async def heartbeat(self, *, asks_unread: bool = False) -> HeartbeatReply:
         """Say that this consumer is alive, and what it holds. ``asks_unread``: count what nothing reads."""
         asked, handling = self._feed.totals.asked, self._holdings.handling
         asked_at = asyncio.get_running_loop().time()
@@ -179,12 +179,12 @@ class Membership:
         self._log.warning("consumer.forbidden", reason=str(forbidden))
         await asyncio.sleep(self._interval_seconds)
 
-    def _on_push(self, push: m.Push) -> None:
+    def _on_push(self, push: Push) -> None:
         if (push.incarnation, push.ledger_id.hex()) != (self._requests.incarnation, self._requests.ledger_id):
             return
-        if isinstance(push, m.AssignmentChanged):
+        if isinstance(push, AssignmentChanged):
             self._holdings.changed(push)
-        elif isinstance(push, m.ConsumerFenced) and self._subscription_id is not None:
+        elif isinstance(push, ConsumerFenced) and self._subscription_id is not None:
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

@@ -43,7 +43,9 @@ from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.headers import GivenHeaders, Headers, checked_headers, counted_bytes, wrong_headers
-from headgate.protocol import messages as m
+from headgate.protocol.replies import SourcePosition
+from headgate.protocol.request_fields import require_name
+from headgate.protocol.requests import DescribePosition, Record
 from headgate.settings.arguments import require_seconds, require_type
 from headgate.settings.config import ClientConfig
 
@@ -87,7 +89,7 @@ class Producer:
         """
         self._lease = ClientLease(config, "producer", connect_timeout_seconds)
         self._client = self._lease.client
-        self._program = None if name is None else NamedProgram(m.require_name("producer", name), self._client.now_ms())
+        self._program = None if name is None else NamedProgram(require_name("producer", name), self._client.now_ms())
         self._settings = settings or ProducerSettings()
         require_type("settings", self._settings, ProducerSettings)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
@@ -182,7 +184,7 @@ class Producer:
         source_position: bytes | None,
     ) -> Delivery:
         started_at = self._lease.require_own_loop()
-        topic = topic if type(topic) is str else m.require_name("topic", topic)
+        topic = topic if type(topic) is str else require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
         size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
@@ -191,7 +193,7 @@ class Producer:
         await self._let_batches_leave(batches, topic, size_bytes)
         await self._reserve(batches, size_bytes, started_at)
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = batches.add(topic, m.Record(key, value, at_ms), own_headers, size_bytes, position, started_at)
+        delivery = batches.add(topic, Record(key, value, at_ms), own_headers, size_bytes, position, started_at)
         await self._yield_after(size_bytes)
         return delivery
 
@@ -213,7 +215,7 @@ class Producer:
         if len({len(each) for each in given}) > 1:
             raise ConfigError(f"send_many: lists of different lengths: {', '.join(str(len(each)) for each in given)}")
         started_at = self._lease.require_own_loop()
-        topic = topic if type(topic) is str else m.require_name("topic", topic)
+        topic = topic if type(topic) is str else require_name("topic", topic)
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         ends = list(accumulate(self._checked_sizes(topic, keys, values, timestamps_ms, batches)))
         at_ms = repeat(self._client.now_ms()) if timestamps_ms is None else timestamps_ms
@@ -221,7 +223,7 @@ class Producer:
             named = zip(keys, values, at_ms, strict=False)
             sent = [await self.send(topic, key, value, timestamp_ms=at) for key, value, at in named]
             return Deliveries([each.part for each in sent])
-        records = list(map(m.Record, keys, values, at_ms))
+        records = list(map(Record, keys, values, at_ms))
         parts: list[tuple[RecordBatch, int, int]] = []
         first = before_bytes = 0
         while first < len(records):
@@ -306,7 +308,7 @@ class Producer:
                     f"topic {topic!r}: an earlier record of its source may still be stored: close this producer, and "
                     f"open another one with the name {self._program.name!r}, which decides it"
                 )
-            question = m.DescribePosition(producer=self._program.name, topic=topic)
+            question = DescribePosition(producer=self._program.name, topic=topic)
             try:
                 reply = await self._client.request(batches.shard, question, timeout_seconds)
             except RequestRejectedError as error:
@@ -315,7 +317,7 @@ class Producer:
                     await self.open(topic)
                     return
                 raise await explained_topic(self._client, topic, error) from None
-            known = body_of(reply, m.SourcePosition, f"the leader of shard {batches.shard}")
+            known = body_of(reply, SourcePosition, f"the leader of shard {batches.shard}")
             position, batches.topic_ids[topic] = known.position, known.topic_id
         self._opened = batches.session.created is True, position
 
@@ -464,7 +466,7 @@ class Producer:
 
     async def _open_shard(self, topic: str) -> ShardBatches:
         self._lease.require_own_loop()
-        m.require_name("topic", topic)
+        require_name("topic", topic)
         async with self._opening[topic]:  # Records keep the order in which the callers came.
             shard = await self._client.places.shard_of(topic, self._settings.delivery_timeout_seconds)
         async with self._opening[shard]:

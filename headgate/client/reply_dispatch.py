@@ -6,12 +6,14 @@ from typing import TypeVar
 import msgspec
 
 from headgate.errors import ProtocolError
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.parts import PartCollector
+from headgate.protocol.replies import AnyReply, MessagePart, Push, Rejected, Reply, ReplyBody
 
-BodyT = TypeVar("BodyT", bound=m.ReplyBody)
+BodyT = TypeVar("BodyT", bound=ReplyBody)
 
-ReplyHandler = Callable[[m.Reply], None]
-PushHandler = Callable[[m.Push], None]
+ReplyHandler = Callable[[Reply], None]
+PushHandler = Callable[[Push], None]
 ConsumerKey = tuple[str, str, str]
 
 
@@ -27,7 +29,7 @@ class ReplyDispatch:
         """
         self._on_shards = on_shards
         self._on_undecodable = on_undecodable
-        self._parts = m.PartCollector()
+        self._parts = PartCollector()
         self._replies: dict[int, ReplyHandler] = {}
         self._pushes: dict[ConsumerKey, PushHandler] = {}
 
@@ -45,12 +47,12 @@ class ReplyDispatch:
     def forget_pushes(self, key: ConsumerKey) -> None:
         self._pushes.pop(key, None)
 
-    def dispatch(self, message: m.AnyReply) -> None:
+    def dispatch(self, message: AnyReply) -> None:
         match message:
-            case m.MessagePart():
+            case MessagePart():
                 self._collect(message)
-            case m.Reply():
-                if isinstance(message.body, m.Rejected):
+            case Reply():
+                if isinstance(message.body, Rejected):
                     self._on_shards(message.body.shards)
                 if (reply_handler := self._replies.get(message.request_id)) is not None:
                     reply_handler(message)
@@ -59,20 +61,20 @@ class ReplyDispatch:
                 if (push_handler := self._pushes.get(key)) is not None:
                     push_handler(message)
 
-    def _collect(self, part: m.MessagePart) -> None:
+    def _collect(self, part: MessagePart) -> None:
         payload = self._parts.add(part)
         if payload is None:
             return
         try:
-            message = m.decode_reply(payload)
+            message = codec.decode_reply(payload)
         except msgspec.DecodeError as error:
             self._on_undecodable("parts", error)
             return
-        if not isinstance(message, m.MessagePart):
+        if not isinstance(message, MessagePart):
             self.dispatch(message)
 
 
-def body_of(reply: m.Reply, kind: type[BodyT], sender: str) -> BodyT:
+def body_of(reply: Reply, kind: type[BodyT], sender: str) -> BodyT:
     """Return the body of ``reply``, which has to be of type ``kind``. Raises ProtocolError: it names ``sender``."""
     if not isinstance(reply.body, kind):
         raise ProtocolError(

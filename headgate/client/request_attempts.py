@@ -18,7 +18,8 @@ from typing import Final, Self
 
 from headgate.client.reply_dispatch import ReplyDispatch
 from headgate.errors import HeadgateError
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import Rejected, Reply
 
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
@@ -64,8 +65,8 @@ class RequestAttempts:
         self._request_ids = request_ids
         self._ids: list[int] = []
         self._leader_epoch = 0
-        self._answered: asyncio.Future[m.Reply | None] | None = None
-        self._late: m.Reply | None = None
+        self._answered: asyncio.Future[Reply | None] | None = None
+        self._late: Reply | None = None
         """A reply that arrived between two attempts."""
 
     @property
@@ -79,7 +80,7 @@ class RequestAttempts:
     def __exit__(self, *_: object) -> None:
         self._forget()
 
-    def begin(self, leader_epoch: int) -> asyncio.Future[m.Reply | None]:
+    def begin(self, leader_epoch: int) -> asyncio.Future[Reply | None]:
         """Begin an attempt in a term. If its future is done, an earlier attempt has been answered: send nothing."""
         if leader_epoch != self._leader_epoch:
             self._forget()
@@ -96,14 +97,14 @@ class RequestAttempts:
     def unanswered(self) -> None:
         self._in_vain += 1
 
-    def leader_changed(self, leader: m.LeaderAnnouncement) -> None:
+    def leader_changed(self, leader: LeaderAnnouncement) -> None:
         """End the newest attempt if another term has begun."""
         if leader.leader_epoch != self._leader_epoch and self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
-    def _on_reply(self, request_id: int, reply: m.Reply) -> None:
+    def _on_reply(self, request_id: int, reply: Reply) -> None:
         assert self._answered is not None, "a reply before the first attempt"
-        refused = isinstance(reply.body, m.Rejected)
+        refused = isinstance(reply.body, Rejected)
         if refused and (reply.leader_epoch < self._leader_epoch or request_id != self.newest_id):
             return
         if not self._answered.done():

@@ -17,10 +17,11 @@ from headgate.client.cluster_watch import ClusterWatch
 from headgate.client.reply_dispatch import body_of
 from headgate.errors import NoLeaderError, RequestRejectedError
 from headgate.process.background import end_tasks
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Reply, TopicPlace
+from headgate.protocol.requests import AnyRequestBody, FindTopic
 
 T = TypeVar("T")
-AskLeader = Callable[[int, m.AnyRequestBody, float], Awaitable[m.Reply]]
+AskLeader = Callable[[int, AnyRequestBody, float], Awaitable[Reply]]
 
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0, jitter=0.2)
 
@@ -89,12 +90,12 @@ class TopicPlaces:
                 raise NoLeaderError(f"topic {topic!r}: a shard has yet to store that the cluster has {shards.shards}")
             await asyncio.sleep(pause)
 
-    async def _ask(self, topic: str, places: Sequence[int], timeout_seconds: float) -> int | list[m.TopicPlace]:
+    async def _ask(self, topic: str, places: Sequence[int], timeout_seconds: float) -> int | list[TopicPlace]:
         """Return the place that says that it has ``topic``, or what all say."""
 
-        async def ask(shard: int) -> tuple[int, m.TopicPlace]:
-            reply = await self._request(shard, m.FindTopic(topic=topic), timeout_seconds)
-            place = body_of(reply, m.TopicPlace, f"the leader of shard {shard}")
+        async def ask(shard: int) -> tuple[int, TopicPlace]:
+            reply = await self._request(shard, FindTopic(topic=topic), timeout_seconds)
+            place = body_of(reply, TopicPlace, f"the leader of shard {shard}")
             self._watch.learn(place.shards)
             return shard, place
 

@@ -18,7 +18,7 @@ from headgate.errors import (
 )
 from headgate.ledger.ledger import Ledger
 from headgate.log.event_log import get_logger
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import require_name
 from headgate.reading.head import Head
 from headgate.reading.topic_position import (
     Snapshot,
@@ -29,6 +29,7 @@ from headgate.reading.topic_position import (
     unread,
 )
 from headgate.storage.object_store import Store
+from headgate.views.topics import TopicInfo
 
 DELETION_CHECK_INTERVAL_SECONDS: Final = 2.0
 """Shortest time between two questions to the leader."""
@@ -44,12 +45,12 @@ async def _no_ends(_: Iterable[int]) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    description: m.TopicInfo
+    description: TopicInfo
     ledger: Ledger
     ledger_id: str
     newest_chunk: int
     """The newest chunk before the description was asked for. Records that it does not count are not older."""
-    describe: Callable[[], Awaitable[m.TopicInfo]]
+    describe: Callable[[], Awaitable[TopicInfo]]
     head: Head = field(default_factory=Head)
     pruned_ends: Callable[[Iterable[int]], Awaitable[Mapping[int, int]]] = _no_ends
     """Returns where pruned segments ended, as far as the leader remembers them."""
@@ -87,7 +88,7 @@ class TopicSource:
         except (OtherHistoryError, PositionOutOfRangeError) as error:
             raise type(error)(error.verdict, f"{error}; {remedy}") from None
 
-    async def until_deleted(self, on_change: Callable[[m.TopicInfo], object] = lambda _: None) -> NoReturn:
+    async def until_deleted(self, on_change: Callable[[TopicInfo], object] = lambda _: None) -> NoReturn:
         """Wait until the topic is deleted, and raise HeadgateError. ``on_change`` gets each description before.
 
         Its deletion is a chunk, so the leader is asked after new chunks, and now and then in case the news is lost.
@@ -121,7 +122,7 @@ async def open_topic_source(
     Raises RequestRejectedError, HeadgateError (its records are stored elsewhere), NoLeaderError (the cluster, or the
     leader of the topic's shard, cannot be reached) or StoreUnavailableError.
     """
-    m.require_name("topic", topic)
+    require_name("topic", topic)
     async with client, Admin(client, timeout_seconds=timeout_seconds) as admin:
         source = await topic_source(admin, topic, timeout_seconds=timeout_seconds)
         shard, head = source.description.shard, source.head

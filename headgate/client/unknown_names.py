@@ -10,7 +10,7 @@ from typing import Protocol
 
 from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.requests import AnyRequestBody, CreateSubscription, CreateTopic, ImportTopic, RegisterConsumer
 from headgate.views.subscriptions import SubscriptionInfo
 from headgate.views.topics import TopicInfo
 
@@ -37,16 +37,16 @@ def unknown_subscription(topic: str, subscription: str, existing: Iterable[str])
     return f"topic {topic!r} has no subscription {subscription!r}; {hint}"
 
 
-async def explained(lists: Lists, request: m.AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
+async def explained(lists: Lists, request: AnyRequestBody, error: RequestRejectedError) -> RequestRejectedError:
     """Return a better error than ``error`` if it was caused by a name in ``request``, otherwise ``error``."""
     topic, subscription = getattr(request, "topic", None), getattr(request, "subscription", None)
-    if error.verdict != "invalid" or topic is None or isinstance(request, m.CreateTopic | m.ImportTopic):
+    if error.verdict != "invalid" or topic is None or isinstance(request, CreateTopic | ImportTopic):
         return error
     try:
         topics = [each.topic for each in await lists.list_topics()]
         if topic not in topics:
             return RequestRejectedError(error.verdict, unknown_topic(topic, topics))
-        if subscription is None or isinstance(request, m.CreateSubscription | m.RegisterConsumer):
+        if subscription is None or isinstance(request, CreateSubscription | RegisterConsumer):
             return error
         subscriptions = [each.subscription for each in await lists.list_subscriptions(topic)]
     except HeadgateError:  # The user may not list them, or a shard has no leader.

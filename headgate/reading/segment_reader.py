@@ -20,7 +20,7 @@ from headgate.log.event_log import get_logger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
 from headgate.model.offset_ranges import OffsetRanges
-from headgate.protocol.messages import Grant
+from headgate.protocol.replies import Grant
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head

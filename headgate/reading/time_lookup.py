@@ -17,9 +17,9 @@ from typing import Final
 from headgate.errors import ObjectMissingError
 from headgate.ledger.compacted import CompactedObject, decode_compacted
 from headgate.ledger.ledger import Ledger
-from headgate.protocol.messages import TopicInfo
 from headgate.reading.stored_rows import rows_of_topic
 from headgate.reading.topic_files import list_objects, retried
+from headgate.views.topics import TopicInfo
 
 CONCURRENT_CHUNK_READS: Final = 16
 LATE_CHUNK_READS: Final = 4

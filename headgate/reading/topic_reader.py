@@ -24,7 +24,6 @@ from headgate.ledger.ledger import Ledger
 from headgate.ledger.parquet_columns import Columns
 from headgate.log.event_log import get_logger
 from headgate.process.background import end_tasks
-from headgate.protocol.messages import TopicInfo
 from headgate.reading.compacted_reader import read_object
 from headgate.reading.head import POLL_SECONDS, Head
 from headgate.reading.segment_reader import COMPACTION_RECHECK_SECONDS
@@ -33,6 +32,7 @@ from headgate.reading.tail import POLLS, pause
 from headgate.reading.time_lookup import first_chunk_at
 from headgate.reading.topic_files import list_objects
 from headgate.storage.size_limits import MAX_CHUNK_BYTES
+from headgate.views.topics import TopicInfo
 
 CONCURRENT_CHUNK_READS: Final = 8
 """Chunks that are read concurrently, hence the most that are in memory."""

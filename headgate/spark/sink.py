@@ -30,7 +30,8 @@ from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import Headers
 from headgate.process.background import end_tasks
-from headgate.protocol import messages as m
+from headgate.protocol.replies import SourcePosition
+from headgate.protocol.requests import DescribePosition
 from headgate.settings.arguments import LONGEST_SECONDS
 from headgate.settings.config import load_client_config
 from headgate.spark.options import SinkOptions
@@ -197,7 +198,7 @@ class _Writer:
         topic, seconds = self._options.topic, self._options.timeout_seconds
         async with Client.from_config(self._config, "spark") as client:
             shard = await client.places.shard_of(topic, seconds)
-            questions = (m.DescribePosition(producer=each.producer, topic=topic) for each in empty)
+            questions = (DescribePosition(producer=each.producer, topic=topic) for each in empty)
             asked = (client.request(shard, question, seconds) for question in questions)
             answers = await asyncio.gather(*asked, return_exceptions=True)
         for each, answer in zip(empty, answers, strict=True):
@@ -205,7 +206,7 @@ class _Writer:
                 continue  # No such producer: the partition has never had a row.
             if isinstance(answer, BaseException):
                 raise answer
-            stored = rows_stored(body_of(answer, m.SourcePosition, "the leader").position, each.number)
+            stored = rows_stored(body_of(answer, SourcePosition, "the leader").position, each.number)
             try:
                 list(unstored((), stored, each.number))
             except HeadgateError as error:

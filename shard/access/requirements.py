@@ -6,12 +6,58 @@ Every kind of request has one entry; a test fails for a new kind without one.
 from collections.abc import Callable
 from typing import Any, Final
 
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import RequestBody
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    BeginDeliveries,
+    ConfirmDeadLetters,
+    ConfirmRevoked,
+    CreateSubscription,
+    CreateTopic,
+    DeleteProducer,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeBacklog,
+    DescribeCluster,
+    DescribeLeader,
+    DescribePosition,
+    DescribeProducer,
+    DescribeSubscription,
+    DescribeTopic,
+    EvictConsumer,
+    ExplainSubscription,
+    FindTopic,
+    Heartbeat,
+    ImportTopic,
+    LeaveConsumer,
+    ListParkedKeys,
+    ListProducers,
+    ListSubscriptions,
+    ListTopics,
+    MergeSegments,
+    OpenProducer,
+    ParkKey,
+    PlanChanges,
+    ProduceBatch,
+    PruneTopic,
+    RaiseLevel,
+    RegisterConsumer,
+    ResumeKey,
+    SeekSubscription,
+    SetDeliveryPolicy,
+    SetMaintenance,
+    SetShards,
+    SetSubscriptionOrder,
+    SetTopicPolicy,
+    SplitSegment,
+    TransferShard,
+    UnparkKey,
+)
 from shard.access.rules import AccessRules, Act, Action
 from shard.subscriptions.refusal import Refusal, refuse
 
 
-def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal | None:
+def refuse_access(rules: AccessRules, user: str, body: RequestBody) -> Refusal | None:
     act = required(body)
     if act is None:
         return None
@@ -19,7 +65,7 @@ def refuse_access(rules: AccessRules, user: str, body: m.RequestBody) -> Refusal
     return None if decision.allowed else refuse("forbidden", decision.reason)
 
 
-def required(body: m.RequestBody) -> Act | None:
+def required(body: RequestBody) -> Act | None:
     """Return the act that a user must be allowed for the request ``body``; None if every user may send it."""
     return _ACTS[type(body)](body)
 
@@ -32,57 +78,57 @@ def _on_subscription(action: Action) -> Callable[[Any], Act]:
     return lambda body: Act(action, body.topic, body.subscription)
 
 
-def _on_optional_topic(body: m.ListSubscriptions | m.DescribeBacklog) -> Act:
+def _on_optional_topic(body: ListSubscriptions | DescribeBacklog) -> Act:
     return Act(Action.DESCRIBE, body.topic, on_all_topics=body.topic is None)
 
 
-def _on_all_topics(_: m.RequestBody) -> Act:
+def _on_all_topics(_: RequestBody) -> Act:
     return Act(Action.DESCRIBE, on_all_topics=True)
 
 
-_ACTS: Final[dict[type[m.RequestBody], Callable[[Any], Act | None]]] = {
-    m.DescribeLeader: lambda _: None,  # what the leader announces to every user
-    m.OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
-    m.ProduceBatch: _on_topic(Action.PRODUCE),
-    m.AcknowledgeBatch: _on_subscription(Action.CONSUME),
-    m.BeginDeliveries: _on_subscription(Action.CONSUME),
-    m.ConfirmDeadLetters: _on_subscription(Action.CONSUME),
-    m.ParkKey: _on_subscription(Action.CONSUME),
-    m.UnparkKey: _on_subscription(Action.CONSUME),
-    m.RegisterConsumer: _on_subscription(Action.CONSUME),
-    m.Heartbeat: _on_subscription(Action.CONSUME),
-    m.LeaveConsumer: _on_subscription(Action.CONSUME),
-    m.ConfirmRevoked: _on_subscription(Action.CONSUME),
-    m.CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
-    m.SeekSubscription: _on_subscription(Action.CONSUME),
-    m.ListTopics: _on_all_topics,
-    m.DescribePosition: _on_topic(Action.PRODUCE),
-    m.ListProducers: _on_all_topics,
-    m.DescribeProducer: _on_all_topics,
-    m.DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    m.ListSubscriptions: _on_optional_topic,
-    m.DescribeBacklog: _on_optional_topic,
-    m.DescribeCluster: _on_all_topics,
-    m.SetShards: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    m.TransferShard: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    m.RaiseLevel: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    m.SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    m.DescribeTopic: _on_topic(Action.DESCRIBE),
-    m.FindTopic: _on_topic(Action.DESCRIBE),
-    m.DescribeSubscription: _on_subscription(Action.DESCRIBE),
-    m.ListParkedKeys: _on_subscription(Action.DESCRIBE),
-    m.ExplainSubscription: _on_subscription(Action.DESCRIBE),
-    m.PlanChanges: _on_subscription(Action.DESCRIBE),
-    m.CreateTopic: _on_topic(Action.ADMINISTER),
-    m.ImportTopic: _on_topic(Action.ADMINISTER),
-    m.DeleteTopic: _on_topic(Action.ADMINISTER),
-    m.SplitSegment: _on_topic(Action.ADMINISTER),
-    m.MergeSegments: _on_topic(Action.ADMINISTER),
-    m.SetTopicPolicy: _on_topic(Action.ADMINISTER),
-    m.PruneTopic: _on_topic(Action.ADMINISTER),
-    m.EvictConsumer: _on_subscription(Action.ADMINISTER),
-    m.DeleteSubscription: _on_subscription(Action.ADMINISTER),
-    m.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
-    m.SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
-    m.ResumeKey: _on_subscription(Action.ADMINISTER),
+_ACTS: Final[dict[type[RequestBody], Callable[[Any], Act | None]]] = {
+    DescribeLeader: lambda _: None,  # what the leader announces to every user
+    OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
+    ProduceBatch: _on_topic(Action.PRODUCE),
+    AcknowledgeBatch: _on_subscription(Action.CONSUME),
+    BeginDeliveries: _on_subscription(Action.CONSUME),
+    ConfirmDeadLetters: _on_subscription(Action.CONSUME),
+    ParkKey: _on_subscription(Action.CONSUME),
+    UnparkKey: _on_subscription(Action.CONSUME),
+    RegisterConsumer: _on_subscription(Action.CONSUME),
+    Heartbeat: _on_subscription(Action.CONSUME),
+    LeaveConsumer: _on_subscription(Action.CONSUME),
+    ConfirmRevoked: _on_subscription(Action.CONSUME),
+    CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
+    SeekSubscription: _on_subscription(Action.CONSUME),
+    ListTopics: _on_all_topics,
+    DescribePosition: _on_topic(Action.PRODUCE),
+    ListProducers: _on_all_topics,
+    DescribeProducer: _on_all_topics,
+    DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    ListSubscriptions: _on_optional_topic,
+    DescribeBacklog: _on_optional_topic,
+    DescribeCluster: _on_all_topics,
+    SetShards: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    TransferShard: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    RaiseLevel: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    DescribeTopic: _on_topic(Action.DESCRIBE),
+    FindTopic: _on_topic(Action.DESCRIBE),
+    DescribeSubscription: _on_subscription(Action.DESCRIBE),
+    ListParkedKeys: _on_subscription(Action.DESCRIBE),
+    ExplainSubscription: _on_subscription(Action.DESCRIBE),
+    PlanChanges: _on_subscription(Action.DESCRIBE),
+    CreateTopic: _on_topic(Action.ADMINISTER),
+    ImportTopic: _on_topic(Action.ADMINISTER),
+    DeleteTopic: _on_topic(Action.ADMINISTER),
+    SplitSegment: _on_topic(Action.ADMINISTER),
+    MergeSegments: _on_topic(Action.ADMINISTER),
+    SetTopicPolicy: _on_topic(Action.ADMINISTER),
+    PruneTopic: _on_topic(Action.ADMINISTER),
+    EvictConsumer: _on_subscription(Action.ADMINISTER),
+    DeleteSubscription: _on_subscription(Action.ADMINISTER),
+    SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
+    SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
+    ResumeKey: _on_subscription(Action.ADMINISTER),
 }

@@ -5,7 +5,15 @@ from typing import Final
 
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_fields
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
-from headgate.protocol import messages as m
+from headgate.protocol.replies import BucketStart, ConsumerFenced, Grant
+from headgate.views.subscriptions import (
+    AssignmentStatus,
+    BucketRangeAssignment,
+    ConsumerInfo,
+    HeldBucketRange,
+    SegmentAssignment,
+    SubscriptionInfo,
+)
 from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.progress import segment_status, unacknowledged
 from shard.state.consumers import RegisteredConsumer
@@ -17,13 +25,13 @@ from shard.subscriptions.deliveries import failed_in
 from shard.subscriptions.external_topics import external_grant
 from shard.subscriptions.gate import Gate
 
-_NO_RANGES: Final[list[m.BucketRangeAssignment]] = []
+_NO_RANGES: Final[list[BucketRangeAssignment]] = []
 _UNKNOWN: Final[Mapping[str, int]] = {}
 
 
 def build_grant(
     subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice, *, durable: int, now_ms: int
-) -> m.Grant:
+) -> Grant:
     """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket.
 
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
@@ -35,7 +43,7 @@ def build_grant(
     start = min([part.start_offset for part in starts]) if starts else subscription.position(segment)
     acknowledged = progress.acknowledged_ranges.get(segment)
     described, tail = topic.layout.segments[segment], topic.tails[segment]
-    return m.Grant(
+    return Grant(
         **slice_fields(segment_slice),
         generation=subscription.holdings[segment_slice].generation,
         first_hash=described.first_hash,
@@ -58,23 +66,23 @@ def build_grant(
     )
 
 
-def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
+def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> list[BucketStart]:
     """Return the start of each of ``buckets``, with equal neighbors combined."""
-    found: list[m.BucketStart] = []
+    found: list[BucketStart] = []
     for bucket in buckets:
         progress = subscription.progress.acknowledged_in(segment, bucket)
-        part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.acknowledged_ranges))
+        part = BucketStart(bucket, bucket + 1, progress.position, list(progress.acknowledged_ranges))
         if found and (found[-1].start_offset, found[-1].acknowledged) == (part.start_offset, part.acknowledged):
-            part = m.BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
+            part = BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
         found.append(part)
     return found
 
 
 def fenced_push(
     subscription: Subscription, consumer: RegisteredConsumer, leader_epoch: int, reason: str
-) -> m.ConsumerFenced:
+) -> ConsumerFenced:
     """Return the message that tells ``consumer`` that it was removed, and why."""
-    return m.ConsumerFenced(
+    return ConsumerFenced(
         topic=subscription.topic,
         subscription=subscription.name,
         consumer=consumer.consumer,
@@ -86,13 +94,13 @@ def fenced_push(
 
 def describe(
     subscription: Subscription, topic: TopicView, gate: Gate, last_heard_age_ms: Mapping[str, int] = _UNKNOWN
-) -> Steps[m.SubscriptionInfo]:
+) -> Steps[SubscriptionInfo]:
     """Describe ``subscription``. ``last_heard_age_ms``: of its connected consumers, as far as the caller knows."""
     yield len(subscription.holdings)
     bucket_ranges = _range_progress_by_segment(subscription, topic)
     yield len(subscription.holdings) + len(subscription.consumers)
     consumers = _consumers(subscription, gate, last_heard_age_ms)
-    segments: list[m.SegmentAssignment] = []
+    segments: list[SegmentAssignment] = []
     for cost, some_segments in parts(sorted(topic.layout.segments)):
         yield cost
         segments += (
@@ -100,7 +108,7 @@ def describe(
             for segment in some_segments
         )
     yield encoding_cost(segments, consumers)
-    return m.SubscriptionInfo(
+    return SubscriptionInfo(
         topic=topic.name,
         subscription=subscription.name,
         subscription_id=subscription.subscription_id,
@@ -122,19 +130,19 @@ def describe(
 
 def _consumers(
     subscription: Subscription, gate: Gate, last_heard_age_ms: Mapping[str, int]
-) -> tuple[m.ConsumerInfo, ...]:
+) -> tuple[ConsumerInfo, ...]:
     slices: dict[str, list[SegmentSlice]] = {name: [] for name in subscription.consumers}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         slices[holding.consumer].append(segment_slice)
     idle = idle_reasons(subscription, gate)
     return tuple(
-        m.ConsumerInfo(
+        ConsumerInfo(
             consumer=name,
             incarnation=consumer.incarnation,
             connected=consumer.disconnected_at_ms is None,
             segments=tuple(sorted({segment_of(segment_slice) for segment_slice in slices[name]})),
             bucket_ranges=tuple(
-                m.HeldBucketRange(segment_slice.segment, *bucket_bounds(segment_slice))
+                HeldBucketRange(segment_slice.segment, *bucket_bounds(segment_slice))
                 for segment_slice in slices[name]
                 if isinstance(segment_slice, BucketRange)
             ),
@@ -151,11 +159,11 @@ def _consumers(
 
 
 def _progress(
-    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeAssignment]
-) -> m.SegmentAssignment:
+    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[BucketRangeAssignment]
+) -> SegmentAssignment:
     holding = subscription.holdings.get(segment)
     count = unacknowledged(subscription, topic, segment)
-    return m.SegmentAssignment(
+    return SegmentAssignment(
         segment=segment,
         status=segment_status(subscription, gate, segment, shared=bool(bucket_ranges)),
         acknowledged_offset=subscription.position(segment),
@@ -173,16 +181,14 @@ def _progress(
     )
 
 
-def _range_progress_by_segment(
-    subscription: Subscription, topic: TopicView
-) -> dict[int, list[m.BucketRangeAssignment]]:
+def _range_progress_by_segment(subscription: Subscription, topic: TopicView) -> dict[int, list[BucketRangeAssignment]]:
     """Return shared segment → progress of its bucket ranges, held and free ones."""
-    found: dict[int, list[m.BucketRangeAssignment]] = {}
+    found: dict[int, list[BucketRangeAssignment]] = {}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         if isinstance(segment_slice, BucketRange):
             known = found.setdefault(segment_slice.segment, [])
             _fill_gap(subscription, topic, segment_slice.segment, known, segment_slice.first_bucket)
-            status: m.AssignmentStatus = "granted" if holding.revoked_at_ms is None else "revoking"
+            status: AssignmentStatus = "granted" if holding.revoked_at_ms is None else "revoking"
             known.append(_range_progress(subscription, topic, segment_slice, status, holding))
     for segment, known in found.items():
         _fill_gap(subscription, topic, segment, known, KEY_BUCKETS)
@@ -190,7 +196,7 @@ def _range_progress_by_segment(
 
 
 def _fill_gap(
-    subscription: Subscription, topic: TopicView, segment: int, known: list[m.BucketRangeAssignment], end_bucket: int
+    subscription: Subscription, topic: TopicView, segment: int, known: list[BucketRangeAssignment], end_bucket: int
 ) -> None:
     first_bucket = known[-1].end_bucket if known else 0
     if first_bucket < end_bucket:
@@ -202,11 +208,11 @@ def _range_progress(
     subscription: Subscription,
     topic: TopicView,
     bucket_range: BucketRange,
-    status: m.AssignmentStatus,
+    status: AssignmentStatus,
     holding: Holding | None,
-) -> m.BucketRangeAssignment:
+) -> BucketRangeAssignment:
     count = unacknowledged(subscription, topic, bucket_range)
-    return m.BucketRangeAssignment(
+    return BucketRangeAssignment(
         first_bucket=bucket_range.first_bucket,
         end_bucket=bucket_range.end_bucket,
         status=status,

@@ -19,8 +19,8 @@ from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
 from headgate.model.layout import SegmentState
 from headgate.model.short_list import listed
 from headgate.model.time_text import duration
-from headgate.protocol import messages as m
 from headgate.protocol.backlog import RecordCount
+from headgate.views.explanations import BlockingSegment, ConsumerReasons, Explanation, SegmentReasons
 from shard.reporting.drain_rate import DrainOutlook, drain_outlook
 from shard.reporting.progress import segment_status, unacknowledged
 from shard.state.consumers import RegisteredConsumer
@@ -88,19 +88,19 @@ def explain(
     *,
     segments: Sequence[int],
     consumers: Sequence[str],
-) -> Steps[m.Explanation]:
+) -> Steps[Explanation]:
     yield len(subscription.holdings)
     explainer = _Explainer(subscription, topic, gate, explanation_context)
-    explained_segments: list[m.SegmentReasons] = []
+    explained_segments: list[SegmentReasons] = []
     for cost, some_segments in parts(segments):
         yield cost
         explained_segments += map(explainer.segment, some_segments)
-    explained_consumers: list[m.ConsumerReasons] = []
+    explained_consumers: list[ConsumerReasons] = []
     for cost, names in parts(consumers):
         yield cost
         explained_consumers += (explainer.consumer(subscription.consumers[name]) for name in names)
     yield encoding_cost(segments, consumers)
-    return m.Explanation(
+    return Explanation(
         topic=topic.name,
         subscription=subscription.name,
         summary=tuple(explainer.summary()),
@@ -131,7 +131,7 @@ class _Explainer:
         self._context = context
         self._held_by: dict[str, list[SegmentHolder]] = {}
         self._incoming: dict[str, list[SegmentHolder]] = {}
-        self._ancestors: dict[int, tuple[m.BlockingSegment, str]] = {}
+        self._ancestors: dict[int, tuple[BlockingSegment, str]] = {}
         """Segment that blocks others → its description and its sentence, which each of them repeats."""
         for _, holders in sorted(context.held.items()):
             for each in holders:
@@ -196,7 +196,7 @@ class _Explainer:
 
     # Segments
 
-    def segment(self, segment: int) -> m.SegmentReasons:
+    def segment(self, segment: int) -> SegmentReasons:
         held = self._context.held.get(segment, ())
         shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
         status = segment_status(self._subscription, self._gate, segment, shared=shared)
@@ -212,7 +212,7 @@ class _Explainer:
         else:
             sentences = [self._unassigned(segment)]
         waiting = next((each for each in held if each.waited_seconds is not None), None)
-        return m.SegmentReasons(
+        return SegmentReasons(
             segment=segment,
             status=status,
             backlog_records=None if backlog is None else backlog.records,
@@ -292,7 +292,7 @@ class _Explainer:
 
     # Blocking ancestors
 
-    def _blocked(self, segment: int, blocking: Sequence[tuple[m.BlockingSegment, str]]) -> list[str]:
+    def _blocked(self, segment: int, blocking: Sequence[tuple[BlockingSegment, str]]) -> list[str]:
         names = listed([each.segment for each, _ in blocking])
         ancestors = f"segments {names} are" if len(blocking) > 1 else f"segment {names} is"
         sentences = [f"{self._title(segment)} is blocked until {ancestors} drained."]
@@ -301,7 +301,7 @@ class _Explainer:
             sentences.append(self._next_check())
         return sentences
 
-    def _known_ancestor(self, segment: int) -> tuple[m.BlockingSegment, str]:
+    def _known_ancestor(self, segment: int) -> tuple[BlockingSegment, str]:
         known = self._ancestors.get(segment)
         if known is None:
             outlook = drain_outlook(
@@ -311,9 +311,9 @@ class _Explainer:
             known = self._ancestors[segment] = described, self._ancestor(described, outlook)
         return known
 
-    def _blocking_ancestor(self, segment: int, outlook: DrainOutlook) -> m.BlockingSegment:
+    def _blocking_ancestor(self, segment: int, outlook: DrainOutlook) -> BlockingSegment:
         backlog = self._backlog(segment)
-        return m.BlockingSegment(
+        return BlockingSegment(
             segment=segment,
             state=self._topic.layout.segments[segment].state,
             backlog_records=None if backlog is None else backlog.records,
@@ -323,14 +323,14 @@ class _Explainer:
             consumers=tuple(each.consumer for each in self._context.held.get(segment, ())),
         )
 
-    def _ancestor(self, ancestor: m.BlockingSegment, outlook: DrainOutlook) -> str:
+    def _ancestor(self, ancestor: BlockingSegment, outlook: DrainOutlook) -> str:
         text = self._undrained(ancestor, outlook)
         if reason := self._context.contradicted.get(ancestor.segment):
             check = "Check which ledger the Spark process counts (headgate doctor)."
             text += f" This leader does not believe the drain check: {reason}. {check}"
         return text
 
-    def _undrained(self, ancestor: m.BlockingSegment, outlook: DrainOutlook) -> str:
+    def _undrained(self, ancestor: BlockingSegment, outlook: DrainOutlook) -> str:
         title = self._title(ancestor.segment)
         if ancestor.state == SegmentState.ACTIVE:
             return f"{title} is active: it still receives records and cannot be drained yet."
@@ -365,7 +365,7 @@ class _Explainer:
 
     # Consumers
 
-    def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerReasons:
+    def consumer(self, consumer: RegisteredConsumer) -> ConsumerReasons:
         name = consumer.consumer
         own = self._held_by.get(name, [])
         reads = [str(each.segment_slice) for each in own if each.waited_seconds is None]
@@ -382,7 +382,7 @@ class _Explainer:
             sentences.append(f"{name} will get {_segments(incoming)}.")
         if grace := self._grace_period(name):
             sentences.append(f"{name} {grace}.")
-        return m.ConsumerReasons(
+        return ConsumerReasons(
             consumer=name,
             connected=consumer.disconnected_at_ms is None,
             segments=tuple(sorted({segment_of(each.segment_slice) for each in own})),

@@ -13,7 +13,8 @@ from headgate.errors import LayoutError
 from headgate.model.bucket_ranges import SegmentSlice, slice_fields
 from headgate.model.layout import Layout, SegmentState
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.requests import PlanChanges
+from headgate.views.explanations import ConsumerSegmentCount, Plan, ProposedMove, ProposedSegment
 from shard.balancing.balance import compute_target
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
@@ -21,7 +22,7 @@ from shard.steps import Steps
 from shard.subscriptions.gate import compute_gate, drained_without_count, tracks_acknowledgements
 
 
-def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> Steps[m.Plan]:
+def plan_changes(subscription: Subscription, topic: TopicView, changes: PlanChanges) -> Steps[Plan]:
     """Plan the moves that ``changes`` would cause.
 
     Raises:
@@ -55,11 +56,11 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
     yield size
     moves_after_drain = _moves(after_rebalance, later)
     yield size
-    return m.Plan(
+    return Plan(
         topic=topic.name,
         subscription=subscription.name,
         created=tuple(
-            m.ProposedSegment(
+            ProposedSegment(
                 segment=segment,
                 first_hash=layout.segments[segment].first_hash,
                 last_hash=layout.segments[segment].last_hash,
@@ -74,7 +75,7 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
     )
 
 
-def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
+def _changed(topic: TopicView, changes: PlanChanges) -> Layout:
     layout = topic.layout
     if topic.external is not None and (changes.splits or changes.merges):
         raise LayoutError(f"topic {topic.name!r} is external: only its source splits and merges segments")
@@ -86,7 +87,7 @@ def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
     return layout.changed(changes.splits, changes.merges, end, 0)
 
 
-def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, bool]:
+def _consumers(subscription: Subscription, changes: PlanChanges) -> dict[str, bool]:
     """Return name → whether it can read bucket ranges. A hypothetical consumer can."""
     consumers = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
     for name in changes.add_consumers:
@@ -100,9 +101,9 @@ def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, 
     return consumers
 
 
-def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.ProposedMove]:
+def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[ProposedMove]:
     return [
-        m.ProposedMove(**slice_fields(segment_slice), before=before.get(segment_slice), after=after.get(segment_slice))
+        ProposedMove(**slice_fields(segment_slice), before=before.get(segment_slice), after=after.get(segment_slice))
         for segment_slice in sorted(before.keys() | after.keys())
         if before.get(segment_slice) != after.get(segment_slice)
     ]
@@ -114,10 +115,10 @@ def _loads(
     before: Mapping[SegmentSlice, str],
     after_rebalance: Mapping[SegmentSlice, str],
     later: Mapping[SegmentSlice, str],
-) -> list[m.ConsumerSegmentCount]:
+) -> list[ConsumerSegmentCount]:
     held, first, then = Counter(before.values()), Counter(after_rebalance.values()), Counter(later.values())
     return [
-        m.ConsumerSegmentCount(
+        ConsumerSegmentCount(
             consumer=name,
             before=held[name] if name in registered else None,
             after_rebalance=first[name] if name in consumers else None,

@@ -8,7 +8,8 @@ knows client ids only: the two programs may be of different users.
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import client_of
 
 MAX_CLIENTS: Final = 10_000
 """Clients whose incarnation is remembered; beyond it the client that was seen first is forgotten."""
@@ -31,11 +32,11 @@ class ClientIds:
         """Client id → (incarnation, address) of the newest program."""
         self._conflicting: set[str] = set()
 
-    def check(self, presence: m.Presence) -> Conflict | None:
+    def check(self, presence: Presence) -> Conflict | None:
         """Record ``presence``; return the conflict that it shows, if any."""
         if not presence.online or presence.incarnation is None:
             return None
-        client_id = m.client_of(presence.client_id)
+        client_id = client_of(presence.client_id)
         newest = self._newest.get(client_id)
         if newest is not None and presence.incarnation < newest[0]:
             first = client_id not in self._conflicting

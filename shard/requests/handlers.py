@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.replies import AnyReplyBody, Done
+from headgate.protocol.request_fields import RequestBody
+from headgate.protocol.requests import Request
 from metrics.label_values import RequestLimit
 from shard.state.shard_state import ShardState
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal, RequestRefusedError
 
-Answer = Callable[[ShardState], "m.AnyReplyBody | Stepwise"]
+Answer = Callable[[ShardState], "AnyReplyBody | Stepwise"]
 """State after the entries are applied → reply body, or a query that has taken its snapshot of that state."""
 
 
@@ -32,14 +35,14 @@ class AfterChunk:
     """Reply with ``body`` once ``chunk`` is durable. Later entries need not be."""
 
     chunk: int
-    body: m.AnyReplyBody
+    body: AnyReplyBody
 
 
 @dataclass(frozen=True, slots=True)
 class AfterBarrier:
     """Reply with ``body`` after a barrier, which proves that no other leader knows better."""
 
-    body: m.AnyReplyBody
+    body: AnyReplyBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,14 @@ class Deferred:
     requests to the next leader. The reply leaves once ``chunk`` is durable; None: once all is that was proposed before.
     """
 
-    work: Callable[[], Awaitable[m.AnyReplyBody | Refusal | None]]
+    work: Callable[[], Awaitable[AnyReplyBody | Refusal | None]]
     limit: RequestLimit
     most: int
     """So many requests with this limit may wait. Further ones are refused as ``unavailable``."""
     chunk: int | None = None
 
 
-StepResult = m.AnyReplyBody | Decision | Refusal
+StepResult = AnyReplyBody | Decision | Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +74,15 @@ class Stepwise:
     steps: Steps[StepResult]
 
 
-Outcome = m.AnyReplyBody | Decision | AfterChunk | AfterBarrier | Deferred | Stepwise | Refusal
-Handler = Callable[[m.Request, ShardState], Outcome]
-Registration = tuple[type[m.RequestBody], Handler]
-BodyT = TypeVar("BodyT", bound=m.RequestBody)
+Outcome = AnyReplyBody | Decision | AfterChunk | AfterBarrier | Deferred | Stepwise | Refusal
+Handler = Callable[[Request, ShardState], Outcome]
+Registration = tuple[type[RequestBody], Handler]
+BodyT = TypeVar("BodyT", bound=RequestBody)
 
 
-def done(_: ShardState) -> m.AnyReplyBody:
+def done(_: ShardState) -> AnyReplyBody:
     """Return `Done`: the `Answer` of commands without a result."""
-    return m.Done()
+    return Done()
 
 
 def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | Refusal]) -> Registration:
@@ -89,7 +92,7 @@ def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | 
 
 def user_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
     """Register a pure decision on the shard's state and on the user who asks for it."""
-    return _registration(kind, lambda body, state, client_id: decide(body, state, m.user_of(client_id)))
+    return _registration(kind, lambda body, state, client_id: decide(body, state, user_of(client_id)))
 
 
 def stepwise_command(kind: type[BodyT], decide: Callable[[BodyT, ShardState, str], Steps[StepResult]]) -> Registration:
@@ -103,7 +106,7 @@ def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Regi
 
 
 def _registration(kind: type[BodyT], respond: Callable[[BodyT, ShardState, str], Outcome]) -> Registration:
-    def handle(request: m.Request, state: ShardState) -> Outcome:
+    def handle(request: Request, state: ShardState) -> Outcome:
         assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
         try:
             outcome = respond(request.body, state, request.client_id)

@@ -10,15 +10,16 @@ from headgate.ledger.chunk import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hashes
 from headgate.model.headers import MAX_HEADER_BYTES, counted_bytes, wrong_headers
-from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
+from headgate.protocol.requests import ProduceBatch
 from shard.state.topic import Topic
 
-_LARGE_RECORD_BYTES: Final = m.MAX_RECORD_BYTES - MAX_HEADER_BYTES
+_LARGE_RECORD_BYTES: Final = MAX_RECORD_BYTES - MAX_HEADER_BYTES
 """Headers make no smaller record too large."""
 
 
-def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
+def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
     """Return the entry for ``batch``, and its records segment by segment, with the offset of each."""
     segments = topic.layout.route(segment_hashes([record.key for record in batch.records]))
     order = sorted(range(len(segments)), key=segments.__getitem__)
@@ -53,7 +54,7 @@ def route_batch(topic: Topic, batch: m.ProduceBatch) -> tuple[e.RecordsStored, R
     return entry, found
 
 
-def refused_record(batch: m.ProduceBatch) -> str | None:
+def refused_record(batch: ProduceBatch) -> str | None:
     """Return which record of ``batch`` is too large, has no key, or has headers that it may not have; or None."""
     headers = batch.headers_by_record()
     if headers and (last := max(headers)) >= len(batch.records):
@@ -64,8 +65,8 @@ def refused_record(batch: m.ProduceBatch) -> str | None:
             if (wrong := wrong_headers(own, reserved=batch.reserved_headers)) is not None:
                 return f"record {index} has {wrong}"
             size += counted_bytes(own) if size > _LARGE_RECORD_BYTES else 0
-        if size > m.MAX_RECORD_BYTES:
-            return f"record {index} has {size} bytes of key, value and headers; the limit is {m.MAX_RECORD_BYTES}"
+        if size > MAX_RECORD_BYTES:
+            return f"record {index} has {size} bytes of key, value and headers; the limit is {MAX_RECORD_BYTES}"
         if not record.key:
             return f"record {index} has an empty key: records without a key would all have the same one"
     return None

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.paging import cut_page
+from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerList, ProducerReply, SourcePosition
+from headgate.protocol.request_fields import shared_name
+from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer
+from headgate.views.producers import ProducerInfo, TopicPosition
 from shard.requests.handlers import AfterBarrier, Answer, Decision, Registration, command, done, handler, user_command
 from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
@@ -17,7 +21,7 @@ LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 
 
 def open_producer(
-    request: m.OpenProducer, state: ShardState, *, user: str, new_id: int, max_named_producers: int
+    request: OpenProducer, state: ShardState, *, user: str, new_id: int, max_named_producers: int
 ) -> Decision | Refusal:
     """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
 
@@ -75,7 +79,7 @@ def open_producer(
     return _opened(known.producer_id, known.producer_epoch + 1, user, request)
 
 
-def describe_position(request: m.DescribePosition, state: ShardState, user: str) -> AfterBarrier | Refusal:
+def describe_position(request: DescribePosition, state: ShardState, user: str) -> AfterBarrier | Refusal:
     """Return how far a named producer has read its source into one topic.
 
     After a barrier: a deposed leader may not know the latest position, and what follows an older one would be stored
@@ -86,22 +90,22 @@ def describe_position(request: m.DescribePosition, state: ShardState, user: str)
         return refuse("forbidden", f"producer {request.producer!r} belongs to another user")
     topic = find_topic(request.topic, state)
     position = producer.source_positions.get(topic.topic_id)
-    return AfterBarrier(m.SourcePosition(topic_id=topic.topic_id, position=position))
+    return AfterBarrier(SourcePosition(topic_id=topic.topic_id, position=position))
 
 
-def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
+def list_producers(request: ListProducers, state: ShardState) -> Decision:
     """Return one page of the named producers, by name."""
     described = (_description(producer, state) for producer in state.producers.named_after(request.after))
     page, following = cut_page(((each.producer,), each) for each in described)
-    return Decision((), lambda _: m.ProducerList(producers=page, next=following))
+    return Decision((), lambda _: ProducerList(producers=page, next=following))
 
 
-def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision:
-    body = m.ProducerReply(producer=_description(find_producer(request.producer, state), state))
+def describe_producer(request: DescribeProducer, state: ShardState) -> Decision:
+    body = ProducerReply(producer=_description(find_producer(request.producer, state), state))
     return Decision((), lambda _: body)
 
 
-def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision:
+def delete_producer(request: DeleteProducer, state: ShardState) -> Decision:
     """Delete a named producer with its source positions. Its id is never used again, so its sender is shut out."""
     if request.token in state.commands:
         return Decision((), done)
@@ -116,21 +120,21 @@ def commands(max_named_producers: int, new_id: Callable[[], int], state: ShardSt
     unpredictable id.
     """
 
-    def open_for(request: m.OpenProducer, address: str) -> Decision | Refusal:
+    def open_for(request: OpenProducer, address: str) -> Decision | Refusal:
         return open_producer(
-            request, state, user=m.user_of(address), new_id=new_id(), max_named_producers=max_named_producers
+            request, state, user=user_of(address), new_id=new_id(), max_named_producers=max_named_producers
         )
 
     return (
-        handler(m.OpenProducer, open_for),
-        user_command(m.DescribePosition, describe_position),
-        command(m.ListProducers, list_producers),
-        command(m.DescribeProducer, describe_producer),
-        command(m.DeleteProducer, delete_producer),
+        handler(OpenProducer, open_for),
+        user_command(DescribePosition, describe_position),
+        command(ListProducers, list_producers),
+        command(DescribeProducer, describe_producer),
+        command(DeleteProducer, delete_producer),
     )
 
 
-def _producer_of(request: m.OpenProducer, state: ShardState) -> ProducerState | None:
+def _producer_of(request: OpenProducer, state: ShardState) -> ProducerState | None:
     if request.name is not None:
         return state.producers.of_name(request.name)
     return None if request.producer_id is None else state.producers.get(request.producer_id)
@@ -138,10 +142,10 @@ def _producer_of(request: m.OpenProducer, state: ShardState) -> ProducerState | 
 
 def _is_shared(producer: ProducerState, secret: str) -> bool:
     name = producer.name or ""
-    return bool(secret) and name == m.shared_name(name.rpartition("-")[0], secret)
+    return bool(secret) and name == shared_name(name.rpartition("-")[0], secret)
 
 
-def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refusal:
+def _repeated(request: OpenProducer, opened: ProducerState) -> Decision | Refusal:
     """Answer a request whose token has opened a producer before."""
     if request.name is not None and request.name != opened.name:
         return invalid(f"the token of this request has opened another producer than {request.name!r}: use a new token")
@@ -154,7 +158,7 @@ def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refu
     return Decision((), _identity(opened.producer_id))
 
 
-def _refused_incarnation(request: m.OpenProducer, known: ProducerState) -> Refusal | None:
+def _refused_incarnation(request: OpenProducer, known: ProducerState) -> Refusal | None:
     """Refuse an older program than the one that holds the name, and copies of what the holder itself has sent."""
     if request.incarnation is None or request.incarnation > known.incarnation:
         return None
@@ -167,7 +171,7 @@ def _refused_incarnation(request: m.OpenProducer, known: ProducerState) -> Refus
     )
 
 
-def _refused_deleted(request: m.OpenProducer, state: ShardState) -> Refusal | None:
+def _refused_deleted(request: OpenProducer, state: ShardState) -> Refusal | None:
     if request.name is None or request.incarnation is None:
         return None
     deleted = state.producers.deleted_incarnation(request.name, state.at_ms)
@@ -180,7 +184,7 @@ def _refused_deleted(request: m.OpenProducer, state: ShardState) -> Refusal | No
     )
 
 
-def _forgotten_reason(request: m.OpenProducer) -> str:
+def _forgotten_reason(request: OpenProducer) -> str:
     if request.name is not None:
         return (
             f"there is no producer {request.name!r} on this shard, although the request continues it: it was deleted; "
@@ -193,7 +197,7 @@ def _forgotten_reason(request: m.OpenProducer) -> str:
 
 
 def _opened(
-    producer_id: int, producer_epoch: int, user: str, request: m.OpenProducer, *, replaced_id: int | None = None
+    producer_id: int, producer_epoch: int, user: str, request: OpenProducer, *, replaced_id: int | None = None
 ) -> Decision:
     entry = e.ProducerOpened(
         producer_id=producer_id,
@@ -208,9 +212,9 @@ def _opened(
 
 
 def _identity(producer_id: int) -> Answer:
-    def answer(state: ShardState) -> m.AnyReplyBody:
+    def answer(state: ShardState) -> AnyReplyBody:
         producer = state.producers[producer_id]
-        return m.ProducerIdentity(
+        return ProducerIdentity(
             producer_id=producer_id,
             producer_epoch=producer.producer_epoch,
             created=producer.new,
@@ -220,9 +224,9 @@ def _identity(producer_id: int) -> Answer:
     return answer
 
 
-def _description(producer: ProducerState, state: ShardState) -> m.ProducerInfo:
+def _description(producer: ProducerState, state: ShardState) -> ProducerInfo:
     assert producer.name is not None, "only named producers are described"
-    return m.ProducerInfo(
+    return ProducerInfo(
         producer=producer.name,
         shard=state.shard,
         producer_id=producer.producer_id,
@@ -230,7 +234,7 @@ def _description(producer: ProducerState, state: ShardState) -> m.ProducerInfo:
         next_sequence=producer.next_sequence,
         last_used_at_ms=producer.last_at_ms,
         positions=tuple(
-            m.TopicPosition(topic=state.topics_by_id[topic_id].name, topic_id=topic_id, position=position)
+            TopicPosition(topic=state.topics_by_id[topic_id].name, topic_id=topic_id, position=position)
             for topic_id, position in producer.source_positions.items()
         ),
     )

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import RegisterConsumer
 from metrics.label_values import Quota
 from shard.access.quotas import Limits, exceeded_text
 from shard.requests.producer_expiry import MAX_EXPIRED_AT_ONCE
@@ -86,7 +86,7 @@ def keep_within_quotas(
     return over if len(idle) < surplus else (e.ProducersExpired(producer_ids=idle), *entries)
 
 
-def judge_joining(request: m.RegisterConsumer, user: str, state: ShardState, limits_of: LimitsOf) -> Refusal | None:
+def judge_joining(request: RegisterConsumer, user: str, state: ShardState, limits_of: LimitsOf) -> Refusal | None:
     """Return the refusal if ``request`` adds a consumer, or also its subscription, beyond a quota of ``user``."""
     subscription = state.topics[request.topic].subscriptions.get(request.subscription)
     if subscription is not None and request.consumer in subscription.consumers:

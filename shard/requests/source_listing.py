@@ -12,9 +12,10 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashes
 from headgate.model.short_list import listed as shortened
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import LABEL_PATTERN
+from headgate.protocol.requests import ImportTopic, SegmentImport
 
-_LABEL: Final = re.compile(m.LABEL_PATTERN)
+_LABEL: Final = re.compile(LABEL_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class GraphNode:
     """Whether every parent that the source names is in the graph."""
 
 
-def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
+def index_listing(request: ImportTopic) -> dict[str, SegmentImport]:
     """Return the segments by name, parents first; rule 1, and rule 2 for each segment."""
-    listed: dict[str, m.SegmentImport] = {}
+    listed: dict[str, SegmentImport] = {}
     for item in request.segments:
         label = item.segment
         if label in listed:
@@ -49,14 +50,14 @@ def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
     return {label: listed[label] for label in _parents_first(listed)}
 
 
-def _check_unlisted_parents(listed: Mapping[str, m.SegmentImport]) -> None:
+def _check_unlisted_parents(listed: Mapping[str, SegmentImport]) -> None:
     for label, item in listed.items():
         for parent in item.parents:
             if parent not in listed and not _LABEL.match(parent):
                 raise LayoutError(f"segment {label!r} has the parent {parent!r}: give printable ASCII without spaces")
 
 
-def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
+def _check_hashes(item: SegmentImport, hash_bits: int) -> None:
     if (item.hashes is None) != (hash_bits == 0):
         fault = "has no hashes" if item.hashes is None else "has hashes"
         raise LayoutError(f"segment {item.segment!r} {fault}, but the listing says hash_bits = {hash_bits}")
@@ -68,14 +69,14 @@ def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
             )
 
 
-def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
+def end_of(item: SegmentImport, positions: e.Positions) -> int | None:
     """Return the end offset of a sealed segment; None for an active one."""
     if positions == "opaque":
         return OPAQUE_END_OFFSET if item.sealed else None
     return item.end_offset
 
 
-def _parents_first(listed: Mapping[str, m.SegmentImport]) -> list[str]:
+def _parents_first(listed: Mapping[str, SegmentImport]) -> list[str]:
     """Return the names in topological order, then alphabetically; linear in segments and parents."""
     waits_for: dict[str, int] = {}
     children: dict[str, list[str]] = {}

@@ -9,8 +9,20 @@ from msgspec.structs import replace
 
 from headgate.model import entries as e
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
 from headgate.protocol.paging import Page, follows
+from headgate.protocol.replies import AnyReplyBody, ParkedKeyList, SeekReply, SubscriptionReply
+from headgate.protocol.request_fields import Start
+from headgate.protocol.requests import (
+    CreateSubscription,
+    DeleteSubscription,
+    ListParkedKeys,
+    RegisterConsumer,
+    ResumeKey,
+    SeekSubscription,
+    SetDeliveryPolicy,
+    SetSubscriptionOrder,
+)
+from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
 from shard.reporting.description import describe
 from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, command, done, user_command
 from shard.requests.lookup import find_subscription, find_topic
@@ -27,9 +39,7 @@ from shard.subscriptions.seek import SeekTarget, seek_positions
 SEGMENT_TWICE: Final = "the positions name a segment twice"
 
 
-def new_subscription(
-    request: m.RegisterConsumer, topic: Topic, subscription_id: int, user: str
-) -> e.SubscriptionCreated:
+def new_subscription(request: RegisterConsumer, topic: Topic, subscription_id: int, user: str) -> e.SubscriptionCreated:
     """Return the entry by which the registration of its first consumer creates a subscription."""
     return e.SubscriptionCreated(
         topic_id=topic.topic_id,
@@ -43,12 +53,12 @@ def new_subscription(
     )
 
 
-def _start_positions(start: m.Start, topic: Topic) -> dict[int, int]:
+def _start_positions(start: Start, topic: Topic) -> dict[int, int]:
     """Return the present end of each segment, or nothing for the earliest record."""
     return {} if start == "earliest" else {segment: tail.next_offset for segment, tail in topic.tails.items()}
 
 
-def create_subscription(request: m.CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
+def create_subscription(request: CreateSubscription, state: ShardState, user: str) -> Decision | Refusal:
     """Create a subscription without a consumer, as `new_subscription` does; one that exists is not changed."""
     topic = find_topic(request.topic, state)
     existing = topic.subscriptions.get(request.subscription)
@@ -78,7 +88,7 @@ def create_subscription(request: m.CreateSubscription, state: ShardState, user: 
     return Decision((entry,), _described(topic.topic_id, entry.subscription_id))
 
 
-def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, int] | str:
+def _requested_start(request: CreateSubscription, topic: Topic) -> dict[int, int] | str:
     """Return the positions of the new subscription, or what is wrong with those of the request; as for a seek."""
     if not request.positions:
         return _start_positions(request.start, topic)
@@ -94,7 +104,7 @@ def _requested_start(request: m.CreateSubscription, topic: Topic) -> dict[int, i
     )
 
 
-def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
+def _exists(existing: Subscription, request: CreateSubscription) -> Refusal:
     name = f"subscription {existing.name!r} of topic {existing.topic!r}"
     if request.if_absent:
         return invalid(
@@ -104,7 +114,7 @@ def _exists(existing: Subscription, request: m.CreateSubscription) -> Refusal:
     return invalid(f"{name} exists (type {existing.type}, order {existing.order}): seek moves it")
 
 
-def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
+def delete_subscription(request: DeleteSubscription, state: ShardState) -> Decision | Refusal:
     """Delete a subscription. ``force`` is required while it has consumers."""
     if request.token in state.commands:
         return Decision((), done)
@@ -117,7 +127,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
     return Decision((e.SubscriptionDeleted(**subscription.ids, token=request.token),), done)
 
 
-def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
+def seek_subscription(request: SeekSubscription, state: ShardState) -> Decision | Refusal:
     """Move a subscription; shard.subscriptions.seek computes the positions and what is rejected."""
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
@@ -155,7 +165,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     return Decision((entry,), _seek_answer(subscription.subscription_id, request))
 
 
-def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
+def set_order(request: SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
     """Change the order of a subscription. Setting its present order again is allowed."""
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
@@ -180,7 +190,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     return Decision((entry,), answer)
 
 
-def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
+def set_delivery_policy(request: SetDeliveryPolicy, state: ShardState) -> Decision | Refusal:
     """Change the delivery policy of a subscription. The client checks that the dead-letter topic exists."""
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     answer = _described(topic.topic_id, subscription.subscription_id)
@@ -208,7 +218,7 @@ def set_delivery_policy(request: m.SetDeliveryPolicy, state: ShardState) -> Deci
     return Decision((e.DeliveryPolicySet(**subscription.ids, policy=policy, token=request.token),), answer)
 
 
-def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
+def resume_key(request: ResumeKey, state: ShardState) -> Decision | Refusal:
     """Begin to deliver the records of a parked key; with ``drop`` only those that are parked from now on."""
     topic, subscription = find_subscription(request.topic, request.subscription, state)
     if request.token in state.commands:
@@ -222,16 +232,16 @@ def resume_key(request: m.ResumeKey, state: ShardState) -> Decision | Refusal:
     return Decision((entry,), done)
 
 
-def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
+def list_parked_keys(request: ListParkedKeys, state: ShardState) -> Decision:
     _, subscription = find_subscription(request.topic, request.subscription, state)
-    page: Page[m.ParkedKeyInfo] = Page()
+    page: Page[ParkedKeyInfo] = Page()
     parked = subscription.redelivery.parked
     for key, each in parked.keys.items():
         number = f"{each.number:020}"
         if request.key in (None, key) and follows(request.after, number):
             page.add(
                 (number,),
-                m.ParkedKeyInfo(
+                ParkedKeyInfo(
                     key=key,
                     since_ms=each.since_ms,
                     records=each.records,
@@ -242,11 +252,11 @@ def list_parked_keys(request: m.ListParkedKeys, state: ShardState) -> Decision:
             )
         if page.is_full:
             break
-    reply = m.ParkedKeyList(keys=page.items, next=page.following)
+    reply = ParkedKeyList(keys=page.items, next=page.following)
     return Decision((), lambda _: reply)
 
 
-def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
+def _requested_target(request: SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
         return invalid("a seek needs either to ('earliest' or 'latest') or positions")
     if request.to is not None:
@@ -256,24 +266,24 @@ def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
 
 
 def _seek_answer(
-    subscription_id: int, request: m.SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
+    subscription_id: int, request: SeekSubscription, dry_moves: tuple[tuple[int, int, int], ...] | None = None
 ) -> Answer:
-    def answer(state: ShardState) -> m.AnyReplyBody:
+    def answer(state: ShardState) -> AnyReplyBody:
         subscription = state.subscriptions[subscription_id]
         tails = state.topics_by_id[subscription.topic_id].tails
         moves = dry_moves or ()
         last = subscription.progress.last_seek
         if dry_moves is None and last is not None and last.token == request.token:
             moves = last.moves
-        result = m.SeekResult(
+        result = SeekResult(
             seek_generation=subscription.seek_generation,
             moves=tuple(
-                m.SegmentSeek(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
+                SegmentSeek(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
                 for s, before, to in moves
                 if s in tails
             ),
         )
-        return m.SeekReply(result=result)
+        return SeekReply(result=result)
 
     return answer
 
@@ -288,15 +298,15 @@ def _described(topic_id: int, subscription_id: int) -> Answer:
 
 def _describe(topic: TopicSnapshot, subscription: Subscription) -> Steps[StepResult]:
     gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
-    return m.SubscriptionReply(subscription=(yield from describe(subscription, topic, gate)))
+    return SubscriptionReply(subscription=(yield from describe(subscription, topic, gate)))
 
 
 COMMANDS: Final = (
-    user_command(m.CreateSubscription, create_subscription),
-    command(m.DeleteSubscription, delete_subscription),
-    command(m.SeekSubscription, seek_subscription),
-    command(m.SetSubscriptionOrder, set_order),
-    command(m.SetDeliveryPolicy, set_delivery_policy),
-    command(m.ListParkedKeys, list_parked_keys),
-    command(m.ResumeKey, resume_key),
+    user_command(CreateSubscription, create_subscription),
+    command(DeleteSubscription, delete_subscription),
+    command(SeekSubscription, seek_subscription),
+    command(SetSubscriptionOrder, set_order),
+    command(SetDeliveryPolicy, set_delivery_policy),
+    command(ListParkedKeys, list_parked_keys),
+    command(ResumeKey, resume_key),
 )

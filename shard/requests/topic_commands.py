@@ -13,8 +13,18 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
 from headgate.protocol.paging import cut_page, follows
+from headgate.protocol.replies import AnyReplyBody, TopicList, TopicReply
+from headgate.protocol.requests import (
+    CreateTopic,
+    DeleteTopic,
+    FindTopic,
+    ListTopics,
+    MergeSegments,
+    SetTopicPolicy,
+    SplitSegment,
+)
+from headgate.views.topics import ExternalSource, SegmentInfo, TopicInfo
 from shard.requests.handlers import Answer, Decision, command, done, user_command
 from shard.requests.lookup import find_topic
 from shard.requests.topic_shard import find_place, refuse_creation
@@ -26,7 +36,7 @@ MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
 
 
-def create_topic(request: m.CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
+def create_topic(request: CreateTopic, state: ShardState, user: str) -> Decision | Refusal:
     """Create a topic of ``user``. An existing name is rejected, unless this command created it."""
     if request.token in state.commands:
         return repeated(request.topic, state, _describe(request.topic))
@@ -48,7 +58,7 @@ def repeated(topic: str, state: ShardState, answer: Answer) -> Decision | Refusa
     return invalid(reason)
 
 
-def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
+def delete_topic(request: DeleteTopic, state: ShardState) -> Decision | Refusal:
     """Delete a topic. ``force`` is required while consumers use it."""
     if request.token in state.commands:
         return Decision((), done)
@@ -63,7 +73,7 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
     return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), done)
 
 
-def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
+def split_segment(request: SplitSegment, state: ShardState) -> Decision | Refusal:
     return _change(request, state, lambda topic: split_entry(topic, request.segment, token=request.token))
 
 
@@ -87,7 +97,7 @@ def roll_entry(topic: Topic, segment: int, reason: str) -> e.SegmentRolled:
     return e.SegmentRolled(topic_id=topic.topic_id, segment=segment, end_offset=end_offset, reason=reason)
 
 
-def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
+def merge_segments(request: MergeSegments, state: ShardState) -> Decision | Refusal:
     return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))
 
 
@@ -106,12 +116,12 @@ def merge_entry(
     )
 
 
-def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
+def set_topic_policy(request: SetTopicPolicy, state: ShardState) -> Decision | Refusal:
     """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
     return _change(request, state, lambda topic: _policy_entry(topic, request))
 
 
-def _policy_entry(topic: Topic, request: m.SetTopicPolicy) -> e.TopicPolicySet | Refusal:
+def _policy_entry(topic: Topic, request: SetTopicPolicy) -> e.TopicPolicySet | Refusal:
     values = msgspec.structs.asdict(request.policy)
     given = {field: value for field, value in values.items() if value is not None}
     if both := sorted(given.keys() & set(request.reset)):
@@ -126,7 +136,7 @@ def _policy_entry(topic: Topic, request: m.SetTopicPolicy) -> e.TopicPolicySet |
 
 
 def _change(
-    request: m.SplitSegment | m.MergeSegments | m.SetTopicPolicy,
+    request: SplitSegment | MergeSegments | SetTopicPolicy,
     state: ShardState,
     entry_for: Callable[[Topic], e.AnyEntry | Refusal],
 ) -> Decision | Refusal:
@@ -153,27 +163,27 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}: {remedy}")
 
 
-def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
-    def answer(state: ShardState) -> m.AnyReplyBody:
+def list_topics(request: ListTopics, _: ShardState) -> Decision:
+    def answer(state: ShardState) -> AnyReplyBody:
         topics, following = cut_page(
             ((name,), describe(topic, state.shard))
             for name, topic in sorted(state.topics.items())
             if follows(request.after, name)
         )
-        return m.TopicList(topics=topics, next=following)
+        return TopicList(topics=topics, next=following)
 
     return Decision((), answer)
 
 
-def describe(topic: Topic, shard: int) -> m.TopicInfo:
+def describe(topic: Topic, shard: int) -> TopicInfo:
     source = topic.external
-    return m.TopicInfo(
+    return TopicInfo(
         topic=topic.name,
         topic_id=topic.topic_id,
         shard=shard,
         layout_epoch=topic.layout.layout_epoch,
         segments=tuple(
-            m.SegmentInfo(
+            SegmentInfo(
                 segment=segment.segment_id,
                 first_hash=segment.first_hash,
                 last_hash=segment.last_hash,
@@ -193,7 +203,7 @@ def describe(topic: Topic, shard: int) -> m.TopicInfo:
         user=topic.user,
         external=None
         if source is None
-        else m.ExternalSource(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
+        else ExternalSource(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
     )
 
 
@@ -205,15 +215,15 @@ def _refuse_external(topic: Topic) -> Refusal:
 
 
 def _describe(name: str) -> Answer:
-    return lambda state: m.TopicReply(topic=describe(state.topics[name], state.shard))
+    return lambda state: TopicReply(topic=describe(state.topics[name], state.shard))
 
 
 COMMANDS: Final = (
-    user_command(m.CreateTopic, create_topic),
-    command(m.DeleteTopic, delete_topic),
-    command(m.SplitSegment, split_segment),
-    command(m.MergeSegments, merge_segments),
-    command(m.SetTopicPolicy, set_topic_policy),
-    command(m.ListTopics, list_topics),
-    command(m.FindTopic, find_place),
+    user_command(CreateTopic, create_topic),
+    command(DeleteTopic, delete_topic),
+    command(SplitSegment, split_segment),
+    command(MergeSegments, merge_segments),
+    command(SetTopicPolicy, set_topic_policy),
+    command(ListTopics, list_topics),
+    command(FindTopic, find_place),
 )

@@ -29,7 +29,9 @@ from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Layout, Segment, SegmentState
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AnyReplyBody, TopicImportReply
+from headgate.protocol.requests import ImportTopic, SegmentImport
+from headgate.views.topics import TopicImportResult, TopicInfo
 from shard.requests.handlers import Answer, Decision, StepResult, stepwise_command
 from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
 from shard.requests.topic_commands import MAX_SEGMENTS, describe, repeated
@@ -54,7 +56,7 @@ class ImportPlan:
     """Parents that the source no longer has."""
 
 
-def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[StepResult]:
+def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[StepResult]:
     """Create an external topic of ``user``, or update it to match its source.
 
     The steps: check the listing, compare it with the topic, decide. If the layout changes between
@@ -87,7 +89,7 @@ def import_topic(request: m.ImportTopic, state: ShardState, user: str) -> Steps[
     return Decision((entry,), _answer(request.topic, plan))
 
 
-def plan_import(request: m.ImportTopic, listed: Mapping[str, m.SegmentImport], topic: Topic | None) -> ImportPlan:
+def plan_import(request: ImportTopic, listed: Mapping[str, SegmentImport], topic: Topic | None) -> ImportPlan:
     """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
     ``listed``: the result of `index_listing`. The plan depends on the topic's layout only.
@@ -120,7 +122,7 @@ def _check_acknowledged(topic: Topic | None, plan: ImportPlan) -> None:
 class _Planner:
     """Compares a listing with the topic, and collects the plan."""
 
-    def __init__(self, request: m.ImportTopic, listed: Mapping[str, m.SegmentImport], topic: Topic | None) -> None:
+    def __init__(self, request: ImportTopic, listed: Mapping[str, SegmentImport], topic: Topic | None) -> None:
         self.plan = ImportPlan()
         self._request = request
         self._topic = topic
@@ -181,7 +183,7 @@ class _Planner:
             )
         return nodes
 
-    def _update_known_segment(self, item: m.SegmentImport, segment: Segment) -> None:
+    def _update_known_segment(self, item: SegmentImport, segment: Segment) -> None:
         label, segment_id = item.segment, segment.segment_id
         hashes, before = parse_hashes(item.hashes), parse_hashes(self._external.hashes.get(segment_id))
         if hashes != before:
@@ -197,7 +199,7 @@ class _Planner:
         elif end is not None:
             self._seal(segment, end)
 
-    def _parents_of(self, item: m.SegmentImport) -> list[str]:
+    def _parents_of(self, item: SegmentImport) -> list[str]:
         """Return the parents of a new segment that exist; rules 1 and 7."""
         label = item.segment
         found = item.parents
@@ -221,7 +223,7 @@ class _Planner:
             raise LayoutError(f"segment {label!r} is new and has no parents, so its predecessors are unknown")
         return found
 
-    def _forgotten(self, item: m.SegmentImport) -> list[str]:
+    def _forgotten(self, item: SegmentImport) -> list[str]:
         """Return the known active segments that are not listed and had hashes of a new segment."""
         hashes = parse_hashes(item.hashes)
         return [
@@ -252,7 +254,7 @@ class _Planner:
         self.plan.sealed_labels.append(_label(segment))
 
 
-def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
+def _source_of(request: ImportTopic, topic: Topic | None) -> ExternalTopic:
     if topic is None:
         return ExternalTopic(request.source, request.hash_bits, request.positions)
     external = topic.external
@@ -271,7 +273,7 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
 
 
 def _entry(
-    request: m.ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int, user: str
+    request: ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int, user: str
 ) -> e.TopicImported | e.LayoutExtended | None:
     if topic is None:
         return e.TopicImported(
@@ -305,15 +307,15 @@ def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | Non
     return replace(topic, layout=layout, tails=tails)
 
 
-def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicInfo | None = None) -> Answer:
-    def answer(state: ShardState) -> m.AnyReplyBody:
-        result = m.TopicImportResult(
+def _answer(name: str, plan: ImportPlan, dry_run_topic: TopicInfo | None = None) -> Answer:
+    def answer(state: ShardState) -> AnyReplyBody:
+        result = TopicImportResult(
             topic=dry_run_topic or describe(state.topics[name], state.shard),
             created=tuple(segment.label for segment in plan.created),
             sealed=tuple(plan.sealed_labels),
             expired_parents=tuple(plan.expired_parents),
         )
-        return m.TopicImportReply(result=result)
+        return TopicImportReply(result=result)
 
     return answer
 
@@ -323,4 +325,4 @@ def _label(segment: Segment) -> str:
     return segment.label
 
 
-COMMANDS: Final = (stepwise_command(m.ImportTopic, import_topic),)
+COMMANDS: Final = (stepwise_command(ImportTopic, import_topic),)

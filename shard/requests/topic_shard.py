@@ -13,18 +13,19 @@ Two shards must never have one name. The ledger of each shard has the numbers of
 from collections.abc import Sequence
 
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AnyReplyBody, TopicPlace
+from headgate.protocol.requests import FindTopic
 from shard.requests.handlers import Decision
 from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
 
-def find_place(request: m.FindTopic, _: ShardState) -> Decision:
+def find_place(request: FindTopic, _: ShardState) -> Decision:
     """Say whether this shard has a topic. The answer leaves once everything is durable that it rests on."""
 
-    def answer(state: ShardState) -> m.AnyReplyBody:
+    def answer(state: ShardState) -> AnyReplyBody:
         topic = state.topics.get(request.topic)
-        return m.TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
+        return TopicPlace(topic_id=None if topic is None else topic.topic_id, shards=list(state.ids.shard_counts))
 
     return Decision((), answer)
 

@@ -36,8 +36,16 @@ from dataclasses import dataclass
 
 from headgate.model import entries as e
 from headgate.model.entries import SubscriptionType
-from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.request_fields import ReaderRequest
+from headgate.protocol.requests import (
+    AnyRequestBody,
+    ProduceBatch,
+    RegisterConsumer,
+    Request,
+    SeekSubscription,
+    TransferShard,
+)
 from shard.access.requirements import refuse_access
 from shard.access.rules import AccessRules
 from shard.requests.placement import refused_record
@@ -65,7 +73,7 @@ class Duplicate:
 Judgement = Accept | Duplicate | Refusal
 
 
-def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
+def judge_term(request: Request, leader_epoch: int) -> Refusal | None:
     """Row 2: return the refusal of a request that is not for this term, else None."""
     if request.leader_epoch == leader_epoch:
         return None
@@ -73,14 +81,14 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
         return Refusal(
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
-    if isinstance(request.body, m.ProduceBatch):
+    if isinstance(request.body, ProduceBatch):
         return Refusal("invalid", "a batch without leader_epoch cannot be kept in order")
-    if isinstance(request.body, m.TransferShard):
+    if isinstance(request.body, TransferShard):
         return Refusal("not_leader", "a transfer is for one term: state its leader_epoch")
     return None
 
 
-def judge_deadline(request: m.Request, term_age_ms: int) -> Refusal | None:
+def judge_deadline(request: Request, term_age_ms: int) -> Refusal | None:
     """Row 3: return the refusal of a request of this term whose deadline has passed, else None.
 
     A request waits in a socket while this process is frozen, and in a broker while the connection is slow. Its client
@@ -100,7 +108,7 @@ def judge_deadline(request: m.Request, term_age_ms: int) -> Refusal | None:
     )
 
 
-def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
+def judge_history(body: AnyRequestBody, state: ShardState) -> Refusal | None:
     """Return the refusal of a consumer that knows another history than ``state``, else None.
 
     A consumer states points: chunks, and the terms that wrote them (headgate.reading.known_history). All of them
@@ -108,14 +116,14 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
     consumer reads another ledger: it has delivered records that do not exist here, and its acknowledgements would
     cover records that it has not seen. A deposed leader does not know the terms after its own: hence the barrier.
     """
-    if not isinstance(body, m.ReaderRequest | m.SeekSubscription):
+    if not isinstance(body, ReaderRequest | SeekSubscription):
         return None
     known = state.terms.wrote
     foreign = next((point for point in body.history if point[0] > state.chunk or not known(*point)), None)
     if foreign is None or _is_of_another_topic(body, state):
         return None
     chunk, term_id = foreign
-    if isinstance(body, m.SeekSubscription):
+    if isinstance(body, SeekSubscription):
         reason = f"the positions are of chunk {chunk} of term {term_id:x}, which shard {state.shard} does not have"
         return refuse("other_history", f"{reason}: an older ledger was put back, or they are of another one")
     reason = (
@@ -123,23 +131,23 @@ def judge_history(body: m.AnyRequestBody, state: ShardState) -> Refusal | None:
         f"{state.shard}: an older ledger was put back, or the consumer reads another one. What it delivered after that "
         "is not part of this ledger"
     )
-    if isinstance(body, m.RegisterConsumer) and body.subscription_type == SubscriptionType.CHECKPOINT:
+    if isinstance(body, RegisterConsumer) and body.subscription_type == SubscriptionType.CHECKPOINT:
         return refuse("other_history", f"{reason}. Start it without its positions")
     return refuse("other_history", f"{reason}. Start it again: it continues where this ledger is")
 
 
-def _is_of_another_topic(body: m.AnyRequestBody, state: ShardState) -> bool:
+def _is_of_another_topic(body: AnyRequestBody, state: ShardState) -> bool:
     """Return whether a registration is refused because its positions are of a topic that was deleted.
 
     It may have been on another shard, whose history they name: nothing was put back.
     """
-    if not isinstance(body, m.RegisterConsumer) or not body.positions or body.positions_topic_id is None:
+    if not isinstance(body, RegisterConsumer) or not body.positions or body.positions_topic_id is None:
         return False
     topic = state.topics.get(body.topic)
     return topic is None or topic.topic_id != body.positions_topic_id
 
 
-def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
+def judge_batch(batch: ProduceBatch, state: ShardState, durable: int, *, user: str, rules: AccessRules) -> Judgement:
     """Rows 4 to 16, for a batch of ``user`` in this term. The bytes of row 15 are known to the leader only.
 
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
@@ -163,7 +171,7 @@ def judge_batch(batch: m.ProduceBatch, state: ShardState, durable: int, *, user:
     )
 
 
-def _judge_epoch(batch: m.ProduceBatch, producer: ProducerState) -> Refusal | None:
+def _judge_epoch(batch: ProduceBatch, producer: ProducerState) -> Refusal | None:
     """Rows 5 and 6."""
     if batch.producer_epoch < producer.producer_epoch:
         return refuse(
@@ -179,7 +187,7 @@ def _judge_epoch(batch: m.ProduceBatch, producer: ProducerState) -> Refusal | No
     return None
 
 
-def _judge_sequence(batch: m.ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
+def _judge_sequence(batch: ProduceBatch, sequence: int, producer: ProducerState) -> Duplicate | Refusal | None:
     """Rows 7 to 10."""
     if batch.producer_epoch > producer.producer_epoch or sequence == producer.next_sequence:
         return None
@@ -196,7 +204,7 @@ def _judge_sequence(batch: m.ProduceBatch, sequence: int, producer: ProducerStat
     return Duplicate(known.chunk, known.placements, known.topic_id)
 
 
-def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None:
+def _refused_content(batch: ProduceBatch, state: ShardState) -> Refusal | None:
     """Rows 12 to 14."""
     topic = state.topics.get(batch.topic)
     if topic is None:
@@ -212,7 +220,7 @@ def _refused_content(batch: m.ProduceBatch, state: ShardState) -> Refusal | None
     return None if reason is None else Refusal("invalid", reason)
 
 
-def _refused_position(batch: m.ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
+def _refused_position(batch: ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
     """Row 13: return the refusal of a source position that could not be kept."""
     if batch.source_position is None:
         return None
@@ -226,7 +234,7 @@ def _refused_position(batch: m.ProduceBatch, state: ShardState, producer: Produc
     return None
 
 
-def _refused_window(batch: m.ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
+def _refused_window(batch: ProduceBatch, producer: ProducerState, durable: int) -> Refusal | None:
     """Row 15: one more in flight would displace a batch that is not durable yet."""
     if batch.producer_epoch != producer.producer_epoch or len(producer.finished) < WINDOW:
         return None

@@ -25,7 +25,7 @@ from typing import Final
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol import messages as m
+from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.redelivery import OffsetSearch
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
@@ -89,7 +89,7 @@ class AcknowledgementJudgement:
     """Those of them that rule 7 rejects."""
 
 
-def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> AcknowledgementJudgement:
+def judge(subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch) -> AcknowledgementJudgement:
     """Return the entry for ``batch``, and the acknowledgements that do not count."""
     consumer_error = _consumer_error(subscription, batch)
     rules = _Judge(subscription, topic, batch.consumer, RangeLimit(subscription, len(topic.tails)))
@@ -119,7 +119,7 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
 
 
 def _newer_checkpoints(
-    subscription: Subscription, batch: m.AcknowledgeBatch, generations: dict[int, int]
+    subscription: Subscription, batch: AcknowledgeBatch, generations: dict[int, int]
 ) -> dict[int, e.Checkpoint]:
     """Return the checkpoints of ``batch`` that count. ``generations``: segment → the grant it is acknowledged under."""
     newer: dict[int, e.Checkpoint] = {}
@@ -131,7 +131,7 @@ def _newer_checkpoints(
     return newer
 
 
-def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> str | None:
+def _consumer_error(subscription: Subscription, batch: AcknowledgeBatch) -> str | None:
     """Return why nothing in ``batch`` counts (rules 1 and 2), if that is so."""
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return f"subscription {subscription.name!r} is of type CHECKPOINT: its consumers keep their own positions"
@@ -148,7 +148,7 @@ class _Judge:
         self.over_limit = 0
         """Acknowledgements that rule 7 rejected."""
 
-    def accept(self, acknowledgement: m.Acknowledgement) -> e.AcknowledgedRange | str:
+    def accept(self, acknowledgement: Acknowledgement) -> e.AcknowledgedRange | str:
         """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 7)."""
         subscription, segment = self._subscription, acknowledgement.segment
         first_offset, end_offset = acknowledgement.first_offset, acknowledgement.end_offset
@@ -172,7 +172,7 @@ class _Judge:
             )
         return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))
 
-    def _ended_delivery(self, held: SegmentSlice, acknowledgement: m.Acknowledgement) -> int | None:
+    def _ended_delivery(self, held: SegmentSlice, acknowledgement: Acknowledgement) -> int | None:
         """Return the first offset of which another delivery is the present one (rule 6)."""
         first_offset, end_offset = acknowledgement.first_offset, acknowledgement.end_offset
         for offset in self._attempts.within(acknowledgement.segment, first_offset, end_offset):

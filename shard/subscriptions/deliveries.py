@@ -16,7 +16,15 @@ from typing import Final
 
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
-from headgate.protocol import messages as m
+from headgate.protocol.replies import DeadLetter, DeliveriesBegun, Redelivery
+from headgate.protocol.request_fields import ConsumerRequest
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    BeginDeliveries,
+    BegunRecord,
+    ConfirmDeadLetters,
+    NegativeAcknowledgement,
+)
 from shard.state.redelivery import Attempts
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
@@ -40,7 +48,7 @@ def record_limit(topic: TopicView) -> int:
 class DeliveryRules:
     """Judges the deliveries that one request names."""
 
-    def __init__(self, subscription: Subscription, topic: TopicView, request: m.ConsumerRequest, limit: int) -> None:
+    def __init__(self, subscription: Subscription, topic: TopicView, request: ConsumerRequest, limit: int) -> None:
         self._subscription = subscription
         self._topic = topic
         self._error = consumer_error(subscription, request.consumer, request.incarnation)
@@ -49,7 +57,7 @@ class DeliveryRules:
         self._added: Counter[int] = Counter()
         """Segment → records that this request adds."""
 
-    def judge(self, named: m.BegunRecord | m.NegativeAcknowledgement) -> str:
+    def judge(self, named: BegunRecord | NegativeAcknowledgement) -> str:
         """Return `NEXT`, `ENDED`, `FULL`, or why ``named`` is no delivery."""
         subscription, segment, offset = self._subscription, named.segment, named.offset
         if subscription.type != e.SubscriptionType.QUEUE:
@@ -75,12 +83,12 @@ class DeliveryRules:
 
 
 def judge_begun(
-    subscription: Subscription, topic: TopicView, request: m.BeginDeliveries, limit: int
-) -> tuple[list[tuple[int, int, int, int]], m.DeliveriesBegun]:
+    subscription: Subscription, topic: TopicView, request: BeginDeliveries, limit: int
+) -> tuple[list[tuple[int, int, int, int]], DeliveriesBegun]:
     """Return the deliveries that begin, without those that had, and the reply."""
     rules = DeliveryRules(subscription, topic, request, limit)
     begun: list[tuple[int, int, int, int]] = []
-    reply = m.DeliveriesBegun(rejected=[], delayed=[])
+    reply = DeliveriesBegun(rejected=[], delayed=[])
     for index, each in enumerate(request.records):
         verdict = rules.judge(each)
         known = subscription.redelivery.of(each.segment, each.offset)
@@ -94,7 +102,7 @@ def judge_begun(
 
 
 def judge_failed(
-    subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch, limit: int, now_ms: int
+    subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch, limit: int, now_ms: int
 ) -> tuple[list[tuple[int, int, int, int, str]], list[tuple[int, str]]]:
     """Return the deliveries that fail, without those that had, and (index, reason) of what does not count."""
     rules = DeliveryRules(subscription, topic, batch, limit)
@@ -111,13 +119,13 @@ def judge_failed(
     return list(failed.values()), rejected
 
 
-def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts, now_ms: int) -> m.Redelivery:
+def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts, now_ms: int) -> Redelivery:
     """Return when a record that has failed is delivered again."""
     delivery = 0 if known.dead_letter else known.failures + 1
-    return m.Redelivery(offset, delivery, max(0, known.not_before_ms - now_ms), topic.tails[segment].chunk_of(offset))
+    return Redelivery(offset, delivery, max(0, known.not_before_ms - now_ms), topic.tails[segment].chunk_of(offset))
 
 
-def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, now_ms: int) -> list[m.Redelivery]:
+def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, now_ms: int) -> list[Redelivery]:
     """Return the records of ``held`` that have failed, for its grant."""
     segment = segment_of(held)
     if (known := subscription.redelivery.attempts.get(segment)) is None:
@@ -130,11 +138,11 @@ def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, 
     ]
 
 
-def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[m.DeadLetter]:
+def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[DeadLetter]:
     """Return the dead letters that are sent next, in the order of their numbers."""
     dead = subscription.redelivery.dead.items()
     return [
-        m.DeadLetter(
+        DeadLetter(
             number=number,
             died_at_ms=known.died_at_ms,
             segment=segment,
@@ -150,7 +158,7 @@ def next_dead_letters(subscription: Subscription, topic: TopicView) -> list[m.De
     ]
 
 
-def stored_dead_letters(subscription: Subscription, request: m.ConfirmDeadLetters) -> dict[int, tuple[int, int]]:
+def stored_dead_letters(subscription: Subscription, request: ConfirmDeadLetters) -> dict[int, tuple[int, int]]:
     """Return the dead records that ``request`` says are stored: number → (segment, offset)."""
     redelivery = subscription.redelivery
     return {

@@ -12,12 +12,14 @@
    checkpoints of its segments.
 """
 
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ExternalGrant
+from headgate.protocol.request_fields import Start
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 
 
-def registration_error(topic: TopicView, request: m.RegisterConsumer, *, creates: bool) -> str | None:
+def registration_error(topic: TopicView, request: RegisterConsumer, *, creates: bool) -> str | None:
     """Return why ``request`` must be rejected (rules 1 and 2); None if it need not be."""
     if topic.external is None:
         if request.external:
@@ -28,7 +30,7 @@ def registration_error(topic: TopicView, request: m.RegisterConsumer, *, creates
     return start_error(topic, request.start) if creates else None
 
 
-def start_error(topic: TopicView, start: m.Start) -> str | None:
+def start_error(topic: TopicView, start: Start) -> str | None:
     """Return why a new subscription cannot begin at ``start`` (rule 2); None if it can."""
     if topic.external is None or start == "earliest":
         return None
@@ -61,10 +63,10 @@ def remaining_at_source(topic: TopicView, segment: int, position: int) -> str:
     return f"acknowledged to {position}{known_end} (only its source counts records)"
 
 
-def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:
+def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> ExternalGrant | None:
     label = topic.layout.segments[segment].label
     if topic.external is None or label is None:
         return None
-    return m.ExternalGrant(
+    return ExternalGrant(
         label=label, positions=topic.external.positions, checkpoint=subscription.progress.checkpoint(segment)
     )

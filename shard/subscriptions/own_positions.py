@@ -19,14 +19,15 @@ from typing import Final
 
 from headgate.model.layout import Layout
 from headgate.model.short_list import listed
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import Behind
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.topic import TopicView
 
 _CAUSE: Final = "the ledger was restored from an older backup, or the topic was created again"
 
 
 def own_positions_error(
-    topic: TopicView, pruned_ends: Mapping[int, int], request: m.RegisterConsumer, *, alone: bool = True
+    topic: TopicView, pruned_ends: Mapping[int, int], request: RegisterConsumer, *, alone: bool = True
 ) -> str | None:
     """Return why a consumer cannot start at the positions in ``request``; None if it can. ``alone``: by rule 4."""
     if request.positions and request.positions_topic_id not in (None, topic.topic_id):
@@ -50,7 +51,7 @@ def own_positions_error(
 
 
 def _position_error(
-    topic: TopicView, pruned_ends: Mapping[int, int], segment: int, position: int, behind: m.Behind
+    topic: TopicView, pruned_ends: Mapping[int, int], segment: int, position: int, behind: Behind
 ) -> str | None:
     tail, where = topic.tails.get(segment), f"segment {segment} of topic {topic.name!r}"
     if segment >= topic.layout.next_segment_id:

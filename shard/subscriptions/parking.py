@@ -25,7 +25,8 @@ from typing import Final
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket, segment_hash
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ResumingKey
+from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, UnparkKey
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
@@ -43,13 +44,13 @@ def has_key(topic: TopicView, held: SegmentSlice, key: bytes) -> bool:
     )
 
 
-def _held(subscription: Subscription, request: m.ParkKey | m.UnparkKey) -> SegmentSlice | str:
+def _held(subscription: Subscription, request: ParkKey | UnparkKey) -> SegmentSlice | str:
     error = consumer_error(subscription, request.consumer, request.incarnation)
     return error or Claims(subscription, request.consumer).held(request.segment, request.generation)
 
 
 def judge_park(
-    subscription: Subscription, topic: TopicView, request: m.ParkKey, limit: int = MAX_PARKED_KEYS
+    subscription: Subscription, topic: TopicView, request: ParkKey, limit: int = MAX_PARKED_KEYS
 ) -> e.KeyParked | str | None:
     """Return the entry that parks a key, None if nothing is to be done, or why it is not parked (rules 1 to 3)."""
     name, segment, offset = f"subscription {subscription.name!r}", request.segment, request.offset
@@ -79,7 +80,7 @@ def judge_park(
     return e.KeyParked(**subscription.ids, key=request.key, reason=request.reason)
 
 
-def judge_unpark(subscription: Subscription, topic: TopicView, request: m.UnparkKey) -> e.KeyUnparked | str | None:
+def judge_unpark(subscription: Subscription, topic: TopicView, request: UnparkKey) -> e.KeyUnparked | str | None:
     """Return the entry by which a key is parked no more, None if it is that already, or why it is parked (rule 6)."""
     held = _held(subscription, request)
     if isinstance(held, str):
@@ -97,7 +98,7 @@ def judge_unpark(subscription: Subscription, topic: TopicView, request: m.Unpark
 class ParkedInBatch:
     """What one batch of acknowledgements parks and resumes."""
 
-    def __init__(self, subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch, limit: int) -> None:
+    def __init__(self, subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch, limit: int) -> None:
         """``limit``: parked records that a segment keeps."""
         self.parked: list[tuple[int, int, bytes]] = []
         """As the entry names them."""
@@ -106,13 +107,13 @@ class ParkedInBatch:
         self._batch = batch
         self._limit = limit
         self._accepted: dict[tuple[int, int], SegmentSlice] = {}
-        self._pending: dict[tuple[int, int], list[m.ParkedRecord]] = {}
+        self._pending: dict[tuple[int, int], list[ParkedRecord]] = {}
         for each in batch.parked:
             self._pending.setdefault((each.segment, each.generation), []).append(each)
         self._added: Counter[int] = Counter()
         """Segment → records that this batch parks."""
 
-    def accept(self, acknowledgement: m.Acknowledgement, held: SegmentSlice) -> str | None:
+    def accept(self, acknowledgement: Acknowledgement, held: SegmentSlice) -> str | None:
         """Park what an acknowledgement covers (rules 4 and 5), or return why it does not count."""
         segment, holding = acknowledgement.segment, (acknowledgement.segment, acknowledgement.generation)
         progress, redelivery = self._subscription.progress, self._subscription.redelivery
@@ -151,7 +152,7 @@ class ParkedInBatch:
         return list(found.items())
 
 
-def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -> list[m.ResumingKey]:
+def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -> list[ResumingKey]:
     """Return the first keys in the segments of ``consumer`` that are being resumed."""
     redelivery, parked = subscription.redelivery, subscription.redelivery.parked
     if not parked.resuming:
@@ -169,7 +170,7 @@ def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -
         dead = redelivery.attempts[segment][offset]
         unstored.setdefault(dead.key, dead.number)
     return [
-        m.ResumingKey(
+        ResumingKey(
             segment_of(held),
             subscription.holdings[held].generation,
             key,

@@ -5,7 +5,7 @@ A refused request changes nothing.
 
 from dataclasses import dataclass
 
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Verdict
 from metrics.label_values import Quota
 
 
@@ -16,7 +16,7 @@ class Refusal:
     Without one of the two flags the leader replies at once.
     """
 
-    verdict: m.Verdict
+    verdict: Verdict
     reason: str
     after_barrier: bool = False
     """Reply after a barrier: a commit that completes after this decision. It proves that this
@@ -29,7 +29,7 @@ class Refusal:
     quota: Quota | None = None
 
 
-def refuse(verdict: m.Verdict, reason: str) -> Refusal:
+def refuse(verdict: Verdict, reason: str) -> Refusal:
     """Return a refusal that depends on the state, so that it waits for a barrier."""
     return Refusal(verdict, reason, after_barrier=True)
 

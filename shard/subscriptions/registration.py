@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import user_of
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.consumers import RegisteredConsumer, RemovedConsumer, find_removed
 from shard.state.subscription import Subscription
 from shard.subscriptions.refusal import Refusal, refuse
@@ -55,7 +56,7 @@ def subscriptions_error(topic: str, subscriptions: int) -> str | None:
 
 
 def judge_deleted_subscription(
-    found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: m.RegisterConsumer, client_id: str
+    found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: RegisterConsumer, client_id: str
 ) -> Refusal | None:
     """Return the rejection of a ``request`` from a consumer of a deleted subscription; None for any other.
 
@@ -76,7 +77,7 @@ def judge_deleted_subscription(
     )
 
 
-def refuse_deleted_topic(request: m.RegisterConsumer) -> Refusal:
+def refuse_deleted_topic(request: RegisterConsumer) -> Refusal:
     """Return the rejection of a ``request`` that names its subscription, and whose topic does not exist.
 
     Its consumer was registered, so the topic was deleted: it must stop.
@@ -99,7 +100,7 @@ def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | N
 
 
 def judge_registration(
-    subscription: Subscription, request: m.RegisterConsumer, client_id: str
+    subscription: Subscription, request: RegisterConsumer, client_id: str
 ) -> AcceptedRegistration | Refusal:
     name, known = request.consumer, subscription.consumers.get(request.consumer)
     if (foreign := refuse_other_user(known, name, client_id)) is not None:
@@ -144,7 +145,7 @@ def refuse_other_user(known: RegisteredConsumer | None, name: str, client_id: st
 
     Clients know the names, incarnations and generations of all consumers of their subscription, so these prove nothing.
     """
-    if known is None or m.user_of(known.client_id) == m.user_of(client_id):
+    if known is None or user_of(known.client_id) == user_of(client_id):
         return None
     return Refusal("forbidden", f"consumer {name!r} belongs to another user: use another name", after_proposed=True)
 
@@ -156,7 +157,7 @@ def replaced_reason(subscription: Subscription, name: str) -> str:
 
 
 def _changed_configuration(
-    subscription: Subscription, request: m.RegisterConsumer, claim: Claim
+    subscription: Subscription, request: RegisterConsumer, claim: Claim
 ) -> e.SubscriptionConfigured | None:
     order = request.order
     if subscription.type is None:

@@ -8,8 +8,14 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic, replies_topic
+from headgate.protocol.parts import MAX_PARTS, MAX_REPLY_BYTES, split_message
+from headgate.protocol.replies import Reply, TopicReply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt import MqttTransport
+from headgate.views.topics import TopicInfo
 from tests.support.servers.real_brokers import real_broker
 from tests.support.waiting import until
 from tests.support.worlds.one_shard import CLUSTER, OneShard
@@ -21,11 +27,11 @@ SUBSCRIPTIONS = 45
 
 @pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
 async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
-    names = ("s" * 100,) * ((m.MAX_REPLY_BYTES - 1000) // 102)
-    topic = m.TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=names)
-    payload = m.encode(m.Reply(request_id=7, leader_epoch=1, body=m.TopicReply(topic=topic)))
+    names = ("s" * 100,) * ((MAX_REPLY_BYTES - 1000) // 102)
+    topic = TopicInfo(topic="t", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=names)
+    payload = codec.encode(Reply(request_id=7, leader_epoch=1, body=TopicReply(topic=topic)))
     states: list[bool] = []
-    replies: list[m.Reply] = []
+    replies: list[Reply] = []
     async with real_broker(tmp_path, kind) as broker:
         transport = MqttTransport(broker.host, broker.port, "till")
         async with (
@@ -36,14 +42,14 @@ async def test_the_largest_reply_arrives(tmp_path: Path, kind: str) -> None:
             leader.on_connection(states.append)
             transport.on_connection(states.append)
             client.replies.expect(7, replies.append)
-            parts = list(m.split_message(payload, shard=0, leader_epoch=1, number=1))
-            assert all(leader.publish(m.replies_topic("one", "anonymous/till"), m.encode(part)) for part in parts)
+            parts = list(split_message(payload, shard=0, leader_epoch=1, number=1))
+            assert all(leader.publish(replies_topic("one", "anonymous/till"), codec.encode(part)) for part in parts)
             await until(lambda: replies)
             assert states == []
 
-    assert len(parts) == m.MAX_PARTS
+    assert len(parts) == MAX_PARTS
     assert len(replies) == 1
-    same = replies[0].body == m.TopicReply(topic=topic)
+    same = replies[0].body == TopicReply(topic=topic)
     assert same, "pytest would compare 32 MB word by word"
 
 
@@ -53,8 +59,8 @@ async def test_a_list_of_many_large_subscriptions_leaves_the_leader_connected(tm
     states: list[bool] = []
     async with real_broker(tmp_path) as broker, MqttTransport(broker.host, broker.port, "daemon") as transport:
         await until(lambda: transport.connected)
-        description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///unused")
-        transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+        description = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="file:///unused")
+        transport.publish(cluster_topic(CLUSTER), codec.encode(description), retain=True)
         leader = await world.begin("a", transport)
         transport.on_connection(leader.connection_changed)
         serving = asyncio.create_task(leader.serve())

@@ -9,7 +9,9 @@ import pytest
 from bench.harness.tcp_proxy import Proxy
 from controller.local.embedded import EmbeddedBroker
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import presence_filter
 from headgate.transport.mqtt import MqttTransport
 from tests.support.servers.real_brokers import real_broker
 from tests.support.waiting import until
@@ -41,9 +43,9 @@ async def connect_once(broker: EmbeddedBroker, number: int) -> None:
 async def test_clients_that_connected_once_leave_no_retained_message(broker: EmbeddedBroker) -> None:
     async with MqttTransport(broker.host, broker.port, "leader") as leader:
         await until(lambda: leader.connected)
-        announced: list[m.Presence] = []
+        announced: list[Presence] = []
         await leader.subscribe(
-            m.presence_filter(CLUSTER), lambda topic, payload: announced.append(m.read_presence(topic, payload))
+            presence_filter(CLUSTER), lambda topic, payload: announced.append(codec.read_presence(topic, payload))
         )
         for first in range(0, CLIENTS, TOGETHER):
             await asyncio.gather(*(connect_once(broker, number) for number in range(first, first + TOGETHER)))

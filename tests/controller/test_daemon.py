@@ -26,7 +26,7 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from headgate.errors import ConfigError, HeadgateError
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import presence_topic
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
 from shard.requests.client_ids import ClientIds
@@ -193,10 +193,10 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
     daemon: Any = Daemon(settings)
     limits = Limits(requests_per_second=10)
     daemon._access.rules = AccessRules({"shop": (Right(Role.CONSUMER),)}, default_limits=limits)
-    topic = m.presence_topic("local", "shop/till-3")
+    topic = presence_topic("local", "shop/till-3")
     for _ in range(100):
         daemon._on_presence(ClientIds(), topic, b"not presence")
-    daemon._on_presence(ClientIds(), m.presence_topic("local", "other/till-3"), b"not presence")
+    daemon._on_presence(ClientIds(), presence_topic("local", "other/till-3"), b"not presence")
 
     read = daemon.instruments.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "presence"})
     exceeded = daemon.instruments.registry.get_sample_value(

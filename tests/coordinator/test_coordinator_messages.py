@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.assignment_reconciler import MAX_MOVES_PER_TURN, MAX_REPEATED_GRANTS
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Revocation
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -37,7 +37,7 @@ async def test_a_heartbeat_triggers_the_resend_of_lost_grants_and_revocations(ha
 
     assert [[2]] == [[grant.segment for grant in push.granted] for push in harness.take_pushes("bob")]
     [push] = harness.take_pushes("ada")
-    assert [m.Revocation(segment=3, generation=4)] == push.revoked
+    assert [Revocation(segment=3, generation=4)] == push.revoked
     assert [] == push.granted
 
 

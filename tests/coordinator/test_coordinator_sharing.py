@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model.bucket_ranges import BucketRange
-from headgate.protocol import messages as m
+from headgate.protocol.replies import BucketStart, Push
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -29,7 +29,7 @@ def idle(harness: CoordinatorHarness) -> dict[str, str]:
     return {c.consumer: c.idle for c in complete(harness.coordinator.describe()).consumers if c.idle}
 
 
-def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
+def grants(messages: list[Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
@@ -40,7 +40,7 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     harness.confirm("ada", LOW)
     (grant,) = harness.take_pushes("ada")[-1].granted
 
-    assert (4, [m.BucketStart(0, 8, 10)]) == (grant.start_offset, grant.starts)
+    assert (4, [BucketStart(0, 8, 10)]) == (grant.start_offset, grant.starts)
     assert harness.acknowledge("ada", 0, 7) is None
     assert [10, 7] == [harness.subscription.progress.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     assert harness.acknowledge("ada", 0, 10) is None

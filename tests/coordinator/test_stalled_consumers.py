@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import BeginDeliveries, BegunRecord, ExplainSubscription
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -26,7 +26,7 @@ def stalls(harness: CoordinatorHarness) -> list[str]:
 
 
 def sentences(harness: CoordinatorHarness) -> str:
-    request = m.ExplainSubscription(topic="orders", subscription="billing")
+    request = ExplainSubscription(topic="orders", subscription="billing")
     explanation = complete(harness.coordinator.explain(request)).explanation
     return " ".join(text for each in (*explanation.segments, *explanation.consumers) for text in each.sentences)
 
@@ -142,8 +142,8 @@ async def test_the_records_that_a_stalled_holder_of_a_queue_had_begun_have_faile
     harness = limited(lead, "ada", "ben", type="QUEUE")
     harness.store(0, 5)
     generation = harness.subscription.holdings[0].generation
-    begun = m.BegunRecord(0, generation, 0, 3, 1)
-    request = m.BeginDeliveries(topic="orders", subscription="billing", consumer="ada", incarnation=1, records=[begun])
+    begun = BegunRecord(0, generation, 0, 3, 1)
+    request = BeginDeliveries(topic="orders", subscription="billing", consumer="ada", incarnation=1, records=[begun])
     await harness.run_with_heartbeats(LIMIT_SECONDS - 20)
     harness.coordinator.deliveries.begin(request)
     await harness.run_with_heartbeats(LIMIT_SECONDS - 10)

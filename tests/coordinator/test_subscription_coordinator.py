@@ -3,7 +3,8 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Done, Push, Registered, Revocation
+from headgate.protocol.requests import EvictConsumer
 from shard.subscriptions.refusal import Refusal
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -11,7 +12,7 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-def granted(answer: m.Registered) -> list[int]:
+def granted(answer: Registered) -> list[int]:
     return [grant.segment for grant in answer.grants]
 
 
@@ -59,7 +60,7 @@ async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirme
     answer = harness.register("bob")
     assert [] == granted(answer)
     [push] = harness.take_pushes("ada")
-    assert [m.Revocation(segment=2, generation=3), m.Revocation(segment=3, generation=4)] == push.revoked
+    assert [Revocation(segment=2, generation=3), Revocation(segment=3, generation=4)] == push.revoked
     assert [] == push.granted
     assert not harness.coordinator.reconciler.handovers_complete
 
@@ -79,9 +80,9 @@ async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     harness = lead("ada", segments=2)
     proposed: list[bool] = []
 
-    def on_push(_: str, message: m.Push) -> None:
+    def on_push(_: str, message: Push) -> None:
         known = harness.subscription.consumers.get(message.consumer)
-        if isinstance(message, m.ConsumerFenced):
+        if isinstance(message, ConsumerFenced):
             proposed.append(known is None or known.incarnation != message.incarnation)
         else:
             granted = {(each.segment, each.generation) for each in message.granted}
@@ -91,12 +92,12 @@ async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     harness.join("bob", "cyd")
     harness.confirm_all()
     harness.register("bob", incarnation=2)
-    evicted = m.EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
+    evicted = EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
     harness.coordinator.evict(evicted)
     await harness.run(100)
 
     assert {} == harness.subscription.consumers
-    assert {m.AssignmentChanged, m.ConsumerFenced} == {type(message) for _, message in harness.pushes}
+    assert {AssignmentChanged, ConsumerFenced} == {type(message) for _, message in harness.pushes}
     assert all(proposed)
 
 
@@ -121,20 +122,20 @@ async def test_a_command_evicts_a_consumer_that_runs(harness: CoordinatorHarness
     harness.join("ada", "bob")
     harness.confirm_all()
     harness.take_pushes("ada")
-    command = m.EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
+    command = EvictConsumer(topic="orders", subscription="billing", consumer="ada", token="t")
 
-    assert m.Done() == harness.coordinator.evict(command)
+    assert Done() == harness.coordinator.evict(command)
     assert {0: "bob", 1: "bob", 2: "bob", 3: "bob"} == harness.holders()
     removed = harness.proposed(e.ConsumerRemoved)[0]
     assert ("ada", "evicted", "t") == (removed.consumer, removed.reason, removed.token)
     assert "consumer 'ada' was evicted by a command" == harness.take_pushes("ada")[-1].reason
     assert "fenced" == harness.register("ada").verdict
-    assert isinstance(harness.register("ada", incarnation=2), m.Registered)
+    assert isinstance(harness.register("ada", incarnation=2), Registered)
 
 
 async def test_an_eviction_of_an_unknown_consumer_names_the_consumers(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
-    command = m.EvictConsumer(topic="orders", subscription="billing", consumer="eve", token="t")
+    command = EvictConsumer(topic="orders", subscription="billing", consumer="eve", token="t")
     refused = harness.coordinator.evict(command)
 
     assert isinstance(refused, Refusal)
@@ -200,5 +201,5 @@ async def test_a_confirmation_without_a_matching_revocation_changes_nothing(
     harness.join("ada", "bob")
     before = len(harness.entries)
 
-    assert isinstance(harness.confirm(consumer, segment, generation, incarnation=incarnation), m.Done)
+    assert isinstance(harness.confirm(consumer, segment, generation, incarnation=incarnation), Done)
     assert before == len(harness.entries)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.local.embedded import MOSQUITTO_ENVIRON, MOSQUITTO_SETTINGS
-from headgate.protocol.messages import MAX_MESSAGE_BYTES
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.transport.mqtt import MqttTransport
 from tests.support.samples.secret_files import write_secret
 from tests.support.servers.tls_broker import TlsBroker

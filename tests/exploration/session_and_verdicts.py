@@ -25,7 +25,9 @@ from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_batches import Command, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import OpenProducer, ProduceBatch, Record, Request
 from shard.access.requirements import refuse_access
 from shard.access.rules import OPEN, AccessRules
 from shard.requests.handlers import Decision
@@ -46,7 +48,7 @@ TOPIC = "orders"
 
 NO_RIGHTS = AccessRules({})
 
-Judge = Callable[[m.ProduceBatch, ShardState, int, AccessRules], Judgement]
+Judge = Callable[[ProduceBatch, ShardState, int, AccessRules], Judgement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Budget:
     forgettings: int = 0
 
 
-def judge(batch: m.ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
+def judge(batch: ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
     return judge_batch(batch, state, durable, user=ANONYMOUS, rules=rules)
 
 
@@ -76,7 +78,7 @@ class Leader:
     state: ShardState
     entries: list[e.AnyEntry]
     durable: int
-    waiting: list[tuple[int, m.Reply]] = field(default_factory=list)
+    waiting: list[tuple[int, Reply]] = field(default_factory=list)
     deposed: bool = False
 
     def apply(self, entry: e.AnyEntry) -> None:
@@ -91,10 +93,10 @@ class Batch:
     number: int
     deadlines: Sequence[float] = ()
 
-    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.ProduceBatch:
-        return m.ProduceBatch(
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> ProduceBatch:
+        return ProduceBatch(
             topic=TOPIC,
-            records=[m.Record(b"k", str(self.number).encode(), 0)],
+            records=[Record(b"k", str(self.number).encode(), 0)],
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
@@ -103,7 +105,7 @@ class Batch:
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:
         raise AssertionError("a batch of one record has no part that expires")
 
-    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+    def resolve(self, outcome: Outcome, reply: Committed | None, reason: str) -> None:
         raise AssertionError("the model performs the commands")
 
 
@@ -132,7 +134,7 @@ class SessionAndVerdicts:
         """(leader epoch, chunk) → batch that it stores, and topic id."""
         self._rules = OPEN
         self._requests: list[SendBatch | OpenIdentity] = []
-        self._replies: list[m.Reply] = []
+        self._replies: list[Reply] = []
         self._forgotten: set[int] = set()
         self._sent: dict[int, SendBatch | OpenIdentity] = {}
         self._leaders: list[Leader] = []
@@ -308,9 +310,9 @@ class SessionAndVerdicts:
         for leader in self._leaders[-2:]:
             body = _body(request)
             refusal = judge_term(
-                m.Request(
+                Request(
                     request_id=request.request_id,
-                    protocol=m.PROTOCOL_VERSION,
+                    protocol=PROTOCOL_VERSION,
                     client_id="client",
                     leader_epoch=request.leader_epoch,
                     body=body,
@@ -319,27 +321,27 @@ class SessionAndVerdicts:
             )
             if refusal is not None:
                 self._refuse(leader, request, refusal)
-            elif isinstance(body, m.ProduceBatch):
+            elif isinstance(body, ProduceBatch):
                 self._judge_batch(leader, request, body)
             else:
                 self._open(leader, request, body)
 
-    def _judge_batch(self, leader: Leader, request: SendBatch | OpenIdentity, batch: m.ProduceBatch) -> None:
+    def _judge_batch(self, leader: Leader, request: SendBatch | OpenIdentity, batch: ProduceBatch) -> None:
         match self._judge(batch, leader.state, leader.durable, self._rules):
             case Refusal() as refusal:
                 self._refuse(leader, request, refusal)
             case Duplicate() as known:
-                body = m.Committed(placements=known.placements, topic_id=known.topic_id, duplicate=True)
+                body = Committed(placements=known.placements, topic_id=known.topic_id, duplicate=True)
                 self._reply_after(leader, known.chunk, request, body)
             case Accept():
                 entry, _ = route_batch(leader.state.topics[TOPIC], batch)
                 leader.apply(entry)
                 stored = int(batch.records[0].value), entry.topic_id
                 self._in_flight_batches[leader.epoch, leader.state.chunk] = stored
-                body = m.Committed(placements=entry.placements, topic_id=entry.topic_id)
+                body = Committed(placements=entry.placements, topic_id=entry.topic_id)
                 self._reply_after(leader, leader.state.chunk, request, body)
 
-    def _open(self, leader: Leader, request: SendBatch | OpenIdentity, body: m.OpenProducer) -> None:
+    def _open(self, leader: Leader, request: SendBatch | OpenIdentity, body: OpenProducer) -> None:
         new_id = next(self._producer_ids)
         decided = refuse_access(self._rules, ANONYMOUS, body) or open_producer(
             body, leader.state, user=ANONYMOUS, new_id=new_id, max_named_producers=1
@@ -353,7 +355,7 @@ class SessionAndVerdicts:
                 self._reply_after(leader, leader.state.chunk, request, decided.answer(leader.state))
 
     def _refuse(self, leader: Leader, request: SendBatch | OpenIdentity, refusal: Refusal) -> None:
-        body = m.Rejected(verdict=refusal.verdict, reason="")
+        body = Rejected(verdict=refusal.verdict, reason="")
         chunk = 0
         if refusal.after_barrier:
             leader.state.begin_chunk(leader.state.chunk + 1, 0)
@@ -361,7 +363,7 @@ class SessionAndVerdicts:
         self._reply_after(leader, chunk, request, body)
 
     def _reply_after(self, leader: Leader, chunk: int, request: SendBatch | OpenIdentity, body: Any) -> None:
-        reply = m.Reply(request_id=request.request_id, leader_epoch=leader.epoch, body=body)
+        reply = Reply(request_id=request.request_id, leader_epoch=leader.epoch, body=body)
         if chunk <= leader.durable:
             self._replies.append(reply)
         elif not leader.deposed:
@@ -391,15 +393,15 @@ class SessionAndVerdicts:
 
     # The client
 
-    def _answer(self, reply: m.Reply) -> None:
+    def _answer(self, reply: Reply) -> None:
         if reply.request_id in self._forgotten:
             return
         match reply.body:
-            case m.Committed() as committed:
+            case Committed() as committed:
                 self._perform(self._session.committed(reply.request_id, committed, self._now))
-            case m.ProducerIdentity() as identity:
+            case ProducerIdentity() as identity:
                 self._perform(self._session.identified(reply.request_id, identity, self._now))
-            case m.Rejected() as rejected:
+            case Rejected() as rejected:
                 self._perform(self._session.rejected(reply.request_id, reply.leader_epoch, rejected, self._now, 0.0))
 
     def _perform(self, commands: list[Command]) -> None:
@@ -412,7 +414,7 @@ class SessionAndVerdicts:
                 case _ if hasattr(command, "request_ids"):
                     self._forgotten.update(command.request_ids)
 
-    def _resolve(self, number: int, outcome: Outcome, reply: m.Committed | None) -> None:
+    def _resolve(self, number: int, outcome: Outcome, reply: Committed | None) -> None:
         if number in self._outcomes:
             raise BrokenPromiseError(f"batch {number} has the outcomes {self._outcomes[number]} and {outcome}")
         self._outcomes[number] = outcome
@@ -431,9 +433,9 @@ def _tokens() -> Iterator[str]:
     return (f"token-{number}" for number in itertools.count())
 
 
-def _body(request: SendBatch | OpenIdentity) -> m.ProduceBatch | m.OpenProducer:
+def _body(request: SendBatch | OpenIdentity) -> ProduceBatch | OpenProducer:
     if isinstance(request, OpenIdentity):
-        return m.OpenProducer(
+        return OpenProducer(
             token=request.token,
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,

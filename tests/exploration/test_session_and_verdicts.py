@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import ProduceBatch
 from shard.access.rules import AccessRules
 from shard.requests.verdicts import Accept, Duplicate, Judgement
 from shard.state.shard_state import ShardState
@@ -61,17 +61,17 @@ def test_the_first_batch_and_its_identity_are_part_of_the_search() -> None:
     assert explored.states > 1000, "fewer choices than this environment has"
 
 
-def stores_twice(batch: m.ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
+def stores_twice(batch: ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
     judgement = judge(batch, state, durable, rules)
     return Accept() if isinstance(judgement, Duplicate) else judgement
 
 
-def accepts_gaps(batch: m.ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
+def accepts_gaps(batch: ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
     judgement = judge(batch, state, durable, rules)
     return Accept() if isinstance(judgement, Refusal) and judgement.verdict == "out_of_order" else judgement
 
 
-def answers_too_early(batch: m.ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
+def answers_too_early(batch: ProduceBatch, state: ShardState, durable: int, rules: AccessRules) -> Judgement:
     judgement = judge(batch, state, durable, rules)
     return Duplicate(0, judgement.placements, judgement.topic_id) if isinstance(judgement, Duplicate) else judgement
 

@@ -23,7 +23,7 @@ from headgate import (
     RetryPolicy,
     SegmentId,
 )
-from headgate.protocol import messages as m
+from headgate.protocol.requests import LeaveConsumer, Record
 from headgate.sync import Admin, Consumer, EventLoopThread, Producer
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, grant
 
@@ -86,7 +86,7 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
             os.kill(os.getpid(), signal.SIGTERM)
 
     with running() as (loop, cluster, _):
-        cluster.store_records([m.Record(key, key + number, 1) for number in (b"0", b"1") for key in (b"a", b"b")])
+        cluster.store_records([Record(key, key + number, 1) for number in (b"0", b"1") for key in (b"a", b"b")])
         consumer = loop.open(
             Consumer,
             cluster.client("c"),
@@ -105,7 +105,7 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
 
 def test_another_event_loop_than_that_of_the_connection_is_refused_at_once():
     with running() as (loop, cluster, _):
-        cluster.store_records([m.Record(b"key", b"0", 1)])
+        cluster.store_records([Record(b"key", b"0", 1)])
         shared = cluster.client("shared")
         loop.run(shared.__aenter__())
         producer, admin = headgate.Producer(shared), headgate.Admin(shared)
@@ -137,7 +137,7 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
         return result(0)
 
     with running() as (loop, cluster, _):
-        cluster.store_records([m.Record(b"key", b"0", 1)])
+        cluster.store_records([Record(b"key", b"0", 1)])
         with (
             loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
             pytest.raises(HandlerFailedError, match=text),
@@ -164,13 +164,13 @@ def test_a_handler_that_would_wait_for_itself_fails_at_once_and_the_consumer_can
         SELF_WAITS[case](consumer, loop)
 
     with running() as (loop, cluster, leader):
-        cluster.store_records([m.Record(b"key", b"0", 1)])
+        cluster.store_records([Record(b"key", b"0", 1)])
         with (
             loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
             pytest.raises(HandlerFailedError, match=text),
         ):
             consumer.run(handle if kind == "thread" else handle_in_loop, retry=RetryPolicy(attempts=1))
-        assert 1 == len(leader.seen(m.LeaveConsumer))
+        assert 1 == len(leader.seen(LeaveConsumer))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_an_exit_ends_the_run_and_not_the_event_loop(where: str, error: type[Bas
             sys.exit(3)
 
     with running() as (loop, cluster, _):
-        cluster.store_records([m.Record(b"key", b"0", 1), m.Record(b"key", b"1", 1)])
+        cluster.store_records([Record(b"key", b"0", 1), Record(b"key", b"1", 1)])
         with (
             pytest.raises(error, match="3"),
             loop.open(

@@ -12,7 +12,7 @@ from headgate import Admin, ConsumedRecord, Consumer, ExternalConsumer, Producer
 from headgate.client.external_consumer import GrantedSegment
 from headgate.model.entries import TopicPolicy
 from headgate.model.shard_map import ShardMap
-from headgate.protocol.messages import OpenProducer
+from headgate.protocol.requests import OpenProducer
 from tests.support.worlds.external_topic import SPLIT, layout, seg
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, reader

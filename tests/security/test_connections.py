@@ -13,7 +13,7 @@ from bench.harness.raw_client import RawClient
 from controller.local.certificates import LocalCertificateAuthority
 from headgate.files.tls import client_context
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import daemon_client_id, device_session_id
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR
 from tests.support.servers.tls_handshakes import CLIENT_REFUSES, SERVER_REFUSES, handshake
 from tests.support.worlds.security_scene import Attack, BrokerLog, Metric, Scene
@@ -182,14 +182,14 @@ ATTACKS = [
     Attack(
         "rival",
         "takes over the client id of a daemon",
-        takes_over(lambda _: m.daemon_client_id(CLUSTER, "only")),
+        takes_over(lambda _: daemon_client_id(CLUSTER, "only")),
         "connected, and receives nothing of others",
         BrokerLog("New client connected from .* as headgate:test:daemon:only "),
     ),
     Attack(
         "sensor",
         "takes over the session of devices",
-        takes_over(lambda _: m.device_session_id(CLUSTER, 0, 1, 1)),
+        takes_over(lambda _: device_session_id(CLUSTER, 0, 1, 1)),
         "connected, and receives nothing of others",
         BrokerLog("New client connected from .* as headgate:test:shard:0:topic:1:0000000000000001 "),
     ),

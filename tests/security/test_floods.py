@@ -14,7 +14,7 @@ from controller.local.broker_access import BrokerAccess
 from controller.local.supervised_process import ProcessSpec
 from controller.settings.load import Settings
 from controller.settings.sections import BrokerSettings, ClusterSettings, LedgerSettings
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import publish_filters
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MAX_UNACKNOWLEDGED_MESSAGES, MqttPersistentSession
 from metrics import events
@@ -103,7 +103,7 @@ async def test_retained_messages_of_a_device_displace_none_of_another(tmp_path: 
             broker.host, broker.port, "shard-0", handler=handle, username="daemon", password="d"
         ) as session:
             await until(lambda: session.connected)
-            filters = [each for topic in ("orders", "other") for each in m.publish_filters(CLUSTER, topic)]
+            filters = [each for topic in ("orders", "other") for each in publish_filters(CLUSTER, topic)]
             assert await session.add_subscriptions(filters, session.connection)
             await publish_all(broker, "gateway", "orders", QUEUED)
             acknowledged.set()
@@ -163,6 +163,6 @@ async def test_what_the_broker_drops_is_counted(tmp_path: Path) -> None:
             )
             async with session:
                 await until(lambda: session.connected)
-                assert await session.add_subscriptions(sorted(m.publish_filters(CLUSTER, "other")), session.connection)
+                assert await session.add_subscriptions(sorted(publish_filters(CLUSTER, "other")), session.connection)
                 await publish_all(broker, "sensor", "other", MAX_UNACKNOWLEDGED_MESSAGES + 2 * QUEUED)
                 await until(lambda: sum(each.messages for each in observer.of(events.BrokerDroppedMessages)) >= QUEUED)

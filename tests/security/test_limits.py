@@ -6,7 +6,9 @@ import re
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import requests_topic
+from headgate.protocol.replies import Rejected
+from headgate.protocol.requests import CreateTopic, DescribeTopic, OpenProducer, ProduceBatch, Record
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.waiting import until
 from tests.support.worlds.security_scene import REPLY_SECONDS, Attack, Metric, Scene, Unseen
@@ -23,14 +25,14 @@ def exceeded(quota: str) -> Metric:
 
 async def creates_topics(scene: Scene, user: str) -> str:
     replies = [
-        await scene.ask(user, m.CreateTopic(topic=f"team-{number}", token=f"token-{number}", segments=1))
+        await scene.ask(user, CreateTopic(topic=f"team-{number}", token=f"token-{number}", segments=1))
         for number in range(3)
     ]
     return ", ".join(replies)
 
 
 async def opens_producers(scene: Scene, user: str) -> str:
-    return ", ".join([await scene.ask(user, m.OpenProducer(token=f"token-{number}")) for number in range(2)])
+    return ", ".join([await scene.ask(user, OpenProducer(token=f"token-{number}")) for number in range(2)])
 
 
 async def floods(scene: Scene, user: str) -> str:
@@ -39,13 +41,13 @@ async def floods(scene: Scene, user: str) -> str:
     Any of them may be accepted: one is every 50 ms, however many are refused.
     """
     client, replies = await scene.attacker(user), []
-    topic = m.requests_topic(CLUSTER, 0, f"{user}/{user}-1")
+    topic = requests_topic(CLUSTER, 0, f"{user}/{user}-1")
     for _ in range(FLOOD):
-        number, payload = scene.request(user, m.DescribeTopic(topic="other"))
+        number, payload = scene.request(user, DescribeTopic(topic="other"))
         replies.append(scene.reply_to(number))
         client.publish_unconfirmed(topic, payload)
     for reply in asyncio.as_completed(replies, timeout=REPLY_SECONDS):
-        if isinstance(answer := await reply, m.Rejected):
+        if isinstance(answer := await reply, Rejected):
             return answer.verdict
     return "no refusal"
 
@@ -54,8 +56,8 @@ async def leaves_a_retained_batch(scene: Scene, user: str) -> str:
     """Let the broker keep a request, and end the daemon's connection, so that it subscribes again."""
     broker, daemon = scene.cluster.broker, scene.daemon
     attacker = await scene.attacker(user)
-    topic = m.requests_topic(CLUSTER, 0, f"{user}/{user}-1")
-    batch = m.ProduceBatch(topic="other", records=[m.Record(b"key", b"of the attacker", 0)])
+    topic = requests_topic(CLUSTER, 0, f"{user}/{user}-1")
+    batch = ProduceBatch(topic="other", records=[Record(b"key", b"of the attacker", 0)])
     _, payload = scene.request(user, batch)
     await attacker.publish(topic, payload, retain=True)
     secret_id = re.findall(r"as (headgate:test:daemon:only:[0-9a-f]+) ", broker.log_path.read_text())[-1]

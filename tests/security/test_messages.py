@@ -8,7 +8,27 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import (
+    ChunkAnnouncement,
+    ClusterDescription,
+    HeadAnnouncement,
+    LeaderAnnouncement,
+    Presence,
+)
+from headgate.protocol.mqtt_topics import (
+    chunk_topic,
+    cluster_topic,
+    device_sentinel_topic,
+    head_topic,
+    leader_topic,
+    presence_topic,
+    replies_topic,
+    requests_topic,
+)
+from headgate.protocol.replies import ConsumerFenced
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import DeleteTopic
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.worlds.security_scene import CONSUMER, SUBSCRIPTION, TOPIC, Attack, BrokerLog, Scene
 
@@ -16,13 +36,13 @@ pytestmark = [pytest.mark.security, pytest.mark.asyncio(loop_scope="session"), p
 
 CLUSTER = "test"
 REFUSED = "Not authorized"
-LEADER = m.leader_topic(CLUSTER, 0)
+LEADER = leader_topic(CLUSTER, 0)
 PUBLICATION = f"headgate/{CLUSTER}/publish/{TOPIC}/key"
-FALSE_LEADER = m.LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", window=128)
-FALSE_CHUNK = m.ChunkAnnouncement.of(b"PAR1", shard=0, number=1, term_id=1, key=0)
-FALSE_HEAD = m.HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
-FALSE_CLUSTER = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///tmp/mine")
-FALSE_PUSH = m.ConsumerFenced(
+FALSE_LEADER = LeaderAnnouncement(shard=0, leader_epoch=999, instance="mine", window=128)
+FALSE_CHUNK = ChunkAnnouncement.of(b"PAR1", shard=0, number=1, term_id=1, key=0)
+FALSE_HEAD = HeadAnnouncement(shard=0, leader_epoch=1, head=10**9)
+FALSE_CLUSTER = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="file:///tmp/mine")
+FALSE_PUSH = ConsumerFenced(
     topic=TOPIC, subscription=SUBSCRIPTION, consumer=CONSUMER, incarnation=1, leader_epoch=1, reason="forged"
 )
 
@@ -38,8 +58,8 @@ def requests_as(victim: str) -> Callable[[Scene, str], Awaitable[str]]:
     """Publish a deletion to the request topic of ``victim``."""
 
     async def attempt(scene: Scene, user: str) -> str:
-        _, payload = scene.request(user, m.DeleteTopic(topic=TOPIC, token="x", force=True), named=f"{victim}-1")
-        topic = m.requests_topic(CLUSTER, 0, f"{victim}/{victim}-1")
+        _, payload = scene.request(user, DeleteTopic(topic=TOPIC, token="x", force=True), named=f"{victim}-1")
+        topic = requests_topic(CLUSTER, 0, f"{victim}/{victim}-1")
         return await (await scene.attacker(user)).publish(topic, payload)
 
     return attempt
@@ -50,8 +70,8 @@ def spoofs_presence(*, retain: bool) -> Callable[[Scene, str], Awaitable[str]]:
 
     async def attempt(scene: Scene, user: str) -> str:
         victim = scene.consumer_client_id
-        gone = m.encode(m.Presence(client_id=victim, online=False))
-        topic = m.presence_topic(CLUSTER, f"billing/{victim}")
+        gone = codec.encode(Presence(client_id=victim, online=False))
+        topic = presence_topic(CLUSTER, f"billing/{victim}")
         return await (await scene.attacker(user)).publish(topic, gone, retain=retain)
 
     return attempt
@@ -59,7 +79,7 @@ def spoofs_presence(*, retain: bool) -> Callable[[Scene, str], Awaitable[str]]:
 
 def replies_to_the_consumer(payload: bytes) -> Callable[[Scene, str], Awaitable[str]]:
     async def attempt(scene: Scene, user: str) -> str:
-        topic = m.replies_topic(CLUSTER, f"billing/{scene.consumer_client_id}")
+        topic = replies_topic(CLUSTER, f"billing/{scene.consumer_client_id}")
         return await (await scene.attacker(user)).publish(topic, payload)
 
     return attempt
@@ -73,15 +93,17 @@ def denied(topic: str) -> BrokerLog:
 REQUESTS = "headgate/test/shards/0/requests/.*"
 PRESENCE = "headgate/test/clients/billing/.*/presence"
 REPLIES = "headgate/test/clients/billing/.*/replies"
-CHUNKS = m.chunk_topic(CLUSTER, 0)
-SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
+CHUNKS = chunk_topic(CLUSTER, 0)
+SENTINELS = device_sentinel_topic(CLUSTER, 0, 1)
 ATTACKS = [
-    Attack("rival", "announces itself as leader", publishes(LEADER, m.encode(FALSE_LEADER)), REFUSED, denied(LEADER)),
+    Attack(
+        "rival", "announces itself as leader", publishes(LEADER, codec.encode(FALSE_LEADER)), REFUSED, denied(LEADER)
+    ),
     *(
         Attack(
             user,
             "announces itself as leader, retained",
-            publishes(LEADER, m.encode(FALSE_LEADER), retain=True),
+            publishes(LEADER, codec.encode(FALSE_LEADER), retain=True),
             REFUSED,
             denied(LEADER),
         )
@@ -91,22 +113,24 @@ ATTACKS = [
     Attack(
         "rival",
         "announces a head",
-        publishes(m.head_topic(CLUSTER, 0), m.encode(FALSE_HEAD)),
+        publishes(head_topic(CLUSTER, 0), codec.encode(FALSE_HEAD)),
         REFUSED,
-        denied(m.head_topic(CLUSTER, 0)),
+        denied(head_topic(CLUSTER, 0)),
     ),
     *(
-        Attack(user, "announces a chunk", publishes(CHUNKS, m.encode(FALSE_CHUNK)), REFUSED, denied(CHUNKS))
+        Attack(user, "announces a chunk", publishes(CHUNKS, codec.encode(FALSE_CHUNK)), REFUSED, denied(CHUNKS))
         for user in ("rival", "colleague")
     ),
     Attack(
         "rival",
         "sends readers to another ledger",
-        publishes(m.cluster_topic(CLUSTER), m.encode(FALSE_CLUSTER), retain=True),
+        publishes(cluster_topic(CLUSTER), codec.encode(FALSE_CLUSTER), retain=True),
         REFUSED,
-        denied(m.cluster_topic(CLUSTER)),
+        denied(cluster_topic(CLUSTER)),
     ),
-    Attack("colleague", "fences the consumer", replies_to_the_consumer(m.encode(FALSE_PUSH)), REFUSED, denied(REPLIES)),
+    Attack(
+        "colleague", "fences the consumer", replies_to_the_consumer(codec.encode(FALSE_PUSH)), REFUSED, denied(REPLIES)
+    ),
     Attack("colleague", "spoofs presence", spoofs_presence(retain=False), REFUSED, denied(PRESENCE)),
     Attack("colleague", "spoofs presence, retained", spoofs_presence(retain=True), REFUSED, denied(PRESENCE)),
     Attack("sensor", "spoofs presence", spoofs_presence(retain=False), REFUSED, denied(PRESENCE)),
@@ -153,5 +177,5 @@ async def test_a_subscription_delivers_nothing_of_other_users(scene: Scene, user
 
     await scene.attacked(Attack(user, "reads", attempt, "nothing of others", BrokerLog(f"{client_id} 1 ")))
 
-    announced = {m.cluster_topic(CLUSTER), LEADER, m.head_topic(CLUSTER, 0)} if user != "sensor" else set()
+    announced = {cluster_topic(CLUSTER), LEADER, head_topic(CLUSTER, 0)} if user != "sensor" else set()
     assert set(overheard) <= announced

@@ -5,7 +5,9 @@ import socket
 import pytest
 
 from headgate import Admin
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import presence_topic
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.worlds.security_scene import SUBSCRIPTION, TOPIC, Attack, BrokerLog, Metric, Scene
 
@@ -19,15 +21,15 @@ VANISHED = BrokerLog("Client colleague-1-dies (closed its connection|disconnecte
 
 async def names_the_consumer(scene: Scene, user: str) -> str:
     """Report on its own topic that the client of the honest consumer is gone."""
-    gone = m.encode(m.Presence(client_id=scene.consumer_client_id, online=False))
-    topic = m.presence_topic(CLUSTER, f"{user}/{user}-1")
+    gone = codec.encode(Presence(client_id=scene.consumer_client_id, online=False))
+    topic = presence_topic(CLUSTER, f"{user}/{user}-1")
     return await (await scene.attacker(user)).publish(topic, gone)
 
 
 async def leaves_a_will(scene: Scene, user: str) -> str:
     """Connect with the will of the honest consumer, and vanish."""
-    topic = m.presence_topic(CLUSTER, f"billing/{scene.consumer_client_id}")
-    gone = m.encode(m.Presence(client_id=scene.consumer_client_id, online=False))
+    topic = presence_topic(CLUSTER, f"billing/{scene.consumer_client_id}")
+    gone = codec.encode(Presence(client_id=scene.consumer_client_id, online=False))
     client = scene.raw(user, f"{user}-1-dies")
     client._paho.will_set(topic, gone, qos=1)
     outcome = await client.connect()

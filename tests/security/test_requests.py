@@ -5,7 +5,36 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headgate.model.entries import SubscriptionType, TopicPolicy
-from headgate.protocol import messages as m
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    AnyRequestBody,
+    ConfirmRevoked,
+    CreateSubscription,
+    CreateTopic,
+    DeleteProducer,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeTopic,
+    EvictConsumer,
+    Heartbeat,
+    LeaveConsumer,
+    ListProducers,
+    ListTopics,
+    OpenProducer,
+    ProduceBatch,
+    PruneTopic,
+    RaiseLevel,
+    Record,
+    RecordHeader,
+    RegisterConsumer,
+    SeekSubscription,
+    SetMaintenance,
+    SetShards,
+    SetTopicPolicy,
+    SplitSegment,
+    TransferShard,
+)
 from tests.support.servers.programs import TEST_SECONDS
 from tests.support.worlds.security_scene import CONSUMER, PRODUCER, SUBSCRIPTION, TOPIC, Attack, Metric, Scene
 
@@ -15,9 +44,9 @@ DENIED = Metric("headgate_access_denied_total")
 FORGOTTEN = Metric("headgate_batches_judged_total", {"verdict": "forgotten"})
 INVALID = Metric("headgate_batches_judged_total", {"verdict": "invalid"})
 SENDER = Metric("headgate_messages_malformed_total", {"reason": "sender"})
-RECORDS = [m.Record(b"key", b"forged", 0)]
+RECORDS = [Record(b"key", b"forged", 0)]
 TOKEN = "of-the-attacker"
-Body = Callable[[Scene], m.AnyRequestBody]
+Body = Callable[[Scene], AnyRequestBody]
 
 
 def asks(body: Body, *, named: str | None = None) -> Callable[[Scene, str], Awaitable[str]]:
@@ -31,52 +60,52 @@ def forbidden(user: str, act: str, body: Body) -> Attack:
     return Attack(user, act, asks(body), "forbidden", DENIED)
 
 
-def as_the_consumer(kind: Callable[..., m.AnyRequestBody], **fields: object) -> Body:
+def as_the_consumer(kind: Callable[..., AnyRequestBody], **fields: object) -> Body:
     """Return a request about the honest consumer. Its incarnation and generation are known: they are no secrets."""
     where = {"topic": TOPIC, "subscription": SUBSCRIPTION, "consumer": CONSUMER}
     return lambda scene: kind(**{**where, "incarnation": scene.incarnation, **fields})
 
 
-def acknowledges(scene: Scene) -> m.AcknowledgeBatch:
-    body = as_the_consumer(m.AcknowledgeBatch, acknowledgements=[m.Acknowledgement(0, scene.generation, 0, 10**9)])
+def acknowledges(scene: Scene) -> AcknowledgeBatch:
+    body = as_the_consumer(AcknowledgeBatch, acknowledgements=[Acknowledgement(0, scene.generation, 0, 10**9)])
     batch = body(scene)
-    assert isinstance(batch, m.AcknowledgeBatch)
+    assert isinstance(batch, AcknowledgeBatch)
     return batch
 
 
 def forges(epoch: int, sequence: int) -> Body:
     """Return a batch in the name of the honest producer."""
-    return lambda scene: m.ProduceBatch(
+    return lambda scene: ProduceBatch(
         topic=TOPIC, records=RECORDS, producer_id=scene.producer_id, producer_epoch=epoch, sequence=sequence
     )
 
 
-def produces(_: Scene) -> m.ProduceBatch:
-    return m.ProduceBatch(topic=TOPIC, records=RECORDS)
+def produces(_: Scene) -> ProduceBatch:
+    return ProduceBatch(topic=TOPIC, records=RECORDS)
 
 
 def with_header(record: int = 0, name: str = "n", count: int = 1) -> Body:
     """Return a batch that the user may send, but for its headers."""
-    headers = [m.RecordHeader(record, name, b"forged")] * count
-    return lambda _: m.ProduceBatch(topic="other", records=RECORDS, headers=headers)
+    headers = [RecordHeader(record, name, b"forged")] * count
+    return lambda _: ProduceBatch(topic="other", records=RECORDS, headers=headers)
 
 
-def on_topic(kind: Callable[..., m.AnyRequestBody], topic: str = TOPIC, **fields: object) -> Body:
+def on_topic(kind: Callable[..., AnyRequestBody], topic: str = TOPIC, **fields: object) -> Body:
     return lambda _: kind(topic=topic, token=TOKEN, **fields)
 
 
-def on_subscription(kind: Callable[..., m.AnyRequestBody], **fields: object) -> Body:
+def on_subscription(kind: Callable[..., AnyRequestBody], **fields: object) -> Body:
     return lambda _: kind(topic=TOPIC, subscription=SUBSCRIPTION, token=TOKEN, **fields)
 
 
-DELETES = on_topic(m.DeleteTopic, force=True)
-CREATES = on_topic(m.CreateTopic, topic="mine", segments=64)
-SEEKS = on_subscription(m.SeekSubscription, to="earliest")
-CREATES_SUBSCRIPTION = on_subscription(m.CreateSubscription, subscription_type=SubscriptionType.STREAM)
-EVICTS = on_subscription(m.EvictConsumer, consumer=CONSUMER)
-DELETES_SUBSCRIPTION = on_subscription(m.DeleteSubscription, force=True)
-JOINS = as_the_consumer(m.RegisterConsumer, incarnation=2**62, subscription_type=SubscriptionType.STREAM)
-STRANGER_JOINS = as_the_consumer(m.RegisterConsumer, consumer="mine", subscription_type=SubscriptionType.STREAM)
+DELETES = on_topic(DeleteTopic, force=True)
+CREATES = on_topic(CreateTopic, topic="mine", segments=64)
+SEEKS = on_subscription(SeekSubscription, to="earliest")
+CREATES_SUBSCRIPTION = on_subscription(CreateSubscription, subscription_type=SubscriptionType.STREAM)
+EVICTS = on_subscription(EvictConsumer, consumer=CONSUMER)
+DELETES_SUBSCRIPTION = on_subscription(DeleteSubscription, force=True)
+JOINS = as_the_consumer(RegisterConsumer, incarnation=2**62, subscription_type=SubscriptionType.STREAM)
+STRANGER_JOINS = as_the_consumer(RegisterConsumer, consumer="mine", subscription_type=SubscriptionType.STREAM)
 ATTACKS = [
     *(forbidden(user, "produces without a right", produces) for user in ("stranger", "colleague", "grafana", "team")),
     Attack("rival", "forges the next batch of another producer", asks(forges(0, 10**6)), "forgotten", FORGOTTEN),
@@ -89,37 +118,37 @@ ATTACKS = [
     forbidden(
         "rival",
         "fences another producer",
-        lambda scene: m.OpenProducer(token=TOKEN, producer_id=scene.producer_id, producer_epoch=0),
+        lambda scene: OpenProducer(token=TOKEN, producer_id=scene.producer_id, producer_epoch=0),
     ),
     forbidden(
-        "rival", "opens the producer of another", lambda _: m.OpenProducer(token=TOKEN, name=PRODUCER, incarnation=1)
+        "rival", "opens the producer of another", lambda _: OpenProducer(token=TOKEN, name=PRODUCER, incarnation=1)
     ),
-    forbidden("rival", "repeats the token of another", lambda scene: m.OpenProducer(token=scene.producer_token)),
+    forbidden("rival", "repeats the token of another", lambda scene: OpenProducer(token=scene.producer_token)),
     *(
-        forbidden(user, "deletes a named producer", lambda _: m.DeleteProducer(producer=PRODUCER, token=TOKEN))
+        forbidden(user, "deletes a named producer", lambda _: DeleteProducer(producer=PRODUCER, token=TOKEN))
         for user in ("rival", "team")
     ),
-    forbidden("colleague", "lists all producers", lambda _: m.ListProducers()),
+    forbidden("colleague", "lists all producers", lambda _: ListProducers()),
     *(
-        forbidden(user, "transfers a shard", lambda _: m.TransferShard(daemon="other", token=TOKEN))
+        forbidden(user, "transfers a shard", lambda _: TransferShard(daemon="other", token=TOKEN))
         for user in ("rival", "grafana", "team")
     ),
     *(
         forbidden(user, action, lambda _, command=command: command)
         for action, command in (
-            ("empties a daemon", m.SetMaintenance(daemon="first", on=True, token=TOKEN)),
-            ("raises the feature level", m.RaiseLevel(level=1, token=TOKEN)),
-            ("adds shards", m.SetShards(shards=8, before=4, token=TOKEN)),
+            ("empties a daemon", SetMaintenance(daemon="first", on=True, token=TOKEN)),
+            ("raises the feature level", RaiseLevel(level=1, token=TOKEN)),
+            ("adds shards", SetShards(shards=8, before=4, token=TOKEN)),
         )
         for user in ("rival", "grafana", "team")
     ),
     *(forbidden(user, "deletes a topic", DELETES) for user in ("rival", "colleague", "grafana", "team")),
     *(forbidden(user, "creates a topic", CREATES) for user in ("rival", "colleague", "grafana", "team")),
-    forbidden("rival", "splits a segment", on_topic(m.SplitSegment, segment=0)),
-    forbidden("grafana", "shortens the retention", on_topic(m.SetTopicPolicy, policy=TopicPolicy(max_age_ms=0))),
-    forbidden("colleague", "prunes a topic", on_topic(m.PruneTopic)),
-    forbidden("stranger", "describes a topic", lambda _: m.DescribeTopic(topic=TOPIC)),
-    forbidden("stranger", "lists all topics", lambda _: m.ListTopics()),
+    forbidden("rival", "splits a segment", on_topic(SplitSegment, segment=0)),
+    forbidden("grafana", "shortens the retention", on_topic(SetTopicPolicy, policy=TopicPolicy(max_age_ms=0))),
+    forbidden("colleague", "prunes a topic", on_topic(PruneTopic)),
+    forbidden("stranger", "describes a topic", lambda _: DescribeTopic(topic=TOPIC)),
+    forbidden("stranger", "lists all topics", lambda _: ListTopics()),
     *(forbidden(user, "moves a subscription", SEEKS) for user in ("snoop", "rival", "grafana")),
     *(
         forbidden(user, "deletes a subscription", DELETES_SUBSCRIPTION)
@@ -132,9 +161,9 @@ ATTACKS = [
     forbidden("colleague", "takes the name of a consumer", JOINS),
     forbidden("snoop", "acknowledges for a consumer", acknowledges),
     forbidden("colleague", "acknowledges for a consumer", acknowledges),
-    forbidden("colleague", "leaves for a consumer", as_the_consumer(m.LeaveConsumer)),
-    forbidden("colleague", "reports that a consumer holds nothing", as_the_consumer(m.Heartbeat, held=[])),
-    forbidden("colleague", "confirms a revocation", as_the_consumer(m.ConfirmRevoked, released=[(0, 1)])),
+    forbidden("colleague", "leaves for a consumer", as_the_consumer(LeaveConsumer)),
+    forbidden("colleague", "reports that a consumer holds nothing", as_the_consumer(Heartbeat, held=[])),
+    forbidden("colleague", "confirms a revocation", as_the_consumer(ConfirmRevoked, released=[(0, 1)])),
     *(
         Attack(user, "names another client", asks(DELETES, named="admin-1"), "invalid", SENDER)
         for user in ("rival", "grafana")

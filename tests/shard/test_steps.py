@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import ExplainSubscription, PlanChanges
 from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
 from tests.coordinator.conftest import Lead
 
@@ -20,7 +20,7 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
 
     for steps in (
         harness.coordinator.describe(),
-        harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing")),
+        harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing")),
     ):
         found = costs(steps)
         full = ITEMS_PER_STEP * COST_PER_ITEM
@@ -31,7 +31,7 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
     """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
     harness = lead("ada", segments=300)
-    explanation = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
+    explanation = harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing"))
     [_copy, *described] = costs(harness.coordinator.describe())
     [_copy, *explained] = costs(explanation)
 
@@ -42,7 +42,7 @@ async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_wha
 
 async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:
     harness = lead("ada", "bob", segments=SEGMENTS)
-    split = m.PlanChanges(topic="orders", subscription="billing", splits=[1])
+    split = PlanChanges(topic="orders", subscription="billing", splits=[1])
 
     [_copy, *computations] = costs(harness.coordinator.plan(split))
 
@@ -57,8 +57,8 @@ async def test_a_report_describes_one_moment_although_its_subscription_changes(l
     harness = lead("ada", "bob", segments=SEGMENTS)
     where = {"topic": "orders", "subscription": "billing"}
     description = harness.coordinator.describe()
-    explanation = harness.coordinator.explain(m.ExplainSubscription(**where))
-    plan = harness.coordinator.plan(m.PlanChanges(**where, splits=[1]))
+    explanation = harness.coordinator.explain(ExplainSubscription(**where))
+    plan = harness.coordinator.plan(PlanChanges(**where, splits=[1]))
     for steps in (description, explanation, plan):
         for _ in range(taken):
             next(steps)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import device_sentinel_topic, publish_filters
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.rare_clients import headers_of
 from tests.support.fakes.device_broker import FakeDeviceBroker
@@ -55,7 +55,7 @@ class DeviceClients:
         self._subscribed_publications = 2
         """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
-        self._filters = m.publish_filters(cluster, topic) | {m.device_sentinel_topic(cluster, shard, 1)}
+        self._filters = publish_filters(cluster, topic) | {device_sentinel_topic(cluster, shard, 1)}
         self._topic_prefix = f"headgate/{cluster}/publish/{topic}/"
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 from controller.settings.sections import IngestSettings, RetentionSettings, ScalingSettings
 from coordinator.settings import CoordinatorSettings
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.protocol.messages import MAX_MESSAGE_BYTES
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from shard.access.quotas import Limits
 from tests.simulation.leadership_checker import UNREACHABLE_SECONDS
 from tests.simulation.plan import Plan

@@ -19,7 +19,7 @@ from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import Positions
-from headgate.protocol import messages as m
+from headgate.protocol.requests import SegmentImport
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.invalid_listings import HASH_BITS, Listing, invalid_imports, invalid_updates, split_hashes
 
@@ -75,7 +75,7 @@ class ExternalProgram:
         self._clients = 0
         self._positions: Positions = rng.choice(["opaque", "offsets"])
         self._hash_bits = rng.choice([0, HASH_BITS])
-        self._imported: dict[str, m.SegmentImport] = {}
+        self._imported: dict[str, SegmentImport] = {}
         """The listing that was imported last."""
         self.refused = 0
         """Invalid listings that were refused."""
@@ -136,12 +136,12 @@ class ExternalProgram:
             f"{parent}{end}": SourceSegment((parent,), hashes) for end, hashes in zip("lr", ranges, strict=False)
         }
 
-    def _listing(self, segments: dict[str, SourceSegment]) -> dict[str, m.SegmentImport]:
+    def _listing(self, segments: dict[str, SourceSegment]) -> dict[str, SegmentImport]:
         """Return the listing of these segments, in which every parent is sealed."""
         parents = {label for segment in segments.values() for label in segment.parents}
         opaque = self._positions == "opaque"
         return {
-            label: m.SegmentImport(
+            label: SegmentImport(
                 segment=label,
                 parents=list(segment.parents),
                 hashes=segment.hashes,

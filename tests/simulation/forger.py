@@ -8,7 +8,9 @@ import asyncio
 
 import msgspec
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ChunkAnnouncement, HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.mqtt_topics import chunk_topic, head_topic, leader_topic, requests_topic
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.faulty_client import FaultyClient
 from tests.simulation.invariant_checker import InvariantChecker
@@ -34,12 +36,12 @@ class Forger:
         self._rng = plan.rng("forger")
         # A reader believes that announced chunks are durable: with a folder, it would deliver what a power failure removes.
         self._heads = [1] if "power_failure" in plan.kinds else [1, 2**62]
-        self._topic, self._head_topic = m.leader_topic(cluster, shard), m.head_topic(cluster, shard)
-        self._chunk_topic = m.chunk_topic(cluster, shard)
-        self._requests = m.requests_topic(cluster, shard, "")
+        self._topic, self._head_topic = leader_topic(cluster, shard), head_topic(cluster, shard)
+        self._chunk_topic = chunk_topic(cluster, shard)
+        self._requests = requests_topic(cluster, shard, "")
         self._transport = broker.transport(self.CLIENT_ID)
-        self._chunk: m.ChunkAnnouncement | None = None
-        self._genuine: list[m.LeaderAnnouncement] = []
+        self._chunk: ChunkAnnouncement | None = None
+        self._genuine: list[LeaderAnnouncement] = []
         broker.spies.append(self._overhear)
 
     async def run(self) -> None:
@@ -51,11 +53,11 @@ class Forger:
                     raise InvariantViolationError(self._deceived)
                 names = {"ledger_id": self._genuine[-1].ledger_id if self._genuine else b""}
                 number = self._rng.choice(self._heads)
-                head = m.HeadAnnouncement(shard=self._shard, leader_epoch=LATEST_EPOCH, head=number, **names)
-                self._transport.publish(self._head_topic, m.encode(head))
+                head = HeadAnnouncement(shard=self._shard, leader_epoch=LATEST_EPOCH, head=number, **names)
+                self._transport.publish(self._head_topic, codec.encode(head))
                 if self._chunk is not None:
                     forged = msgspec.structs.replace(self._chunk, number=self._chunk.number + 1, object=b"PAR1")
-                    self._transport.publish(self._chunk_topic, m.encode(forged))
+                    self._transport.publish(self._chunk_topic, codec.encode(forged))
                 if self._genuine:
                     self.forged += self._transport.publish(self._topic, self._forgery(), retain=True)
 
@@ -63,10 +65,10 @@ class Forger:
         newest = self._genuine[-1]
         return self._rng.choice(
             [
-                m.encode(msgspec.structs.replace(newest, leader_epoch=LATEST_EPOCH)),
-                m.encode(msgspec.structs.replace(newest, leader_epoch=newest.leader_epoch + 1, instance="forged")),
-                m.encode(msgspec.structs.replace(newest, window=1)),
-                m.encode(self._rng.choice(self._genuine)),
+                codec.encode(msgspec.structs.replace(newest, leader_epoch=LATEST_EPOCH)),
+                codec.encode(msgspec.structs.replace(newest, leader_epoch=newest.leader_epoch + 1, instance="forged")),
+                codec.encode(msgspec.structs.replace(newest, window=1)),
+                codec.encode(self._rng.choice(self._genuine)),
                 b"",
                 b"not msgpack",
             ]
@@ -74,11 +76,11 @@ class Forger:
 
     def _overhear(self, message: Message) -> None:
         if message.topic == self._topic and message.sender != self.CLIENT_ID:
-            self._genuine.append(msgspec.msgpack.decode(message.payload, type=m.LeaderAnnouncement))
+            self._genuine.append(msgspec.msgpack.decode(message.payload, type=LeaderAnnouncement))
         elif message.topic == self._chunk_topic and message.sender != self.CLIENT_ID:
-            self._chunk = msgspec.msgpack.decode(message.payload, type=m.ChunkAnnouncement)
+            self._chunk = msgspec.msgpack.decode(message.payload, type=ChunkAnnouncement)
         elif message.topic.startswith(self._requests) and message.sender not in LIARS:
-            request = m.decode_request(message.payload)
+            request = codec.decode_request(message.payload)
             if request.leader_epoch is not None and request.leader_epoch > self._epoch(self._shard):
                 self._deceived = (
                     f"{request.client_id} believes in term {request.leader_epoch} of shard {self._shard}, "

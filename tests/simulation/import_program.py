@@ -15,7 +15,7 @@ from headgate import Delivery, Producer
 from headgate.client.connection import Client
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, NoLeaderError
-from headgate.protocol import messages as m
+from headgate.protocol.requests import OpenProducer
 
 IMPORT_NAME: Final = "import-1"
 IMPORT_KEY: Final = b"import"
@@ -74,7 +74,7 @@ class ImportProgram:
         """Open anonymous producers, until cancelled."""
         async with self._new_client("anonymous") as client:
             while True:
-                opening = m.OpenProducer(token=client.new_token())
+                opening = OpenProducer(token=client.new_token())
                 with suppress(NoLeaderError):
                     await client.request(self._shard, opening, timeout_seconds=5)
                 await self._pause(self._rng, 0.1, 0.5)

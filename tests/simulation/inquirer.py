@@ -23,7 +23,10 @@ from headgate.errors import HeadgateError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import bucket_bounds, segment_of
 from headgate.model.layout import Layout
-from headgate.protocol import messages as m
+from headgate.protocol.replies import BacklogReply, ExplanationReply, PlanReply, SubscriptionReply
+from headgate.protocol.requests import DescribeBacklog, DescribeSubscription, ExplainSubscription, PlanChanges
+from headgate.views.explanations import Explanation, Plan
+from headgate.views.subscriptions import SubscriptionInfo
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
@@ -143,7 +146,7 @@ class Inquirer:
         state = self._world.checker.states[shard]
         epoch, self._asked, self._true = state.term.leader_epoch, (shard, topic, name), []
         self._note(state)
-        body = rng.choice([m.DescribeSubscription, m.ExplainSubscription, m.DescribeBacklog, m.PlanChanges])
+        body = rng.choice([DescribeSubscription, ExplainSubscription, DescribeBacklog, PlanChanges])
         try:
             reply = await client.request(shard, body(topic=topic, subscription=name), 5)
         finally:
@@ -151,18 +154,18 @@ class Inquirer:
         if reply.leader_epoch < epoch or any(not facts for facts in self._true):
             return  # A leader that was deposed may not know it yet.
         match reply.body:
-            case m.SubscriptionReply():
+            case SubscriptionReply():
                 found = self._described(reply.body.subscription)
-            case m.ExplanationReply():
+            case ExplanationReply():
                 found = self._explained(reply.body.explanation)
-            case m.BacklogReply():
+            case BacklogReply():
                 found = {
                     (each.segment, "backlog"): each.records
                     for backlog in reply.body.backlogs
                     for each in backlog.segments
                     if not each.estimated
                 }
-            case m.PlanReply():
+            case PlanReply():
                 found = {}
                 self._check_plan(reply.body.plan)
             case _:
@@ -173,7 +176,7 @@ class Inquirer:
                 raise InvariantViolationError(f"{topic}/{name}: {body.__name__} says {key}: {value}, and it was {true}")
 
     @staticmethod
-    def _described(answer: m.SubscriptionInfo) -> Facts:
+    def _described(answer: SubscriptionInfo) -> Facts:
         found: Facts = {}
         for each in answer.segments:
             found[each.segment, "status"] = each.status
@@ -192,7 +195,7 @@ class Inquirer:
         return found
 
     @staticmethod
-    def _explained(answer: m.Explanation) -> Facts:
+    def _explained(answer: Explanation) -> Facts:
         found: Facts = {}
         for each in answer.segments:
             found[each.segment, "status"] = each.status
@@ -202,7 +205,7 @@ class Inquirer:
             found |= {(segment, "backlog"): records for segment, records, estimated in counts if not estimated}
         return found
 
-    def _check_plan(self, plan: m.Plan) -> None:
+    def _check_plan(self, plan: Plan) -> None:
         """Check a plan of no change: it counts what each consumer holds, and divides what can be read."""
         held = [
             Counter(holder[1] for (_, what), value in facts.items() if what == "holders" for holder in value)  # type: ignore[attr-defined]

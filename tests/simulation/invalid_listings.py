@@ -10,14 +10,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import SegmentImport
 
 HASH_BITS: Final = 8
 
-Listing = Sequence[m.SegmentImport]
+Listing = Sequence[SegmentImport]
 
 
-def invalid_updates(listing: Listing, known: Mapping[str, m.SegmentImport], acknowledged: int) -> dict[str, Listing]:
+def invalid_updates(listing: Listing, known: Mapping[str, SegmentImport], acknowledged: int) -> dict[str, Listing]:
     """Return what is wrong → a listing, for an update of a topic with the segments ``known`` to ``listing``.
 
     ``acknowledged``: so many records of its newest parent are acknowledged.
@@ -42,7 +42,7 @@ def invalid_updates(listing: Listing, known: Mapping[str, m.SegmentImport], ackn
 def invalid_imports(positions: str, hash_bits: int) -> dict[str, Listing]:
     """Return what is wrong → a listing, for the import of a new topic."""
     hashes = ("0", str((1 << hash_bits) - 1)) if hash_bits else None
-    first = m.SegmentImport(segment="a", hashes=hashes)
+    first = SegmentImport(segment="a", hashes=hashes)
     wrong_end = replace(first, end_offset=5) if positions == "opaque" else replace(first, sealed=True)
     return {
         "its own parent": [replace(first, parents=["a"])],
@@ -64,7 +64,7 @@ def split_hashes(hashes: tuple[str, str] | None, rng: random.Random) -> tuple[tu
     return (hashes[0], str(middle)), (str(middle + 1), hashes[1])
 
 
-def _wrong_hashes(listing: Listing, parent: m.SegmentImport, new: Listing) -> dict[str, Listing]:
+def _wrong_hashes(listing: Listing, parent: SegmentImport, new: Listing) -> dict[str, Listing]:
     found: dict[str, Listing] = {"a new segment has no parents": _with(listing, replace(new[-1], parents=[]))}
     assert parent.hashes is not None
     first, last = map(int, parent.hashes)
@@ -81,7 +81,7 @@ def _wrong_hashes(listing: Listing, parent: m.SegmentImport, new: Listing) -> di
     return found
 
 
-def _swapped_children(listing: Listing, parent: m.SegmentImport, new: Listing) -> Listing | None:
+def _swapped_children(listing: Listing, parent: SegmentImport, new: Listing) -> Listing | None:
     """Return a listing in which a neighbor is sealed too, and its only child takes a hash of the other's children."""
     active = sorted((each for each in listing if not _is_sealed(each)), key=_first_hash)
     children = {each.segment for each in new}
@@ -93,20 +93,20 @@ def _swapped_children(listing: Listing, parent: m.SegmentImport, new: Listing) -
         if low.hashes[0] == low.hashes[1]:
             continue
         taken = low.hashes[1]
-        child = m.SegmentImport(segment=f"{high.segment}x", parents=[high.segment], hashes=(taken, high.hashes[1]))
+        child = SegmentImport(segment=f"{high.segment}x", parents=[high.segment], hashes=(taken, high.hashes[1]))
         end = None if parent.end_offset is None else 10**6
         sealed = replace(high, sealed=True, end_offset=end)
         return [*_with(_with(listing, sealed), replace(low, hashes=(low.hashes[0], str(int(taken) - 1)))), child]
     return None
 
 
-def _with(listing: Listing, changed: m.SegmentImport) -> Listing:
+def _with(listing: Listing, changed: SegmentImport) -> Listing:
     return [changed if each.segment == changed.segment else each for each in listing]
 
 
-def _is_sealed(segment: m.SegmentImport) -> bool:
+def _is_sealed(segment: SegmentImport) -> bool:
     return segment.sealed or segment.end_offset is not None
 
 
-def _first_hash(segment: m.SegmentImport) -> int:
+def _first_hash(segment: SegmentImport) -> int:
     return int(segment.hashes[0]) if segment.hashes else 0

@@ -343,7 +343,7 @@ BUGS = (
         lambda right, self, batch: [self._release(each) for each in batch.works] and right(self, batch)),
     Bug("The store does not sync the folder of a new object.", "tests.simulation.page_cache:FolderStore.create",
         lambda _, *args: FakeStore.create(*args), "power_failure"),
-    Bug("A request with an unknown field is not read.", "headgate.protocol.messages:decode_request", _strict, "other_versions"),
+    Bug("A request with an unknown field is not read.", "headgate.protocol.codec:decode_request", _strict, "other_versions"),
     Bug("A repeated request opens another identity.", "shard.state.producers:Producers.opened_by",
         lambda right, *args: known if (known := right(*args)) is not None and known.name is not None else None, "import"),
     Bug("A record is delivered before it is durable.", "headgate.ledger.ledger:Ledger.make_durable", _at_once, "power_failure"),

@@ -17,7 +17,8 @@ from headgate.client.connection import Client
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.headers import Headers
 from headgate.process.background import end_tasks
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Reply
+from headgate.protocol.requests import AnyRequestBody, RegisterConsumer
 from tests.simulation.assignment_checker import uneven
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.plan import Plan
@@ -39,9 +40,9 @@ LARGE_BYTES = 20_000
 class FirstVersionClient(Client):
     """A client of the first version, whose consumers read whole segments."""
 
-    async def request(self, shard: int, body: m.AnyRequestBody, *args: Any, **options: Any) -> m.Reply:
+    async def request(self, shard: int, body: AnyRequestBody, *args: Any, **options: Any) -> Reply:
         """Send a request; a registration does not say that the consumer reads bucket ranges."""
-        if isinstance(body, m.RegisterConsumer):
+        if isinstance(body, RegisterConsumer):
             body = msgspec.structs.replace(body, supports_bucket_ranges=False)
         return await super().request(shard, body, *args, **options)
 

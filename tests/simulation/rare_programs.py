@@ -40,7 +40,9 @@ from headgate.errors import (
     NoLeaderError,
     RequestRejectedError,
 )
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.replies import AssignmentChanged, Committed, ProducerIdentity
+from headgate.protocol.requests import ProduceBatch
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.cluster_plan import MAIN_TOPIC
 from tests.simulation.growth_program import GrowthProgram
@@ -102,13 +104,13 @@ class LateRequests:
 
     def _rewrite(self, message: Message) -> Message | None:
         if self._losses and message.topic.endswith(f"/{PIPELINE}/replies"):
-            body = getattr(m.decode_reply(message.payload), "body", None)
-            self._losses = 0 if isinstance(body, m.ProducerIdentity) else self._losses - 1
-            return None if isinstance(body, m.Committed) else message
+            body = getattr(codec.decode_reply(message.payload), "body", None)
+            self._losses = 0 if isinstance(body, ProducerIdentity) else self._losses - 1
+            return None if isinstance(body, Committed) else message
         if message.sender != PIPELINE or "/requests/" not in message.topic or self._passing is None:
             return message if self._others is None else self._others(message)
         if self._passing:
-            self._passing -= isinstance(m.decode_request(message.payload).body, m.ProduceBatch)
+            self._passing -= isinstance(codec.decode_request(message.payload).body, ProduceBatch)
             return message
         self._held.append(replace(message, sender=LATE))
         return None
@@ -211,7 +213,7 @@ class RarePrograms:
         def rewrite(message: Message) -> Message | None:
             if message.sender == LATE or not message.topic.endswith("/replies"):
                 return message
-            if not isinstance(m.decode_reply(message.payload), m.AssignmentChanged):
+            if not isinstance(codec.decode_reply(message.payload), AssignmentChanged):
                 return message
             luck = rng.random()
             if luck < 1 / 2:
@@ -230,8 +232,8 @@ class RarePrograms:
 
         def overhear(message: Message) -> None:
             if message.sender == CUT_PRODUCER and "/requests/" in message.topic and not sent.is_set():
-                body = m.decode_request(message.payload).body
-                if isinstance(body, m.ProduceBatch):
+                body = codec.decode_request(message.payload).body
+                if isinstance(body, ProduceBatch):
                     sent.set()
 
         world.broker.spies.append(overhear)

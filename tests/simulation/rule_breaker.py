@@ -15,7 +15,23 @@ import msgspec
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic
+from headgate.protocol.replies import Acknowledged, Committed, ProducerIdentity, Registered, Rejected, Reply
+from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, MAX_RECORD_BYTES, PROTOCOL_VERSION, Start
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    AnyRequestBody,
+    DescribeLeader,
+    LeaveConsumer,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+    Request,
+    SeekSubscription,
+)
 from shard.state.dedup_window import WINDOW
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
@@ -62,7 +78,7 @@ class RuleBreaker:
         self._log = log
         self._transport = broker.transport(self.CLIENT_ID)
         self._request_ids = itertools.count(1)
-        self._replies: dict[int, asyncio.Future[m.Reply]] = {}
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._epoch, self._ledger_id = 0, b""
         """Of the newest term that has answered."""
         self._counter = itertools.count()
@@ -89,12 +105,12 @@ class RuleBreaker:
         async with self._transport:
             for user in (ANONYMOUS, GUEST):
                 await self._transport.subscribe(
-                    m.replies_topic(self._cluster, m.client_address(user, self.CLIENT_ID)), self._on_reply
+                    replies_topic(self._cluster, client_address(user, self.CLIENT_ID)), self._on_reply
                 )
             while True:
                 for attempt in self._rng.sample(self._attempts, len(self._attempts)):
                     await asyncio.sleep(self._rng.uniform(*PAUSE_SECONDS))
-                    if await self._ask(m.DescribeLeader(), leader_epoch=None) is not None:
+                    if await self._ask(DescribeLeader(), leader_epoch=None) is not None:
                         await attempt()
 
     def check(self, keys: Collection[tuple[str, bytes]]) -> None:
@@ -123,23 +139,23 @@ class RuleBreaker:
         identity = None if self._repeated else await self._open()
         if identity is None:
             return
-        first: m.ProduceBatch | None = None
+        first: ProduceBatch | None = None
         for part in (range(WINDOW // 2), range(WINDOW // 2, WINDOW + 1)):
             batches = [
                 self._batch(identity.producer_id, identity.producer_epoch, number, lawful=True) for number in part
             ]
             first = first or batches[0]
             replies = await asyncio.gather(*(self._ask(each) for each in batches))
-            if not all(reply is not None and isinstance(reply.body, m.Committed) for reply in replies):
+            if not all(reply is not None and isinstance(reply.body, Committed) for reply in replies):
                 return
         assert first is not None
         repeated = await self._ask(first)
         self._repeated = True
-        if repeated is not None and isinstance(repeated.body, m.Committed) and repeated.body.placements is not None:
+        if repeated is not None and isinstance(repeated.body, Committed) and repeated.body.placements is not None:
             raise InvariantViolationError("a batch older than the window was stored again")
         await self._too_many(await self._open())
 
-    async def _too_many(self, identity: m.ProducerIdentity | None) -> None:
+    async def _too_many(self, identity: ProducerIdentity | None) -> None:
         """Send more batches at once than may be in flight, and all again: the checker would find a record twice."""
         if identity is None:
             return
@@ -159,9 +175,9 @@ class RuleBreaker:
             batch = self._batch(guest.producer_id, guest.producer_epoch, 0)
             await self._refuse("a batch of a user without the right, in its sequence", batch, user=GUEST)
         await self._refuse("records for an external topic", self._batch(topic=EXTERNAL_TOPIC))
-        await self._refuse("a batch of protocol 1", self._batch(), protocol=m.FIRST_PROTOCOL_VERSION)
-        large = m.Record(FORBIDDEN_KEY, bytes(m.MAX_RECORD_BYTES), 0)
-        await self._refuse("a record that is too large", m.ProduceBatch(topic=self._topic, records=[large]))
+        await self._refuse("a batch of protocol 1", self._batch(), protocol=FIRST_PROTOCOL_VERSION)
+        large = Record(FORBIDDEN_KEY, bytes(MAX_RECORD_BYTES), 0)
+        await self._refuse("a record that is too large", ProduceBatch(topic=self._topic, records=[large]))
 
     # Acknowledgements
 
@@ -176,7 +192,7 @@ class RuleBreaker:
             if known is None:
                 continue
             segment, position = segment_of(slice_), subscription.position(segment_of(slice_))
-            valid = m.Acknowledgement(segment, holding.generation, position, position + 1)
+            valid = Acknowledgement(segment, holding.generation, position, position + 1)
             others = [each for each in subscription.consumers.values() if each != known]
             attempts = {"an older incarnation": (known.consumer, known.incarnation - 1, valid)}
             if others:
@@ -184,13 +200,13 @@ class RuleBreaker:
             if subscription.type == e.SubscriptionType.CHECKPOINT:
                 attempts["a CHECKPOINT consumer"] = (known.consumer, known.incarnation, valid)
             if self._has_end(subscription, segment):
-                beyond = m.Acknowledgement(segment, holding.generation, position, position + BEYOND)
+                beyond = Acknowledgement(segment, holding.generation, position, position + BEYOND)
                 attempts["acknowledgements beyond the end"] = (known.consumer, known.incarnation, beyond)
             for what, (consumer, incarnation, acknowledgement) in attempts.items():
                 await self._refuse_acknowledgement(subscription, what, consumer, incarnation, acknowledgement)
             if subscription.type == e.SubscriptionType.STREAM:
                 # It counts, and acknowledges nothing new. The checker sees from which offset on.
-                repeated = m.Acknowledgement(segment, holding.generation, position, position)
+                repeated = Acknowledgement(segment, holding.generation, position, position)
                 await self._ask(self._acknowledgement(subscription, known.consumer, known.incarnation, repeated))
 
     def _has_end(self, subscription: Subscription, segment: int) -> bool:
@@ -200,10 +216,10 @@ class RuleBreaker:
         return topic.external is None or sealed or topic.external.positions == "opaque"
 
     async def _refuse_acknowledgement(
-        self, subscription: Subscription, what: str, consumer: str, incarnation: int, acknowledgement: m.Acknowledgement
+        self, subscription: Subscription, what: str, consumer: str, incarnation: int, acknowledgement: Acknowledgement
     ) -> None:
         reply = await self._ask(self._acknowledgement(subscription, consumer, incarnation, acknowledgement))
-        if reply is not None and isinstance(reply.body, m.Acknowledged) and not reply.body.rejected:
+        if reply is not None and isinstance(reply.body, Acknowledged) and not reply.body.rejected:
             raise InvariantViolationError(f"{subscription.name}: {what}: {acknowledgement} of {consumer} counts")
 
     # Consumers
@@ -240,7 +256,7 @@ class RuleBreaker:
         body = self._registration(self._topic, "alarms", "QUEUE")
         if await self._joined(body):
             left = await self._ask(self._leaving(body))
-            if left is not None and not isinstance(left.body, m.Rejected):
+            if left is not None and not isinstance(left.body, Rejected):
                 await self._refuse("a late copy of a registration", body)
 
     async def _returning_consumer(self) -> None:
@@ -259,11 +275,11 @@ class RuleBreaker:
             body = await self._replace(body)
         await self._ask(self._leaving(body))
 
-    async def _replace(self, body: m.RegisterConsumer) -> m.RegisterConsumer:
+    async def _replace(self, body: RegisterConsumer) -> RegisterConsumer:
         """Register as a program that was started again, which gets its name at once; return the registration."""
         newer = msgspec.structs.replace(body, incarnation=next(self._request_ids))
         reply = await self._ask(newer)
-        if reply is not None and isinstance(reply.body, m.Rejected) and reply.body.verdict == "fenced":
+        if reply is not None and isinstance(reply.body, Rejected) and reply.body.verdict == "fenced":
             raise InvariantViolationError(f"a consumer that was started again was refused: {reply.body.reason}")
         return newer
 
@@ -277,11 +293,11 @@ class RuleBreaker:
             EXTERNAL_TOPIC, "own", "CHECKPOINT", external=True, start="earliest", positions=[(0, 9)]
         )
         reply = await self._ask(own)
-        if reply is not None and isinstance(reply.body, m.Rejected) and reply.body.verdict == "out_of_range":
+        if reply is not None and isinstance(reply.body, Rejected) and reply.body.verdict == "out_of_range":
             raise InvariantViolationError(f"positions of an external topic were judged: {reply.body.reason}")
         await self._ask(self._leaving(own))
         for wanted in WRONG_SEEKS:
-            seek = m.SeekSubscription(
+            seek = SeekSubscription(
                 topic=EXTERNAL_TOPIC, subscription=EXTERNAL_SUBSCRIPTION, token=self._token(), dry_run=True, **wanted
             )
             await self._refuse(f"a seek of an external topic to {wanted}", seek)
@@ -304,9 +320,9 @@ class RuleBreaker:
         *,
         topic: str | None = None,
         lawful: bool = False,
-    ) -> m.ProduceBatch:
-        record = m.Record(b"rules", b"%d" % next(self._counter), 0) if lawful else m.Record(FORBIDDEN_KEY, b"0", 0)
-        return m.ProduceBatch(
+    ) -> ProduceBatch:
+        record = Record(b"rules", b"%d" % next(self._counter), 0) if lawful else Record(FORBIDDEN_KEY, b"0", 0)
+        return ProduceBatch(
             topic=topic or self._topic,
             records=[record],
             producer_id=producer_id,
@@ -316,9 +332,9 @@ class RuleBreaker:
 
     @staticmethod
     def _acknowledgement(
-        subscription: Subscription, consumer: str, incarnation: int, acknowledgement: m.Acknowledgement
-    ) -> m.AcknowledgeBatch:
-        return m.AcknowledgeBatch(
+        subscription: Subscription, consumer: str, incarnation: int, acknowledgement: Acknowledgement
+    ) -> AcknowledgeBatch:
+        return AcknowledgeBatch(
             topic=subscription.topic,
             subscription=subscription.name,
             consumer=consumer,
@@ -333,10 +349,10 @@ class RuleBreaker:
         kind: str,
         *,
         consumer: str = "rules",
-        start: m.Start = "earliest",
+        start: Start = "earliest",
         **fields: Any,
-    ) -> m.RegisterConsumer:
-        return m.RegisterConsumer(
+    ) -> RegisterConsumer:
+        return RegisterConsumer(
             topic=topic,
             subscription=subscription,
             consumer=consumer,
@@ -347,46 +363,44 @@ class RuleBreaker:
             **fields,
         )
 
-    def _leaving(self, body: m.RegisterConsumer) -> m.LeaveConsumer:
-        return m.LeaveConsumer(
+    def _leaving(self, body: RegisterConsumer) -> LeaveConsumer:
+        return LeaveConsumer(
             topic=body.topic, subscription=body.subscription, consumer=body.consumer, incarnation=body.incarnation
         )
 
-    async def _joined(self, body: m.RegisterConsumer) -> bool:
+    async def _joined(self, body: RegisterConsumer) -> bool:
         reply = await self._ask(body)
-        return reply is not None and isinstance(reply.body, m.Registered)
+        return reply is not None and isinstance(reply.body, Registered)
 
-    async def _open(self, name: str | None = "rules", user: str = ANONYMOUS) -> m.ProducerIdentity | None:
+    async def _open(self, name: str | None = "rules", user: str = ANONYMOUS) -> ProducerIdentity | None:
         reply = await self._ask(
-            m.OpenProducer(
-                token=self._token(), name=name, incarnation=None if name is None else next(self._request_ids)
-            ),
+            OpenProducer(token=self._token(), name=name, incarnation=None if name is None else next(self._request_ids)),
             user=user,
         )
-        return reply.body if reply is not None and isinstance(reply.body, m.ProducerIdentity) else None
+        return reply.body if reply is not None and isinstance(reply.body, ProducerIdentity) else None
 
-    async def _refuse(self, what: str, body: m.AnyRequestBody, **envelope: Any) -> None:
+    async def _refuse(self, what: str, body: AnyRequestBody, **envelope: Any) -> None:
         """Send a request that must be refused."""
         reply = await self._ask(body, **envelope)
         if reply is None:
             return
-        if not isinstance(reply.body, m.Rejected):
+        if not isinstance(reply.body, Rejected):
             raise InvariantViolationError(f"{what} was not refused: {reply.body}")
         self._log("rule breaker", what, reply.body.verdict)
         self.refused += reply.body.verdict not in {"not_leader", "unavailable", "quota_exceeded"}
 
     async def _ask(
         self,
-        body: m.AnyRequestBody,
+        body: AnyRequestBody,
         *,
         leader_epoch: int | None = -1,
         user: str = ANONYMOUS,
-        protocol: int = m.PROTOCOL_VERSION,
+        protocol: int = PROTOCOL_VERSION,
         max_term_age_ms: int | None = None,
-    ) -> m.Reply | None:
+    ) -> Reply | None:
         """Send a request once, for the present term by default, and return the reply; None: none came."""
         request_id = next(self._request_ids)
-        request = m.Request(
+        request = Request(
             request_id=request_id,
             protocol=protocol,
             client_id=self.CLIENT_ID,
@@ -395,10 +409,10 @@ class RuleBreaker:
             max_term_age_ms=max_term_age_ms,
             body=body,
         )
-        address = m.client_address(user, self.CLIENT_ID)
+        address = client_address(user, self.CLIENT_ID)
         shard = self._state().shard
         reply = self._replies[request_id] = asyncio.get_running_loop().create_future()
-        self._transport.publish(m.requests_topic(self._cluster, shard, address), m.encode(request))
+        self._transport.publish(requests_topic(self._cluster, shard, address), codec.encode(request))
         try:
             return await asyncio.wait_for(reply, REPLY_SECONDS)
         except TimeoutError:
@@ -407,8 +421,8 @@ class RuleBreaker:
             del self._replies[request_id]
 
     def _on_reply(self, _: str, payload: bytes) -> None:
-        reply = m.decode_reply(payload)
-        if isinstance(reply, m.Reply):
+        reply = codec.decode_reply(payload)
+        if isinstance(reply, Reply):
             waiting = self._replies.get(reply.request_id)
             if waiting is not None and not waiting.done():
                 waiting.set_result(reply)

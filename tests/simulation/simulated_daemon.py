@@ -34,7 +34,10 @@ from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.feature_level import name_level
 from headgate.ledger.ledger import Ledger
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, presence_filter
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.reading_window import ReadingWindow
@@ -300,8 +303,8 @@ class SimulatedDaemon:
                 self.transport.on_connection(self._on_broker)
                 await stack.enter_async_context(self.elections)
                 await stack.enter_async_context(self.transport)
-                await self.transport.subscribe(m.presence_filter(CLUSTER), self._on_presence)
-                await self.transport.subscribe(m.leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
+                await self.transport.subscribe(presence_filter(CLUSTER), self._on_presence)
+                await self.transport.subscribe(leader_topic(CLUSTER, "+"), self._on_announcement, retained=True)
                 async with asyncio.TaskGroup() as tasks:
                     await self.spreader.own.register()
                     self.growth.start(lambda controller: tasks.create_task(controller.run()))
@@ -380,22 +383,22 @@ class SimulatedDaemon:
         if self._identity.ledger_id is None:
             return
         *earlier, shards = self.growth.shards.counts
-        description = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION,
+        description = ClusterDescription(
+            protocol=PROTOCOL_VERSION,
             shards=shards,
             earlier_shards=earlier,
             ledger_url="memory:",
             ledger_id=self._identity.ledger_id or "",
         )
-        self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+        self.transport.publish(cluster_topic(CLUSTER), codec.encode(description), retain=True)
 
     def _on_announcement(self, topic: str, payload: bytes) -> None:
         for controller in self.controllers:
-            if controller.leader is not None and topic == m.leader_topic(CLUSTER, controller.shard):
+            if controller.leader is not None and topic == leader_topic(CLUSTER, controller.shard):
                 controller.leader.announcer.seen(payload)
 
     def _on_presence(self, topic: str, payload: bytes) -> None:
-        presence = m.read_presence(topic, payload)
+        presence = codec.read_presence(topic, payload)
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.on_presence(presence)

@@ -35,7 +35,9 @@ from headgate.ledger.ledger import if_exists
 from headgate.ledger.paths import IDENTITY_PATH
 from headgate.model.entries import ConsumerRegistered, SegmentGranted
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from shard.state.topic import Topic
 from tests.support.fakes.broker import FakeBroker, Faults
 from tests.support.samples.record_rows import record_rows
@@ -43,7 +45,7 @@ from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 from tests.support.worlds.one_shard_programs import create, described
 
 SETTINGS: Final = ProducerSettings(batch_bytes=200, request_timeout_seconds=2, delivery_timeout_seconds=60)
-PRODUCERS, RECORDS, COPIED_SECONDS, TOPIC = 4, 40, 20.0, m.cluster_topic(CLUSTER)
+PRODUCERS, RECORDS, COPIED_SECONDS, TOPIC = 4, 40, 20.0, cluster_topic(CLUSTER)
 KINDS: Final = {"stream": "STREAM", "queue": "QUEUE", "own": "CHECKPOINT"}
 SETTLE_SECONDS = 300
 Handled = dict[str, dict[tuple[int, int], bytes]]
@@ -109,9 +111,7 @@ class TwoLedgers:
         """Lead in one term after the other, and describe the cluster as a daemon does."""
         transport = self.broker.transport(f"describing {self.worlds.index(world)}")
         publish = lambda: transport.publish(TOPIC, described(world), retain=True)  # noqa: E731
-        own = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="", ledger_id=world.ledger_id.hex()
-        )
+        own = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="", ledger_id=world.ledger_id.hex())
         transport.on_connection(lambda connected: connected and publish())
         async with transport:
             await transport.subscribe(TOPIC, OtherClusters(lambda: own, publish).on_message)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.leadership.session_secret import SessionSecret
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import daemon_client_id
 from tests.support.servers.cluster import Cluster, zookeeper_client
 from tests.support.servers.programs import TEST_SECONDS, get, metric, wait_until
 from tests.support.servers.raw_clients import raw_transport
@@ -19,10 +19,10 @@ async def test_only_a_program_with_the_same_client_id_disconnects_a_daemon(tmp_p
     async with Cluster(tmp_path, broker_kind="mosquitto") as cluster:
         daemon = await cluster.start_leader("one")
 
-        async with raw_transport(cluster.client_config(), m.daemon_client_id("other-cluster", "one")) as other:
+        async with raw_transport(cluster.client_config(), daemon_client_id("other-cluster", "one")) as other:
             await wait_until(lambda: other.connected, "the daemon of another cluster is connected")
             await cluster.commands.succeed("topic", "create", "orders")
-        own_id = m.daemon_client_id(cluster.name, "one")
+        own_id = daemon_client_id(cluster.name, "one")
         with zookeeper_client(cluster) as client:
             digits = json.loads(client.get(f"/headgate/{cluster.name}/config")[0])["session_secret"]
         suffix = SessionSecret(digits).suffix(own_id)

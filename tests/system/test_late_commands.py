@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from headgate import Admin, Client, NoLeaderError, load_client_config
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Rejected, Reply
+from headgate.protocol.requests import AnyRequestBody, CreateTopic
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS
 
@@ -26,7 +27,7 @@ async def test_a_command_that_failed_while_the_daemon_was_frozen_is_not_executed
             age_ms = await term_age_ms(client)
 
             daemon.process.freeze()
-            send(client, m.CreateTopic(topic="in-its-socket", token="t"), age_ms + int(TIMEOUT_SECONDS * 1000))
+            send(client, CreateTopic(topic="in-its-socket", token="t"), age_ms + int(TIMEOUT_SECONDS * 1000))
             with pytest.raises(NoLeaderError, match="the command was not executed, and will not be later"):
                 await admin.create_topic("asked")
             daemon.process.thaw()
@@ -37,16 +38,16 @@ async def test_a_command_that_failed_while_the_daemon_was_frozen_is_not_executed
 
 async def term_age_ms(client: Client) -> int:
     """Return how long the term has lasted, as a client asks for it."""
-    reply: asyncio.Future[m.Reply] = asyncio.get_running_loop().create_future()
-    client.replies.expect(send(client, m.CreateTopic(topic="asking", token="a"), 0), reply.set_result)
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    client.replies.expect(send(client, CreateTopic(topic="asking", token="a"), 0), reply.set_result)
     async with asyncio.timeout(60):
         refused = (await reply).body
-    assert isinstance(refused, m.Rejected)
+    assert isinstance(refused, Rejected)
     assert refused.term_age_ms is not None
     return refused.term_age_ms
 
 
-def send(client: Client, body: m.AnyRequestBody, max_term_age_ms: int) -> int:
+def send(client: Client, body: AnyRequestBody, max_term_age_ms: int) -> int:
     """Send one copy of a command; return its request id."""
     leader = client.leader(0)
     assert leader is not None

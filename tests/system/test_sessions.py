@@ -20,7 +20,13 @@ from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.errors import FencedError
 from headgate.model.hashing import shard_of
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import presence_topic
+from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Grant, Push, Revocation
+from headgate.protocol.request_fields import RequestBody
+from headgate.protocol.requests import ConfirmRevoked, Heartbeat, LeaveConsumer, RegisterConsumer
+from headgate.views.subscriptions import SubscriptionInfo
 from tests.support.servers.cluster import SHARDS, Cluster
 from tests.support.servers.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 from tests.support.servers.raw_clients import raw_client
@@ -48,8 +54,8 @@ class Program:
         self.cluster, self.topic, self.name, self.incarnation = cluster, topic, name, incarnation
         self.client_id = client_id or f"raw-{uuid.uuid4().hex[:8]}"
         self.shard = shard_of(topic, SHARDS)
-        self.held: dict[int, m.Grant] = {}
-        self.revoked: list[m.Revocation] = []
+        self.held: dict[int, Grant] = {}
+        self.revoked: list[Revocation] = []
         self.fenced: list[str] = []
         self.proxy = Proxy("127.0.0.1", cluster.broker.port)
         self._stack = AsyncExitStack()
@@ -64,24 +70,24 @@ class Program:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def _on_push(self, push: m.Push) -> None:
-        if isinstance(push, m.ConsumerFenced):
+    def _on_push(self, push: Push) -> None:
+        if isinstance(push, ConsumerFenced):
             self.fenced.append(push.reason)
-        elif isinstance(push, m.AssignmentChanged):
+        elif isinstance(push, AssignmentChanged):
             self.held |= {grant.segment: grant for grant in push.granted}
             for revocation in push.revoked:
                 self.revoked.append(revocation)
                 if revocation.final:
                     self.held.pop(revocation.segment, None)
 
-    async def ask(self, kind: type[m.RequestBody], **fields: Any) -> Any:
+    async def ask(self, kind: type[RequestBody], **fields: Any) -> Any:
         """Return the leader's reply to one request of this consumer."""
         body = kind(topic=self.topic, subscription="s", consumer=self.name, incarnation=self.incarnation, **fields)
         return (await self.client.request(self.shard, body, 20 * TIMEOUT_FACTOR)).body
 
     async def register(self) -> dict[int, int]:
         """Register; return segment → generation of the grants."""
-        answer = await self.ask(m.RegisterConsumer, subscription_type="STREAM", start="earliest")
+        answer = await self.ask(RegisterConsumer, subscription_type="STREAM", start="earliest")
         self.held = {grant.segment: grant for grant in answer.grants}
         return self.generations
 
@@ -94,7 +100,7 @@ class Program:
         """Confirm every revocation received so far."""
         for revocation in self.revoked:
             self.held.pop(revocation.segment, None)
-            await self.ask(m.ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
+            await self.ask(ConfirmRevoked, released=[(revocation.segment, revocation.generation)])
 
 
 async def new_topic(cluster: Cluster, segments: int = 2) -> str:
@@ -105,7 +111,7 @@ async def new_topic(cluster: Cluster, segments: int = 2) -> str:
     return name
 
 
-async def described(cluster: Cluster, topic: str) -> m.SubscriptionInfo:
+async def described(cluster: Cluster, topic: str) -> SubscriptionInfo:
     """Return the leader's description of the topic's subscription."""
     async with Admin(cluster.client_config()) as admin:
         return await admin.describe_subscription(topic, "s")
@@ -136,7 +142,7 @@ async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothi
     async with Program(cluster, topic, "ada") as ada, Program(cluster, topic, "bob") as bob:
         await register_both(ada, bob)
         before = ada.generations, bob.generations
-        await ada.ask(m.Heartbeat)
+        await ada.ask(Heartbeat)
         await ada.proxy.cut()
         # Missing heartbeats would be noticed only after three intervals.
         await until_connected(cluster, topic, "ada", connected=False, seconds=HEARTBEAT_SECONDS / 2)
@@ -154,17 +160,17 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(cluster: C
         assert [0, 1] == list(await new.register())
         await wait_until(lambda: old.fenced, "the older consumer is fenced")
         assert "incarnation 2" in old.fenced[0]
-        for kind in (m.Heartbeat, m.RegisterConsumer):
-            fields = {"subscription_type": "STREAM"} if kind is m.RegisterConsumer else {}
+        for kind in (Heartbeat, RegisterConsumer):
+            fields = {"subscription_type": "STREAM"} if kind is RegisterConsumer else {}
             with pytest.raises(FencedError, match="incarnation 2"):
                 await old.ask(kind, **fields)
         before = new.generations
-        await old.ask(m.LeaveConsumer)
+        await old.ask(LeaveConsumer)
         async with raw_client(cluster.daemon_client_config(), "observer") as observer:
-            wills: list[m.Presence] = []
-            topic_of_presence = m.presence_topic(cluster.name, old.client.address)
+            wills: list[Presence] = []
+            topic_of_presence = presence_topic(cluster.name, old.client.address)
             await observer.transport.subscribe(
-                topic_of_presence, lambda topic, payload: wills.append(m.read_presence(topic, payload))
+                topic_of_presence, lambda topic, payload: wills.append(codec.read_presence(topic, payload))
             )
             await observer.shard_map()
             await old.proxy.cut()

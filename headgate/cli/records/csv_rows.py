@@ -17,7 +17,7 @@ import csv
 import msgspec
 
 from headgate.cli.records import ndjson
-from headgate.protocol.messages import MAX_RECORD_BYTES
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 
 
 class RowParser:

@@ -26,7 +26,7 @@ import msgspec
 
 from headgate.model.short_list import listed
 from headgate.model.time_text import TimeUnit, time_ms
-from headgate.protocol.messages import MAX_RECORD_BYTES
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 
 _MARKS: Final = re.compile(rb'[",]')
 _QUOTE, _COMMA = b'",'

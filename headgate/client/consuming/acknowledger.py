@@ -32,7 +32,9 @@ from headgate.errors import (
 )
 from headgate.log.event_log import EventLogger
 from headgate.model.entries import SubscriptionType
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Acknowledged, Redelivery
+from headgate.protocol.request_fields import MAX_BATCH_ACKNOWLEDGEMENTS
+from headgate.protocol.requests import NegativeAcknowledgement, ParkedRecord, ResumedKey
 
 INTERVAL_SECONDS: Final = 0.1
 """For how long acknowledgements are collected before they are sent."""
@@ -43,9 +45,9 @@ MAX_PENDING_RANGES: Final = 100_000
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0)
 """Before what was refused is sent again."""
 
-Send = Callable[[AcknowledgementBatch, int], Awaitable[m.Acknowledged]]
+Send = Callable[[AcknowledgementBatch, int], Awaitable[Acknowledged]]
 """(batch, its number); see `headgate.client.consuming.consumer_requests`."""
-OnNegative = Callable[[HeldKey, list[m.Redelivery], bool], None]
+OnNegative = Callable[[HeldKey, list[Redelivery], bool], None]
 """(holding, what was stored of it as failed, whether the leader refuses more of it at present)."""
 
 
@@ -112,7 +114,7 @@ class Acknowledger:
         self.unstored.add_single(offset, single)
         self._count()
 
-    def resume(self, resumed: m.ResumedKey) -> None:
+    def resume(self, resumed: ResumedKey) -> None:
         """Acknowledge the parked records of a key up to a number."""
         self.unstored.add_resumed(resumed)
         self._count()
@@ -127,7 +129,7 @@ class Acknowledger:
     async def send(self) -> None:
         """Send what is collected without waiting for the interval; return once all of it is stored, or refused."""
         self._due.set()
-        last = self._batches + 1 + self.unstored.ranges // m.MAX_BATCH_ACKNOWLEDGEMENTS
+        last = self._batches + 1 + self.unstored.ranges // MAX_BATCH_ACKNOWLEDGEMENTS
         while self.unstored.has_due and self._batches <= last and not self._stopped:
             await self._wait_for_progress()
 
@@ -206,10 +208,10 @@ class Acknowledger:
                 if timer is not None:
                     timer.cancel()
 
-    def _replied(self, batch: AcknowledgementBatch, reply: m.Acknowledged) -> None:
+    def _replied(self, batch: AcknowledgementBatch, reply: Acknowledged) -> None:
         self.unstored.replied(dict(reply.rejected), dict(reply.negative_rejected))
-        named: list[m.NegativeAcknowledgement | m.ParkedRecord] = [*batch.negative, *batch.parked]
-        due: dict[HeldKey, list[m.Redelivery]] = {(each.segment, each.generation): [] for each in named}
+        named: list[NegativeAcknowledgement | ParkedRecord] = [*batch.negative, *batch.parked]
+        due: dict[HeldKey, list[Redelivery]] = {(each.segment, each.generation): [] for each in named}
         for index, redelivery in reply.redeliveries:
             due[batch.negative[index].segment, batch.negative[index].generation].append(redelivery)
         for key, redeliveries in due.items():

@@ -12,7 +12,8 @@ from headgate.client.connection import Client
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.errors import TransportError
 from headgate.log.event_log import EventLogger
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import ChunkAnnouncement
+from headgate.protocol.replies import HeartbeatReply
 
 
 class AnnouncedChunks:
@@ -29,7 +30,7 @@ class AnnouncedChunks:
         self._receives = False
         self._remove: Callable[[], None] = lambda: None
 
-    async def heard(self, shard: int, alive: m.HeartbeatReply) -> None:
+    async def heard(self, shard: int, alive: HeartbeatReply) -> None:
         """Decide by a leader's reply whether to follow from now on."""
         self._key, self._term_id = alive.chunk_key, alive.term_id
         near = self._feed.is_near(alive.head)
@@ -46,7 +47,7 @@ class AnnouncedChunks:
         self._remove()
         self._asked = self._receives = self.follows = False
 
-    def _received(self, announced: m.ChunkAnnouncement) -> None:
+    def _received(self, announced: ChunkAnnouncement) -> None:
         if not self._key or announced.term_id != self._term_id:
             return
         if announced.is_authentic(self._key):

@@ -25,7 +25,29 @@ from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.position_token import PositionToken, decode_positions
-from headgate.protocol import messages as m
+from headgate.protocol.replies import (
+    Acknowledged,
+    DeadLetter,
+    DeliveriesBegun,
+    Done,
+    HeartbeatReply,
+    Registered,
+    ResumingKey,
+)
+from headgate.protocol.request_fields import MAX_CAPACITY_PERCENT, MAX_HELD_SEGMENTS, Behind, Start, shared_name
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    AnyRequestBody,
+    BeginDeliveries,
+    BegunRecord,
+    ConfirmDeadLetters,
+    ConfirmRevoked,
+    Heartbeat,
+    LeaveConsumer,
+    ParkKey,
+    RegisterConsumer,
+    UnparkKey,
+)
 from headgate.reading.known_history import KnownHistory
 from headgate.settings.arguments import require_choice
 
@@ -56,21 +78,21 @@ def program_text(text: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     kind: SubscriptionType
-    start: m.Start
+    start: Start
     order: Order | None
     balance: Balance | None
     capacity: float
     reads_source: bool
-    behind: m.Behind
+    behind: Behind
 
     def __post_init__(self) -> None:
-        require_choice("start", self.start, get_args(m.Start))
-        require_choice("behind", self.behind, get_args(m.Behind))
+        require_choice("start", self.start, get_args(Start))
+        require_choice("behind", self.behind, get_args(Behind))
         require_choice("order", self.order, (*get_args(Order), None))
         require_choice("balance", self.balance, (*get_args(Balance), None))
-        if not isinstance(self.capacity, Real) or not 1 <= self.capacity * 100 <= m.MAX_CAPACITY_PERCENT:
+        if not isinstance(self.capacity, Real) or not 1 <= self.capacity * 100 <= MAX_CAPACITY_PERCENT:
             raise ConfigError(
-                f"capacity={self.capacity!r:.60}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; "
+                f"capacity={self.capacity!r:.60}: use 0.01 to {MAX_CAPACITY_PERCENT / 100:g}; "
                 "an ordinary consumer has 1.0"
             )
 
@@ -136,14 +158,14 @@ class ConsumerRequests:
         """Topic, subscription and name, by which the leader's messages to this member are found."""
         return self._member["topic"], self._member["subscription"], self._member["consumer"]
 
-    def dead_letter_producer(self, alive: m.HeartbeatReply) -> NamedProgram:
+    def dead_letter_producer(self, alive: HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
-        name = m.shared_name(f"dead-letters-{self._shard}-{self._subscription_id}", alive.sender_secret)
+        name = shared_name(f"dead-letters-{self._shard}-{self._subscription_id}", alive.sender_secret)
         return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
 
     async def register(
         self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float
-    ) -> tuple[m.Registered, int]:
+    ) -> tuple[Registered, int]:
         """Register; return the reply and the epoch of the leader that sent it.
 
         ``subscription_id`` is that of the last registration, or None before the first one. Of the
@@ -151,9 +173,9 @@ class ConsumerRequests:
         the oldest first.
         """
         options, history = self._options, self.history.points
-        own = sorted(positions.items())[-m.MAX_HELD_SEGMENTS :] if options.kind == SubscriptionType.CHECKPOINT else []
+        own = sorted(positions.items())[-MAX_HELD_SEGMENTS:] if options.kind == SubscriptionType.CHECKPOINT else []
         registered, leader_epoch = await self._ask(
-            m.RegisterConsumer(
+            RegisterConsumer(
                 **self._member,
                 history=history,
                 subscription_type=options.kind,
@@ -170,7 +192,7 @@ class ConsumerRequests:
                 positions_topic_id=self.topic_id if own else None,
                 behind=options.behind,
             ),
-            m.Registered,
+            Registered,
             timeout_seconds,
         )
         self.history.confirmed(history, registered.head, registered.term_id)
@@ -187,14 +209,14 @@ class ConsumerRequests:
         problem: str = "",
         ready: bool = False,
         follows: bool = False,
-    ) -> m.HeartbeatReply:
+    ) -> HeartbeatReply:
         """Say that this member is alive; ``held``: (segment, generation) of all it holds.
 
         ``unhandled``: see `Heartbeat`. ``problem``: why it could not send dead letters. ``ready``: whether the program
         has asked for a record lately. ``follows``: whether it takes announced chunks.
         """
         history = self.history.points
-        body = m.Heartbeat(
+        body = Heartbeat(
             **self._member,
             history=history,
             held=held,
@@ -204,20 +226,20 @@ class ConsumerRequests:
             unhandled=unhandled,
             follows=follows,
         )
-        alive, _ = await self._ask(body, m.HeartbeatReply)
+        alive, _ = await self._ask(body, HeartbeatReply)
         self.history.confirmed(history, alive.head, alive.term_id)
         return alive
 
-    async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
+    async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> Acknowledged:
         """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
-        body = m.AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
-        return (await self._ask(body, m.Acknowledged))[0]
+        body = AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
+        return (await self._ask(body, Acknowledged))[0]
 
-    async def begin(self, records: list[m.BegunRecord]) -> m.DeliveriesBegun:
-        body = m.BeginDeliveries(**self._member, history=self.history.points, records=records)
-        return (await self._ask(body, m.DeliveriesBegun))[0]
+    async def begin(self, records: list[BegunRecord]) -> DeliveriesBegun:
+        body = BeginDeliveries(**self._member, history=self.history.points, records=records)
+        return (await self._ask(body, DeliveriesBegun))[0]
 
-    def origin(self, letter: m.DeadLetter) -> Origin:
+    def origin(self, letter: DeadLetter) -> Origin:
         assert self.topic_id is not None, "only a member gets dead letters"
         return Origin(
             ledger=self.ledger_id,
@@ -239,7 +261,7 @@ class ConsumerRequests:
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record`` for every later holder of its segment."""
-        body = m.ParkKey(
+        body = ParkKey(
             **self._member,
             history=self.history.points,
             segment=record.segment,
@@ -249,11 +271,11 @@ class ConsumerRequests:
             number=record.parked_number,
             reason=reason,
         )
-        await self._ask(body, m.Done)
+        await self._ask(body, Done)
 
-    async def unpark(self, named: m.ResumingKey) -> None:
+    async def unpark(self, named: ResumingKey) -> None:
         """End the parking of a key, all of whose parked records were processed."""
-        body = m.UnparkKey(
+        body = UnparkKey(
             **self._member,
             history=self.history.points,
             segment=named.segment,
@@ -262,21 +284,21 @@ class ConsumerRequests:
             parking=named.parking,
             last=named.last,
         )
-        await self._ask(body, m.Done)
+        await self._ask(body, Done)
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
-        await self._ask(m.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), m.Done)
+        await self._ask(ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), Done)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
-        await self._ask(m.ConfirmRevoked(**self._member, released=released), m.Done)
+        await self._ask(ConfirmRevoked(**self._member, released=released), Done)
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. ``failed``: because the program ended with an error."""
-        await self._ask(m.LeaveConsumer(**self._member, failed=failed), m.Done, timeout_seconds)
+        await self._ask(LeaveConsumer(**self._member, failed=failed), Done, timeout_seconds)
 
     async def _ask(
-        self, request: m.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+        self, request: AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> tuple[BodyT, int]:
         """Return the reply, which has to be of type ``kind``, and the epoch of the leader that sent it."""
         if self.ledger_id != (now := self._client.cluster_watch.ledger.hex()):

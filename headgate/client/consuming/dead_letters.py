@@ -28,7 +28,8 @@ from headgate.errors import (
     StoreUnavailableError,
 )
 from headgate.model.dead_letter import without_origin
-from headgate.protocol import messages as m
+from headgate.protocol.replies import DeadLetter, HeartbeatReply
+from headgate.protocol.request_fields import MAX_PROBLEM_CHARACTERS
 
 SEND_SECONDS: Final = 30.0
 """How long storing one dead letter may take before the sender reports the problem, and tries again."""
@@ -41,7 +42,7 @@ NOT_SENT: Final = (
     StoreUnavailableError,
 )
 
-Heartbeat = Callable[[], Awaitable[m.HeartbeatReply]]
+Heartbeat = Callable[[], Awaitable[HeartbeatReply]]
 
 
 class DeadLetterSender:
@@ -83,7 +84,7 @@ class DeadLetterSender:
         finally:
             self._sending = False
 
-    async def _send(self, alive: m.HeartbeatReply) -> None:
+    async def _send(self, alive: HeartbeatReply) -> None:
         producer = Producer.of_program(
             self._client,
             self._requests.dead_letter_producer(alive),
@@ -96,12 +97,12 @@ class DeadLetterSender:
                 try:
                     await self._send_to(producer, topic, of_topic, stored)
                 except NOT_SENT as error:
-                    self.problem = f"dead-letter topic {topic!r}: {error}"[: m.MAX_PROBLEM_CHARACTERS]
+                    self.problem = f"dead-letter topic {topic!r}: {error}"[:MAX_PROBLEM_CHARACTERS]
                 if stored:
                     await self._requests.confirm_dead_letters(stored)
 
     async def _send_to(
-        self, producer: Producer, topic: str, letters: Iterable[m.DeadLetter], stored: list[tuple[int, int]]
+        self, producer: Producer, topic: str, letters: Iterable[DeadLetter], stored: list[tuple[int, int]]
     ) -> None:
         """Send ``letters`` to ``topic``; add what is there to ``stored``."""
         await producer.open(topic)
@@ -116,7 +117,7 @@ class DeadLetterSender:
                 await delivery
             stored.append((letter.number, letter.died_at_ms))
 
-    async def _store(self, producer: Producer, letter: m.DeadLetter) -> Delivery:
+    async def _store(self, producer: Producer, letter: DeadLetter) -> Delivery:
         found = await self._feed.read_one(letter.segment, letter.offset, letter.start_chunk)
         _, (timestamp_ms,), (key,), (value,), (headers,) = found
         # A record that was dead before keeps its newest origin only.

@@ -29,7 +29,9 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.errors import FencedError, NoLeaderError, OtherHistoryError, RequestRejectedError, StoreUnavailableError
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.hashing import key_bucket
-from headgate.protocol import messages as m
+from headgate.protocol.replies import DeliveriesBegun, HeartbeatReply, Redelivery
+from headgate.protocol.request_fields import MAX_BEGUN_RECORDS, failure_text
+from headgate.protocol.requests import Acknowledgement, BegunRecord, NegativeAcknowledgement
 
 RETRY_SECONDS: Final = 1.0
 """Before a delivery that could not begin is tried again."""
@@ -51,14 +53,14 @@ class Deliveries:
         self._requests = context.requests
         self._tasks = context.tasks
         self._log = context.log
-        self._due: list[tuple[float, int, HeldSegment, m.Redelivery | ConsumedRecord]] = []
+        self._due: list[tuple[float, int, HeldSegment, Redelivery | ConsumedRecord]] = []
         """A heap: (loop time, rising number, holding, what is delivered again)."""
         self._numbers = count()
         self._changed = asyncio.Event()
         self.feed.on_failed = self._schedule
         self._acknowledger.on_negative = self._on_stored
 
-    def heard(self, alive: m.HeartbeatReply, asked_at: float) -> None:
+    def heard(self, alive: HeartbeatReply, asked_at: float) -> None:
         """Follow the leader's reply to a heartbeat of loop time ``asked_at``."""
         self.policy = alive.policy
         if alive.dead_letters:
@@ -101,11 +103,11 @@ class Deliveries:
         if delivery == 1:
             self._acknowledger.acknowledge((segment, generation), offset, offset + 1)
         else:
-            single = m.Acknowledgement(segment, generation, offset, offset + 1, delivery)
+            single = Acknowledgement(segment, generation, offset, offset + 1, delivery)
             self._acknowledger.acknowledge_single(offset, single)
 
     def fail(self, record: ConsumedRecord, delay_seconds: float, reason: str) -> None:
-        text = m.failure_text(reason)
+        text = failure_text(reason)
         if (holding := self._present(record)) is not None:
             self._fail(holding, record.offset, self._bucket(record), delay_seconds, text)
 
@@ -130,20 +132,20 @@ class Deliveries:
         delivery = holding.end_delivery(offset)
         holding.deliveries.retrying[offset] = asyncio.get_running_loop().time() + delay_seconds
         key = holding.grant.segment, holding.grant.generation
-        failed = m.NegativeAcknowledgement(*key, offset, bucket, delivery, round(delay_seconds * 1000), reason)
+        failed = NegativeAcknowledgement(*key, offset, bucket, delivery, round(delay_seconds * 1000), reason)
         self._acknowledger.acknowledge_single(offset, failed)
 
     # Beginning
 
     async def _begin_parts(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-        parts = [records[at : at + m.MAX_BEGUN_RECORDS] for at in range(0, len(records), m.MAX_BEGUN_RECORDS)]
+        parts = [records[at : at + MAX_BEGUN_RECORDS] for at in range(0, len(records), MAX_BEGUN_RECORDS)]
         return [record for part in parts for record in await self._begin(part)]
 
     async def _begin(self, records: list[ConsumedRecord]) -> list[ConsumedRecord]:
         """Begin the deliveries of those ``records`` that this consumer still has; return what the program may have."""
         while records := list(filter(self.feed.is_present, records)):
             named = [(each.segment, each.generation, each.offset, self._bucket(each)) for each in records]
-            begun = [m.BegunRecord(*name, each.delivery_count) for name, each in zip(named, records, strict=True)]
+            begun = [BegunRecord(*name, each.delivery_count) for name, each in zip(named, records, strict=True)]
             try:
                 return self._begun(records, await self._requests.begin(begun))
             except (FencedError, OtherHistoryError):
@@ -155,7 +157,7 @@ class Deliveries:
                 await asyncio.sleep(RETRY_SECONDS)
         return []
 
-    def _begun(self, records: list[ConsumedRecord], reply: m.DeliveriesBegun) -> list[ConsumedRecord]:
+    def _begun(self, records: list[ConsumedRecord], reply: DeliveriesBegun) -> list[ConsumedRecord]:
         rejected, now = dict(reply.rejected), asyncio.get_running_loop().time()
         handed: list[ConsumedRecord] = []
         for index, record in enumerate(records):
@@ -182,13 +184,13 @@ class Deliveries:
 
     # Delivering again
 
-    def _on_stored(self, key: HeldKey, redeliveries: list[m.Redelivery], full: bool) -> None:
+    def _on_stored(self, key: HeldKey, redeliveries: list[Redelivery], full: bool) -> None:
         holding = self.feed.holdings.get(key)
         if holding is not None:
             (holding.deliveries.has_capacity.clear if full else holding.deliveries.has_capacity.set)()
             self._schedule(holding, redeliveries)
 
-    def _schedule(self, holding: HeldSegment, redeliveries: list[m.Redelivery]) -> None:
+    def _schedule(self, holding: HeldSegment, redeliveries: list[Redelivery]) -> None:
         now = asyncio.get_running_loop().time()
         for each in redeliveries:
             if each.delivery:
@@ -197,7 +199,7 @@ class Deliveries:
                 holding.deliveries.retrying[each.offset] = math.inf
                 self.sender.start()
 
-    def _push(self, holding: HeldSegment, again: m.Redelivery | ConsumedRecord, due: float) -> None:
+    def _push(self, holding: HeldSegment, again: Redelivery | ConsumedRecord, due: float) -> None:
         holding.deliveries.retrying[again.offset] = due
         heappush(self._due, (due, next(self._numbers), holding, again))
         self._changed.set()
@@ -215,7 +217,7 @@ class Deliveries:
             _, _, holding, again = heappop(self._due)
             if not self.feed.holds(holding) or holding.stopped:
                 continue
-            if isinstance(again, m.Redelivery):
+            if isinstance(again, Redelivery):
                 try:
                     await self.feed.deliver_again(holding, again)
                 except StoreUnavailableError as error:

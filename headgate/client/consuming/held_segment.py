@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headgate.model.entries import SubscriptionType
-from headgate.protocol.messages import Grant
+from headgate.protocol.replies import Grant
 
 
 @dataclass(slots=True, eq=False)

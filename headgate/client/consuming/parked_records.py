@@ -18,10 +18,12 @@ from headgate.client.reply_dispatch import body_of
 from headgate.ledger.ledger import Ledger
 from headgate.model.dead_letter import Origin, origin_of
 from headgate.model.headers import header_bytes
-from headgate.protocol import messages as m
+from headgate.protocol.replies import TopicReply
+from headgate.protocol.requests import DescribeTopic
 from headgate.reading.chunk_cache import RECORD_OVERHEAD_BYTES
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.reading.topic_reader import TopicReader
+from headgate.views.topics import TopicInfo
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
 
@@ -61,9 +63,9 @@ class ParkedRecords:
         self._reader, of_key = reader, self._records[key]
         return {number: of_key.pop(number) for number in numbers if number in of_key}, self._newest[key]
 
-    async def _describe(self, topic: str, shard: int) -> m.TopicInfo:
-        reply = await self._client.request(shard, m.DescribeTopic(topic=topic))
-        return body_of(reply, m.TopicReply, f"the leader of shard {shard}").topic
+    async def _describe(self, topic: str, shard: int) -> TopicInfo:
+        reply = await self._client.request(shard, DescribeTopic(topic=topic))
+        return body_of(reply, TopicReply, f"the leader of shard {shard}").topic
 
     async def _read(self, reader: TopicReader, key: bytes, numbers: range) -> bool:
         """Keep what the topic has now; return whether the key has all of these ``numbers``."""

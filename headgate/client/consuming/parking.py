@@ -21,7 +21,9 @@ from headgate.client.consuming.held_segment import HeldSegment, ParkedKey
 from headgate.client.consuming.parked_records import ParkedRecords
 from headgate.errors import LedgerError, NoLeaderError, RequestRejectedError, StoreUnavailableError
 from headgate.model.identifiers import Generation, Offset, SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ResumingKey
+from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES, failure_text
+from headgate.protocol.requests import ParkedRecord, ResumedKey
 from headgate.reading.stored_rows import LedgerRecord
 
 RETRY_SECONDS: Final = 1.0
@@ -71,12 +73,12 @@ class Parking:
 
     async def _park(self, holding: HeldSegment, record: ConsumedRecord, reason: str) -> bool:
         """Ask the leader until it replies; return whether the segment is still held then."""
-        named = m.MAX_PARKED_KEY_BYTES
+        named = MAX_PARKED_KEY_BYTES
         if len(record.key) > named:
             raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
         while self._feed.holds(holding):
             try:
-                await self._requests.park(record, m.failure_text(reason))
+                await self._requests.park(record, failure_text(reason))
             except NoLeaderError as error:
                 if self._tasks.failure is not None:
                     raise self._tasks.failure from error
@@ -89,7 +91,7 @@ class Parking:
     def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
         """Rule 2."""
         key = holding.grant.segment, holding.grant.generation
-        self._acknowledger.unstored.add_parked(m.ParkedRecord(*key, record.offset, record.key))
+        self._acknowledger.unstored.add_parked(ParkedRecord(*key, record.offset, record.key))
         if self._acknowledger.unstored.is_full(key):
             holding.deliveries.has_capacity.clear()
         holding.read_offset = max(holding.read_offset, record.offset + 1)
@@ -103,13 +105,13 @@ class Parking:
             self._acknowledger.unstored.late += 1
         else:
             state.acknowledged = record.parked_number
-            resumed = m.ResumedKey(record.segment, record.generation, record.key, record.parked_number)
+            resumed = ResumedKey(record.segment, record.generation, record.key, record.parked_number)
             self._acknowledger.resume(resumed)
             holding.progress.set()
 
     # Resuming
 
-    def heard(self, resuming: list[m.ResumingKey], asked_at: float) -> None:
+    def heard(self, resuming: list[ResumingKey], asked_at: float) -> None:
         """Begin to resume the keys that the leader names in reply to a question at loop time ``asked_at``."""
         for named in resuming:
             holding = self._feed.holdings.get((named.segment, named.generation))
@@ -121,7 +123,7 @@ class Parking:
                 state.queued = state.delivered = state.acknowledged = named.number
                 self._tasks.spawn(self._resume(holding, state, named), "resume-key")
 
-    async def _resume(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+    async def _resume(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Resume until that has ended. If the segment is revoked, what was delivered can still be acknowledged."""
         while state.is_resuming and self._feed.holds(holding) and not holding.stopped:
             try:
@@ -135,7 +137,7 @@ class Parking:
                 self.problem = text
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _present(self, named: m.ResumingKey) -> m.ResumingKey:
+    async def _present(self, named: ResumingKey) -> ResumingKey:
         """Return the leader's newest word about a key, which may be the one before."""
         assert self.heartbeat is not None, "the membership has not begun"
         await asyncio.sleep(RETRY_SECONDS)
@@ -143,7 +145,7 @@ class Parking:
         same = (each for each in resuming if (each.key, each.generation) == (named.key, named.generation))
         return next(same, named)
 
-    async def _continue(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+    async def _continue(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Take the next step of a resumption (rules 3 and 4)."""
         rises, now = named.stored > state.queued, asyncio.get_running_loop().time
         while named.stored > state.queued and state.is_resuming and not holding.stopped:
@@ -164,7 +166,7 @@ class Parking:
                 holding.parked.pop(named.key, None)
             state.end_resumption()
 
-    async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: m.ResumingKey) -> None:
+    async def _deliver(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         end = min(named.stored, state.queued + RESUMED_RECORDS)
         async with self._reads:
             parked = {key for each in self._feed.holdings.values() for key in each.parked}
@@ -179,7 +181,7 @@ class Parking:
         if state.is_resuming and not holding.stopped:
             self._pass(named, state, end, newest)
 
-    def _pass(self, named: m.ResumingKey, state: ParkedKey, end: int, newest: int) -> None:
+    def _pass(self, named: ResumingKey, state: ParkedKey, end: int, newest: int) -> None:
         """Pass over records up to number ``end`` that the topic has lost, if others are behind them, up to ``newest``.
 
         Raises LedgerError: none are. A leader that was deposed may have described the topic without its newest records.

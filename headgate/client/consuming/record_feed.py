@@ -20,7 +20,7 @@ from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import Generation, Offset, SegmentId
-from headgate.protocol.messages import Grant, Redelivery
+from headgate.protocol.replies import Grant, Redelivery
 from headgate.reading.chunk_cache import NEAR, ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, slice_of
-from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
+from headgate.protocol.replies import AssignmentChanged, Grant, Registered, Revocation
 
 CONFIRMATION_SECONDS: Final = 10.0
 """Kept free of the leader's limit for a revocation, for the last acknowledgements and the

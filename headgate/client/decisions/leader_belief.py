@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.backoff import Backoff
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
 
 REPEAT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=5.0, jitter=1.0, shortest_seconds=0.05)
 """Between two attempts of one question."""
@@ -42,7 +42,7 @@ class LeaderBelief:
     """What one client believes about the leader of one shard. ``now`` is seconds of any steady clock."""
 
     def __init__(self) -> None:
-        self.leader: m.LeaderAnnouncement | None = None
+        self.leader: LeaderAnnouncement | None = None
         self.ask_at: float | None = None
         """When to call `ask`; None: there is nothing to ask."""
         self._heard_epoch = 0
@@ -55,7 +55,7 @@ class LeaderBelief:
         self._in_a_row = 0
         """Questions since it was calm, or since one was answered by a later leader."""
 
-    def announced(self, announcement: m.LeaderAnnouncement, now: float) -> bool:
+    def announced(self, announcement: LeaderAnnouncement, now: float) -> bool:
         """Consider an announcement (rule 1); return whether it is about the believed leader."""
         if announcement == self.leader:
             return True
@@ -82,7 +82,7 @@ class LeaderBelief:
         believed_epoch = self._believed_epoch
         return Question(self._number, max(self._heard_epoch, believed_epoch), believed_epoch)
 
-    def answered(self, question: Question, leader: m.LeaderAnnouncement) -> bool:
+    def answered(self, question: Question, leader: LeaderAnnouncement) -> bool:
         """Consider the reply of ``leader`` to ``question`` (rule 3); return whether the belief has changed."""
         believed_epoch = self._believed_epoch
         if leader.leader_epoch < believed_epoch and question.believed_epoch != believed_epoch:

@@ -71,7 +71,7 @@ from headgate.client.decisions.session_batches import (
     SessionBatches,
 )
 from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, PHASES, SENDING_PHASES, Action, Event, Phase
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class _Occurrence:
     jitter: float = 0.0
     reason: str = ""
     batch: SessionBatch | None = None
-    identity: m.ProducerIdentity | None = None
-    verdict: m.Verdict = "fenced"
+    identity: ProducerIdentity | None = None
+    verdict: Verdict = "fenced"
 
 
 _NOTHING = _Occurrence()
@@ -189,7 +189,7 @@ class ProducerSession:
             self._attempt.overdue_at = min(self._attempt.overdue_at, now + OVERDUE_REPLY_SECONDS)
         return self._advance(now)
 
-    def committed(self, request_id: int, reply: m.Committed, now: float) -> list[Command]:
+    def committed(self, request_id: int, reply: Committed, now: float) -> list[Command]:
         """Record that a batch is durable; rules 5 to 7."""
         sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is None:
@@ -201,7 +201,7 @@ class ProducerSession:
             self._on(Event.ALL_ANSWERED)
         return self._advance(now)
 
-    def identified(self, request_id: int, reply: m.ProducerIdentity, now: float) -> list[Command]:
+    def identified(self, request_id: int, reply: ProducerIdentity, now: float) -> list[Command]:
         """Adopt the identity that the leader granted; rule 9."""
         sent = self._batches.requests.get(request_id)
         if sent is None or sent.batch is not None:
@@ -210,9 +210,7 @@ class ProducerSession:
         self._on(Event.IDENTITY_GRANTED, _Occurrence(now, identity=reply))
         return self._advance(now)
 
-    def rejected(
-        self, request_id: int, leader_epoch: int, reply: m.Rejected, now: float, jitter: float
-    ) -> list[Command]:
+    def rejected(self, request_id: int, leader_epoch: int, reply: Rejected, now: float, jitter: float) -> list[Command]:
         sent = self._batches.requests.get(request_id)
         if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: a deposed leader refused a request that was not meant for it
@@ -224,7 +222,7 @@ class ProducerSession:
             self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
         return self._advance(now)
 
-    def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
+    def _meaning(self, verdict: Verdict, batch: SessionBatch | None) -> Event:
         """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
         if verdict == "fenced" or (verdict == "forgotten" and (self.named or batch is None)):
             return Event.FENCED
@@ -252,7 +250,7 @@ class ProducerSession:
     def end_as(self, end: tuple[Outcome, str]) -> list[Command]:
         """End as the session of another shard did; rule 11. It has no effect on a session that has ended."""
         outcome, reason = end
-        verdict: m.Verdict = "forgotten" if outcome is Outcome.FORGOTTEN else "fenced"
+        verdict: Verdict = "forgotten" if outcome is Outcome.FORGOTTEN else "fenced"
         self._on(Event.FENCED, _Occurrence(reason=reason, verdict=verdict))
         return self._pop_commands()
 
@@ -357,7 +355,7 @@ class ProducerSession:
         request_id = self._batches.add_request(None, self._attempt, now)
         self._commands.append(OpenIdentity(request_id, epoch, identity.token, *(identity.producer or (None, 0))))
 
-    def _adopt_identity(self, granted: m.ProducerIdentity | None) -> None:
+    def _adopt_identity(self, granted: ProducerIdentity | None) -> None:
         assert granted is not None, "an identity was granted"
         self.epoch_bumps += self._identity.producer is not None
         self._identity = Identity((granted.producer_id, granted.producer_epoch), open=True)

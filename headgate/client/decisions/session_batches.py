@@ -24,7 +24,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from headgate.backoff import Backoff
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed, Verdict
+from headgate.protocol.requests import AnyRequestBody
 
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
 REMEMBERED_SECONDS: Final = 30.0
@@ -58,7 +59,7 @@ class Sendable(Protocol):
     def source(self) -> str | None:
         """The topic in which it moves a source position; None: its records have none."""
 
-    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.AnyRequestBody:
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> AnyRequestBody:
         """Return the body of one send. Its other fields are the same in every send."""
 
     def expire(self, due: float, outcome: Outcome, reason: str) -> None:
@@ -67,7 +68,7 @@ class Sendable(Protocol):
         FAILED: none of these records is stored, and no request may contain them from now on.
         """
 
-    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+    def resolve(self, outcome: Outcome, reply: Committed | None, reason: str) -> None:
         """Receive the outcome of all records that have none yet. Called exactly once."""
 
 
@@ -111,7 +112,7 @@ class Resolve:
 
     batch: Sendable
     outcome: Outcome
-    reply: m.Committed | None = None
+    reply: Committed | None = None
     reason: str = ""
 
 
@@ -139,7 +140,7 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRejected:
-    verdict: m.Verdict
+    verdict: Verdict
     reason: str
 
 
@@ -327,7 +328,7 @@ class SessionBatches:
 
     # Commits
 
-    def commit(self, batch: SessionBatch, reply: m.Committed, now: float) -> None:
+    def commit(self, batch: SessionBatch, reply: Committed, now: float) -> None:
         """Report that ``batch`` is durable; rules 5 to 7."""
         if batch in self.proven:
             self.proven.remove(batch)
@@ -343,7 +344,7 @@ class SessionBatches:
             batch.resend_at = now + MISSING_REPLY_TIMEOUT_SECONDS
             self.proven.append(batch)
 
-    def _settle(self, batch: SessionBatch, reply: m.Committed | None) -> None:
+    def _settle(self, batch: SessionBatch, reply: Committed | None) -> None:
         self._resolve(batch, Outcome.COMMITTED, reply=reply)
         self._forget_requests(batch)
 
@@ -448,9 +449,7 @@ class SessionBatches:
         self.queue.clear()
         self._forget_all_requests()
 
-    def _resolve(
-        self, batch: SessionBatch, outcome: Outcome, reason: str = "", reply: m.Committed | None = None
-    ) -> None:
+    def _resolve(self, batch: SessionBatch, outcome: Outcome, reason: str = "", reply: Committed | None = None) -> None:
         if not batch.resolved:
             batch.resolved = True
             self._commands.append(Resolve(batch.payload, outcome, reply, reason))

@@ -27,13 +27,8 @@ from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 from headgate.model.short_list import listed
-from headgate.protocol.messages import (
-    MAX_BATCH_ACKNOWLEDGEMENTS,
-    Acknowledgement,
-    NegativeAcknowledgement,
-    ParkedRecord,
-    ResumedKey,
-)
+from headgate.protocol.request_fields import MAX_BATCH_ACKNOWLEDGEMENTS
+from headgate.protocol.requests import Acknowledgement, NegativeAcknowledgement, ParkedRecord, ResumedKey
 
 Offsets = Mapping[SegmentId, tuple[OffsetRange, ...]]
 """Segment → (first, end) of offsets. Empty: only a checkpoint of an external segment."""

@@ -15,7 +15,7 @@ from headgate.client.processing.calls import Call, awaitable
 from headgate.errors import HeadgateError
 from headgate.log.event_log import EventLogger
 from headgate.model.bucket_ranges import SegmentSlice, slice_of
-from headgate.protocol.messages import Grant
+from headgate.protocol.replies import Grant
 
 OnGranted = Callable[[list[SegmentSlice]], object]
 """(segments). A whole segment is its number, a part of one a `BucketRange`."""

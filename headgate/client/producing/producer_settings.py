@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headgate.errors import ConfigError
-from headgate.protocol import messages as m
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from headgate.settings.arguments import require_choice, require_count, require_seconds
 
 SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
@@ -36,7 +37,7 @@ class ProducerSettings:
     """Bytes that each shard can buffer regardless of the others."""
     when_full: Literal["wait", "fail"] = "wait"
     """Whether `send` waits for buffer space, or raises DeliveryFailedError at once."""
-    max_record_bytes: int = m.MAX_RECORD_BYTES
+    max_record_bytes: int = MAX_RECORD_BYTES
     """Most bytes of key, value and headers together. A leader accepts no more than the default."""
     reserved_headers: bool = False
     """Whether names of headers may begin with `headgate-`, for programs that copy stored records with all of theirs."""
@@ -57,15 +58,15 @@ class ProducerSettings:
             )
         for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "buffer_bytes"):
             require_count(name, getattr(self, name))
-        require_count("max_record_bytes", self.max_record_bytes, m.MAX_RECORD_BYTES)
+        require_count("max_record_bytes", self.max_record_bytes, MAX_RECORD_BYTES)
         if self.guaranteed_bytes > self.buffer_bytes:
             raise ConfigError(
                 f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: the "
                 "minimum of one shard must fit"
             )
-        if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
+        if self.batch_bytes > MAX_MESSAGE_BYTES // 2:
             raise ConfigError(
                 f"batch_bytes={self.batch_bytes} leaves no space for another record in a message of "
-                f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}"
+                f"{MAX_MESSAGE_BYTES} bytes; use at most {MAX_MESSAGE_BYTES // 2}"
             )
         require_choice("when_full", self.when_full, ("wait", "fail"))

@@ -28,7 +28,8 @@ from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers, header_bytes
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed
+from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 
 RECORD_OVERHEAD_BYTES: Final = 24
 """Most bytes of a record on the wire besides its key, value and headers."""
@@ -48,7 +49,7 @@ class BatchContent:
     __slots__ = ("_headers", "_parts", "records", "reserved_headers", "size_bytes")
 
     def __init__(self, *, reserved_headers: bool) -> None:
-        self.records: list[m.Record] = []
+        self.records: list[Record] = []
         self.reserved_headers = reserved_headers
         self.size_bytes = 0
         self._headers: list[Headers] = []
@@ -65,14 +66,14 @@ class BatchContent:
         """Return how many bytes and how many records without headers more fit."""
         return limit_bytes - self.size_bytes, MAX_PARTS - self._parts
 
-    def extend(self, records: list[m.Record], size_bytes: int) -> None:
+    def extend(self, records: list[Record], size_bytes: int) -> None:
         """Add records without headers."""
         self.records += records
         self._headers += [()] * len(records)
         self._parts += len(records)
         self.size_bytes += size_bytes
 
-    def add(self, record: m.Record, headers: Headers, size_bytes: int) -> None:
+    def add(self, record: Record, headers: Headers, size_bytes: int) -> None:
         self.records.append(record)
         self._headers.append(headers)
         self._parts += 1 + len(headers)
@@ -85,10 +86,10 @@ class BatchContent:
         self.size_bytes -= released_bytes
         return released_bytes
 
-    def wire_headers(self) -> list[m.RecordHeader]:
+    def wire_headers(self) -> list[RecordHeader]:
         if not any(self._headers):
             return []
-        return [m.RecordHeader(index, *header) for index, headers in enumerate(self._headers) for header in headers]
+        return [RecordHeader(index, *header) for index, headers in enumerate(self._headers) for header in headers]
 
 
 DEADLINE_RESOLUTION_SECONDS = 0.005
@@ -149,7 +150,7 @@ class RecordBatch:
         self.topic_id: int | None = None
         """Of the topic that the source position is in."""
         self.outcome: Outcome | None = None
-        self.reply: m.Committed | None = None
+        self.reply: Committed | None = None
         self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
         self._on_outcome = on_outcome
         self._group_deadline = 0.0
@@ -174,7 +175,7 @@ class RecordBatch:
 
     def add(
         self,
-        record: m.Record,
+        record: Record,
         size_bytes: int,
         position: tuple[bytes, int] | None,
         deadline: float,
@@ -186,7 +187,7 @@ class RecordBatch:
             self.source_position, self.topic_id = position
         return Delivery(self, self._join_group(deadline) - 1)
 
-    def extend(self, records: list[m.Record], size_bytes: int, deadline: float) -> tuple[RecordBatch, int, int]:
+    def extend(self, records: list[Record], size_bytes: int, deadline: float) -> tuple[RecordBatch, int, int]:
         """Append records without headers; return what `Deliveries` has of them."""
         first = len(self.content)
         self.content.extend(records, size_bytes)
@@ -204,8 +205,8 @@ class RecordBatch:
             self._group_ends.append(end)
         return end
 
-    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.ProduceBatch:
-        return m.ProduceBatch(
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> ProduceBatch:
+        return ProduceBatch(
             topic=self.topic,
             records=self.content.records,
             producer_id=producer_id,
@@ -230,7 +231,7 @@ class RecordBatch:
         self._wake(end)
         self._on_outcome(self, outcome, count, released_bytes)
 
-    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+    def resolve(self, outcome: Outcome, reply: Committed | None, reason: str) -> None:
         assert self.outcome is None, "a batch was resolved twice"
         self.outcome, self.reply = outcome, reply
         self.completion.set_result(self._error(outcome, reason))
@@ -309,7 +310,7 @@ class RecordBatch:
         return RecordMetadata(SegmentId(location[0]), Offset(location[1]), reply.duplicate, reply.topic_id)
 
 
-def record_locations(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
+def record_locations(records: list[Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
     """Return (segment, offset) of each record.
 
     Inside a placement offsets rise by one in batch order. None for a record that no placement

@@ -18,7 +18,7 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import BatchContent, Delivery, RecordBatch
 from headgate.client.producing.shard_session import ShardSession
 from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Record
 
 REQUEST_OVERHEAD_BYTES: Final = 4096 + MAX_OWN_HEADER_BYTES
 """At least what a request has besides its records: names, numbers and a source position, and headgate's own headers."""
@@ -85,7 +85,7 @@ class ShardBatches:
     def add(
         self,
         topic: str,
-        record: m.Record,
+        record: Record,
         headers: Headers,
         size_bytes: int,
         position: tuple[bytes, int] | None,
@@ -121,7 +121,7 @@ class ShardBatches:
         return max(1, min(bisect_right(ends, before_bytes + free_bytes, first) - first, free_records))
 
     def extend(
-        self, topic: str, records: list[m.Record], size_bytes: int, started_at: float
+        self, topic: str, records: list[Record], size_bytes: int, started_at: float
     ) -> tuple[RecordBatch, int, int]:
         """Add records without headers, not more than `capacity`."""
         deadline = started_at + self._settings.delivery_timeout_seconds

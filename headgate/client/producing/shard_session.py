@@ -25,7 +25,9 @@ from headgate.client.decisions.session_batches import (
 from headgate.client.decisions.session_transitions import ATTEMPT_PHASES, Phase
 from headgate.errors import NoLeaderError, rejection
 from headgate.log.event_log import get_logger
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Reply, Verdict
+from headgate.protocol.requests import OpenProducer
 
 log = get_logger(__name__)
 
@@ -141,23 +143,23 @@ class ShardSession:
 
     # Events
 
-    def _on_leader(self, leader: m.LeaderAnnouncement) -> None:
+    def _on_leader(self, leader: LeaderAnnouncement) -> None:
         self._perform(self.session.follow_leader(leader.leader_epoch, leader.window, self._loop.time()))
 
     def _on_connection(self, connected: bool) -> None:
         self._perform(self.session.connection_changed(connected, self._loop.time()))
 
-    def _on_reply(self, request_id: int, reply: m.Reply) -> None:
+    def _on_reply(self, request_id: int, reply: Reply) -> None:
         now = self._loop.time()
         match reply.body:
-            case m.Committed() as committed:
+            case Committed() as committed:
                 self._perform(self.session.committed(request_id, committed, now))
-            case m.Rejected() as rejected:
+            case Rejected() as rejected:
                 jitter = self._client.rng.random()
                 self._perform(self.session.rejected(request_id, reply.leader_epoch, rejected, now, jitter))
                 if rejected.verdict == "not_leader":
                     self._client.doubt_leader(self.shard, reply.leader_epoch)
-            case m.ProducerIdentity() as identity:
+            case ProducerIdentity() as identity:
                 self._perform(self.session.identified(request_id, identity, now))
 
     def _on_timer(self) -> None:
@@ -215,7 +217,7 @@ class ShardSession:
 
     def _send_identity_request(self, command: OpenIdentity) -> bool:
         self._client.replies.expect(command.request_id, partial(self._on_reply, command.request_id))
-        body = m.OpenProducer(
+        body = OpenProducer(
             token=command.token,
             name=None if self._program is None else self._program.name,
             incarnation=None if self._program is None else self._program.incarnation,
@@ -234,7 +236,7 @@ class ShardSession:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def _on_identity_rejected(self, verdict: m.Verdict, reason: str) -> None:
+    def _on_identity_rejected(self, verdict: Verdict, reason: str) -> None:
         self._log.error("producer.identity_rejected", verdict=verdict, reason=reason)
         error = rejection(verdict, reason)
         for waiting in self._open_waiters:

@@ -7,7 +7,8 @@ import pytest
 from bench.cluster.loop_stall import check_cases, summarized
 from bench.harness.one_leader import Stall
 from bench.harness.worst_cases import CASES, QUERIES, limit_of
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import MAX_BATCH_RECORDS, MAX_HELD_SEGMENTS, RequestBody
+from headgate.protocol.requests import ConfirmRevoked, Heartbeat, ProduceBatch, PruneTopic
 from shard.access.requirements import _ACTS
 from shard.access.rules import Action
 
@@ -16,17 +17,17 @@ def test_every_kind_of_request_has_a_case() -> None:
     check_cases()
 
     with pytest.raises(AssertionError, match="PruneTopic"):
-        check_cases(case for case in CASES if case.kind is not m.PruneTopic)
+        check_cases(case for case in CASES if case.kind is not PruneTopic)
 
 
 def test_the_cases_follow_the_limits_of_the_protocol() -> None:
-    assert limit_of(m.ProduceBatch, "records") == m.MAX_BATCH_RECORDS
-    assert limit_of(m.Heartbeat, "held") == m.MAX_HELD_SEGMENTS
-    assert limit_of(m.ConfirmRevoked, "released") == 250
+    assert limit_of(ProduceBatch, "records") == MAX_BATCH_RECORDS
+    assert limit_of(Heartbeat, "held") == MAX_HELD_SEGMENTS
+    assert limit_of(ConfirmRevoked, "released") == 250
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(case.kind for case in QUERIES), ids=lambda kind: kind.__name__)
-def test_a_query_only_needs_the_right_to_describe(kind: type[m.RequestBody]) -> None:
+def test_a_query_only_needs_the_right_to_describe(kind: type[RequestBody]) -> None:
     """Any other request could change the state that the queries after it find on the same leader."""
     act = _ACTS[kind](SimpleNamespace(topic="orders", subscription="billing"))
 

@@ -11,7 +11,7 @@ from controller.backlog.service import MAX_RESPONSE_AGE_SECONDS, BacklogService
 from controller.context.step_driver import StepDriver
 from drain.protocol import Backlog, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import DescribeBacklog
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.samples.ledgers import WrittenLedger
 
@@ -83,7 +83,7 @@ class ServiceFixture:
         await asyncio.wait({task})
 
     async def describe(self, **fields):
-        return (await self.service.answer(m.DescribeBacklog(**fields))).backlogs
+        return (await self.service.answer(DescribeBacklog(**fields))).backlogs
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import device_session_id
 from metrics import events
 from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
@@ -84,11 +84,11 @@ async def test_all_daemons_of_a_cluster_have_one_secret() -> None:
     first, second = await joined(service, store), await joined(service, store)
     other = await joined(FakeZooKeeper())
 
-    session = m.device_session_id("local", 0, 1, 9)
+    session = device_session_id("local", 0, 1, 9)
     suffixes = {each.session_secret.suffix(session) for each in (first, second, other)}
     assert first.session_secret.suffix(session) == second.session_secret.suffix(session)
     assert len(suffixes) == 2
-    assert first.session_secret.suffix(session) != first.session_secret.suffix(m.device_session_id("local", 0, 2, 9))
+    assert first.session_secret.suffix(session) != first.session_secret.suffix(device_session_id("local", 0, 2, 9))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from controller.devices.intake import MAX_CORRELATION_BYTES, MAX_RESPONSE_TOPIC_BYTES, may_confirm
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import confirmations_prefix, leader_topic
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from tests.support.fakes.broker import Message
 from tests.support.waiting import never, until
 from tests.support.worlds.device_environment import Devices
@@ -13,7 +14,7 @@ from tests.support.worlds.one_shard import CLUSTER
 
 pytestmark = pytest.mark.looptime
 
-OWN = m.confirmations_prefix(CLUSTER, "ada")
+OWN = confirmations_prefix(CLUSTER, "ada")
 REPLIES = OWN + "sensor-1"
 
 
@@ -53,7 +54,7 @@ async def test_a_record_is_confirmed_once_it_is_durable(devices: Devices, confir
 
 async def test_a_refused_message_is_answered_with_the_reason(devices: Devices, confirmations: list[Message]) -> None:
     async with devices.running():
-        for name, value in (("orders/", b"1"), ("orders/a", bytes(m.MAX_RECORD_BYTES))):
+        for name, value in (("orders/", b"1"), ("orders/a", bytes(MAX_RECORD_BYTES))):
             devices.publish(name, value, user="ada", response=(REPLIES, b""))
         await until(lambda: len(confirmations) == 2)
 
@@ -63,7 +64,7 @@ async def test_a_refused_message_is_answered_with_the_reason(devices: Devices, c
 
 @pytest.mark.parametrize(
     ("user", "response"),
-    [(None, REPLIES), ("eve", REPLIES), ("ada", m.leader_topic(CLUSTER, 0)), ("ada", OWN)],
+    [(None, REPLIES), ("eve", REPLIES), ("ada", leader_topic(CLUSTER, 0)), ("ada", OWN)],
     ids=["in no user's name", "of another user", "an announcement", "no topic of its own"],
 )
 async def test_the_daemon_publishes_nothing_where_the_device_may_not_read(

@@ -7,7 +7,8 @@ import pytest
 
 from headgate.errors import TransportError
 from headgate.model.headers import Headers
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import publish_filters
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from tests.support.fakes.device_broker import FakeDeviceSession
 from tests.support.waiting import until
 from tests.support.worlds.device_environment import SESSION, Devices, create_topic, devices_connected
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.looptime
     [
         ("orders", b"1", (), "empty_key"),
         ("orders/", b"1", (), "empty_key"),
-        ("orders/abc", bytes(m.MAX_RECORD_BYTES - 2), (), "too_large"),
-        ("orders/abc", bytes(m.MAX_RECORD_BYTES - 3), (("n", b""),), "too_large"),
+        ("orders/abc", bytes(MAX_RECORD_BYTES - 2), (), "too_large"),
+        ("orders/abc", bytes(MAX_RECORD_BYTES - 3), (("n", b""),), "too_large"),
         ("orders/a", b"1", (("n", b""),) * 65, "invalid_headers"),
         ("orders/a", b"1", (("headgate-reason", b"forged"),), "invalid_headers"),
         ("orders/a", b"1", (), "retained"),
@@ -68,7 +69,7 @@ async def test_a_message_in_the_session_of_another_topic_is_not_stored(devices: 
     """Another history of the ledger gave the id to another topic. After a barrier: a successor may know better."""
     async with devices.running() as (_, client):
         await create_topic(client, "other")
-        devices.broker.filters(SESSION).update(m.publish_filters(CLUSTER, "other"))
+        devices.broker.filters(SESSION).update(publish_filters(CLUSTER, "other"))
         devices.shard.store.freeze()
         devices.publish("other/a", b"1")
         await asyncio.sleep(5)

@@ -11,7 +11,8 @@ from controller.devices.sessions import COUNT_INTERVAL_SECONDS, COUNTS_PER_REPOR
 from controller.devices.topic_session import SENTINEL_INTERVAL_SECONDS
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import device_sentinel_topic
+from headgate.protocol.requests import CreateTopic, DeleteTopic
 from metrics.label_values import DeviceSessionState
 from tests.support.fakes.device_broker import FakeDeviceBroker, FakeDeviceSession
 from tests.support.waiting import never, until
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.looptime
 STATES = get_args(DeviceSessionState)
 SUBSCRIBED = {"shard": "0", "state": "subscribed"}
 OFF = IngestSettings(mqtt_devices=False)
-SENTINELS = m.device_sentinel_topic(CLUSTER, 0, 1)
+SENTINELS = device_sentinel_topic(CLUSTER, 0, 1)
 
 
 def numbers(count: int) -> list[bytes]:
@@ -95,7 +96,7 @@ async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devi
         if disable:
             leader.devices.sessions.set_enabled(enabled=False)
         else:
-            client.send(m.DeleteTopic, topic="orders", token="d")
+            client.send(DeleteTopic, topic="orders", token="d")
         await until(task.done)
         assert ORDERS <= devices.broker.filters(SESSION)
         assert devices.publish("orders/a", b"promised")
@@ -172,7 +173,7 @@ async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before
     """Otherwise the broker queues what devices publish to it, and no leader reads that."""
     async with devices.running() as (_, client):
         devices.broker.stop()
-        await client.call(m.DeleteTopic, topic="orders", token="d")
+        await client.call(DeleteTopic, topic="orders", token="d")
     assert ORDERS == devices.broker.filters(SESSION)
     devices.broker.start()
     devices.shard.ingest = ingest
@@ -180,7 +181,7 @@ async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before
     async with devices.shard.leader("b"), devices.shard.client("later") as client:
         await until(lambda: not devices.broker.sessions())
         assert not devices.publish("orders/a", b"lost")
-        await client.call(m.CreateTopic, topic="orders", token="c", segments=1, leader_epoch=2)
+        await client.call(CreateTopic, topic="orders", token="c", segments=1, leader_epoch=2)
         created = ["2"] if ingest.mqtt_devices else []
         await never(lambda: [each.split(":")[5] for each in devices.broker.sessions()] != created, 10)
 
@@ -188,7 +189,7 @@ async def test_a_term_removes_the_filter_of_a_topic_that_was_deleted_just_before
 async def test_the_session_of_a_topic_deleted_during_an_outage_is_removed_after_it(devices: Devices) -> None:
     async with devices.running() as (leader, client):
         devices.broker.stop()
-        await client.call(m.DeleteTopic, topic="orders", token="d")
+        await client.call(DeleteTopic, topic="orders", token="d")
         await asyncio.sleep(3600)
         assert ORDERS == devices.broker.filters(SESSION)
         assert leader.state.tombstones, "a next leader would remove the session"

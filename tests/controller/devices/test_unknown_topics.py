@@ -12,7 +12,7 @@ from controller.devices.intake import LOGGED_TOPICS, DeviceIntake
 from controller.devices.unknown_topics import UnknownTopicWatch
 from headgate.errors import TransportError
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import all_publications_filters
 from headgate.transport.port import MessageHandler
 from tests.support.fakes.broker import FakeTransport
 from tests.support.worlds.device_environment import Devices
@@ -20,7 +20,7 @@ from tests.support.worlds.one_shard import CLUSTER, BareClient
 
 pytestmark = pytest.mark.looptime
 
-FILTER = m.all_publications_filters(CLUSTER)[0]
+FILTER = all_publications_filters(CLUSTER)[0]
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import OpenProducer, ProduceBatch
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.producing_clients import batch, created
@@ -16,11 +16,11 @@ async def test_a_stored_batch_is_answered_after_its_user_has_lost_the_right() ->
     async with shard.leader(), shard.client("client-shop", "shop") as shop:
         await created(shop)
         shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("orders",)),)})
-        identity = await shop.call(m.OpenProducer, token="t")
-        await shop.call(m.ProduceBatch, **batch(identity, 0))
+        identity = await shop.call(OpenProducer, token="t")
+        await shop.call(ProduceBatch, **batch(identity, 0))
         shard.access.rules = AccessRules({"shop": (Right(Role.PRODUCER, ("other",)),)})
-        repeated = await shop.call(m.ProduceBatch, **batch(identity, 0))
-        later = await shop.call(m.ProduceBatch, **batch(identity, 1))
+        repeated = await shop.call(ProduceBatch, **batch(identity, 0))
+        later = await shop.call(ProduceBatch, **batch(identity, 1))
 
     assert repeated.duplicate
     assert "forbidden" == later.verdict

@@ -5,7 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.mqtt_topics import leader_topic
+from headgate.protocol.replies import LeaderReply
+from headgate.protocol.requests import DescribeLeader
 from shard.state.dedup_window import WINDOW
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.producing_clients import serving
@@ -22,9 +26,9 @@ async def test_a_leader_announces_nothing_after_its_term() -> None:
         async with shard.leader("b"):
             old.announcer.announce()
             await asyncio.sleep(0.1)
-            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+            retained = shard.broker.retained[leader_topic(CLUSTER, 0)]
 
-    assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
+    assert 2 == msgspec.msgpack.decode(retained, type=LeaderAnnouncement).leader_epoch
 
 
 async def test_a_client_that_asks_learns_who_leads() -> None:
@@ -32,10 +36,10 @@ async def test_a_client_that_asks_learns_who_leads() -> None:
     async with shard.leader(), shard.client() as client:
         began = asyncio.get_running_loop().time()
         shard.store.freeze()
-        reply = await client.call(m.DescribeLeader, leader_epoch=None, heard_epoch=1)
+        reply = await client.call(DescribeLeader, leader_epoch=None, heard_epoch=1)
         shard.store.thaw()
 
-    assert m.LeaderReply(instance="a", window=WINDOW) == reply
+    assert LeaderReply(instance="a", window=WINDOW) == reply
     assert 0.1 > asyncio.get_running_loop().time() - began, "a term of its own epoch needs no chunk"
 
 
@@ -44,11 +48,11 @@ async def test_a_leader_denies_a_later_term_only_after_a_chunk() -> None:
     async with shard.leader() as leader, shard.client() as client:
         head = leader.commit.durable
         shard.store.freeze()
-        asked = client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)
+        asked = client.send(DescribeLeader, leader_epoch=None, heard_epoch=2)
         await asyncio.sleep(1)
         assert asked not in client.replies
         shard.store.thaw()
-        assert isinstance(await client.reply(asked), m.LeaderReply)
+        assert isinstance(await client.reply(asked), LeaderReply)
 
     assert head < leader.commit.durable
 
@@ -57,7 +61,7 @@ async def test_a_deposed_leader_never_denies_the_term_of_its_successor() -> None
     shard = OneShard()
     async with serving(shard) as (_, task), shard.client() as client:
         async with shard.leader("b"):
-            replies = [client.send(m.DescribeLeader, leader_epoch=None, heard_epoch=2)]
+            replies = [client.send(DescribeLeader, leader_epoch=None, heard_epoch=2)]
             await asyncio.sleep(5)
             found = [(reply.leader_epoch, reply.body.instance) for reply in client.replies[replies[0]]]
         task.cancel()
@@ -66,14 +70,14 @@ async def test_a_deposed_leader_never_denies_the_term_of_its_successor() -> None
 
 
 FOREIGN = [
-    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", window=1)) for epoch in (0, 1, 2**31 - 1)
+    codec.encode(LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="x", window=1)) for epoch in (0, 1, 2**31 - 1)
 ]
 
 
 @pytest.mark.parametrize("payload", [*FOREIGN, b"", b"not msgpack"], ids=repr)
 async def test_a_leader_replaces_a_foreign_announcement_by_its_own(payload: bytes) -> None:
     shard = OneShard()
-    topic = m.leader_topic(CLUSTER, 0)
+    topic = leader_topic(CLUSTER, 0)
     async with shard.leader() as leader, shard.client() as client:
         own = shard.broker.retained[topic]
         client.transport.publish(topic, payload, retain=True)
@@ -92,8 +96,8 @@ async def test_a_leader_leaves_announcements_of_another_ledger_alone() -> None:
     shard.ledger_id = b"a" * 16
     async with shard.leader() as leader:
         head = leader.commit.durable
-        foreign = m.LeaderAnnouncement(shard=0, leader_epoch=9, instance="x", window=1, ledger_id=b"b" * 16)
-        leader.announcer.seen(m.encode(foreign))
+        foreign = LeaderAnnouncement(shard=0, leader_epoch=9, instance="x", window=1, ledger_id=b"b" * 16)
+        leader.announcer.seen(codec.encode(foreign))
         await asyncio.sleep(5)
         assert head == leader.commit.durable, "a correction costs a chunk"
 
@@ -107,4 +111,4 @@ async def test_a_leader_replaces_foreign_announcements_once_a_second() -> None:
             leader.announcer.seen(FOREIGN[2])
             await asyncio.sleep(0.1)
 
-    assert 10 <= published.count(m.leader_topic(CLUSTER, 0)) <= 12
+    assert 10 <= published.count(leader_topic(CLUSTER, 0)) <= 12

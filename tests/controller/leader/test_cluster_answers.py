@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from controller.leader.cluster_answers import MAX_PENDING_ANSWERS
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ClusterReply, Rejected
+from headgate.protocol.requests import DescribeCluster
 from tests.support.worlds.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
@@ -26,12 +27,12 @@ class SlowCluster(OneShard):
 async def test_more_requests_than_may_wait_are_refused_as_unavailable():
     shard = SlowCluster()
     async with shard.leader(), shard.client() as client:
-        waiting = [client.send(m.DescribeCluster) for _ in range(MAX_PENDING_ANSWERS)]
-        refused = await client.call(m.DescribeCluster)
-        assert isinstance(refused, m.Rejected)
+        waiting = [client.send(DescribeCluster) for _ in range(MAX_PENDING_ANSWERS)]
+        refused = await client.call(DescribeCluster)
+        assert isinstance(refused, Rejected)
         assert (refused.verdict, "64 requests wait" in refused.reason) == ("unavailable", True)
         counted = "headgate_requests_over_limit_total"
         assert shard.registry.get_sample_value(counted, {"limit": "cluster_overviews"}) == 1
         shard.ready.set()
         for each in waiting:
-            assert isinstance(await client.reply(each), m.ClusterReply)
+            assert isinstance(await client.reply(each), ClusterReply)

@@ -7,7 +7,9 @@ import pytest
 from controller.chunk_writer.group_commit import TermEndedError
 from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
+from headgate.protocol.requests import CreateTopic, Heartbeat, ProduceBatch, Record, RegisterConsumer
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.producing_clients import RECORDS, batch, created, producing, serving
 
@@ -19,10 +21,10 @@ async def test_a_consumer_is_fenced_only_once_its_successor_is_durable() -> None
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await created(client)
-        await client.call(m.RegisterConsumer, **consumer, incarnation=1, subscription_type="STREAM")
+        await client.call(RegisterConsumer, **consumer, incarnation=1, subscription_type="STREAM")
         shard.store.freeze()
-        client.send(m.RegisterConsumer, **consumer, incarnation=2, subscription_type="STREAM")
-        heartbeat = client.send(m.Heartbeat, **consumer, incarnation=1)
+        client.send(RegisterConsumer, **consumer, incarnation=2, subscription_type="STREAM")
+        heartbeat = client.send(Heartbeat, **consumer, incarnation=1)
         await asyncio.sleep(5)
         assert heartbeat not in client.replies
         shard.store.thaw()
@@ -36,7 +38,7 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
     async with shard.leader() as leader, producing(shard) as (client, identity):
         durable = leader.commit.durable
         shard.store.freeze()
-        request = client.send(m.ProduceBatch, **batch(identity, 5))
+        request = client.send(ProduceBatch, **batch(identity, 5))
         await asyncio.sleep(5)
         assert request not in client.replies
         shard.store.thaw()
@@ -52,9 +54,9 @@ async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_ho
     command = {"topic": "orders", "token": "t"}
     async with shard.leader() as leader, shard.client() as client:
         await asyncio.sleep(60)
-        refused = await client.call(m.CreateTopic, **command, max_term_age_ms=50_000)
+        refused = await client.call(CreateTopic, **command, max_term_age_ms=50_000)
         assert not leader.state.topics
-        created = await client.call(m.CreateTopic, **command, max_term_age_ms=refused.term_age_ms + 1000)
+        created = await client.call(CreateTopic, **command, max_term_age_ms=refused.term_age_ms + 1000)
 
     assert ("expired", 60_000) == (refused.verdict, pytest.approx(refused.term_age_ms, abs=3000))
     assert "orders" == created.topic.topic
@@ -63,7 +65,7 @@ async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_ho
 async def test_a_batch_without_an_epoch_is_refused() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
-        rejected = await client.call(m.ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
+        rejected = await client.call(ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
 
     assert "invalid" == rejected.verdict
 
@@ -72,12 +74,12 @@ async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
     shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
     async with shard.leader(), producing(shard) as (client, identity):
         shard.store.freeze()
-        big = [m.Record(b"k", b"v" * 1_000_000, 0)] * 3
-        requests = [client.send(m.ProduceBatch, **batch(identity, n, records=big)) for n in range(4)]
+        big = [Record(b"k", b"v" * 1_000_000, 0)] * 3
+        requests = [client.send(ProduceBatch, **batch(identity, n, records=big)) for n in range(4)]
         rejected = await client.reply(requests[-1])
         shard.store.thaw()
-        assert isinstance(await client.reply(requests[2]), m.Committed)
-        assert isinstance(await client.call(m.ProduceBatch, **batch(identity, 3, records=big)), m.Committed)
+        assert isinstance(await client.reply(requests[2]), Committed)
+        assert isinstance(await client.call(ProduceBatch, **batch(identity, 3, records=big)), Committed)
 
     assert "unavailable" == rejected.verdict
 
@@ -96,7 +98,7 @@ async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
     shard = OneShard()
     async with serving(shard) as (leader, task), shard.client() as client:
         leader.state.topics = None  # type: ignore[assignment]
-        client.send(m.CreateTopic, topic="orders", token="t")
+        client.send(CreateTopic, topic="orders", token="t")
         with pytest.raises(ExceptionGroup) as caught:
             await task
     assert isinstance(caught.value.exceptions[0], TypeError)
@@ -107,7 +109,7 @@ async def test_a_refused_registration_creates_no_subscription() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await created(client)
-        rejected = await client.call(m.RegisterConsumer, **consumer, subscription_type="QUEUE", order="strict")
+        rejected = await client.call(RegisterConsumer, **consumer, subscription_type="QUEUE", order="strict")
         assert {} == leader.state.topics["orders"].subscriptions
 
     assert "invalid" == rejected.verdict
@@ -120,14 +122,14 @@ async def test_a_leader_checks_the_term_first_and_the_waiting_bytes_last() -> No
     async with shard.leader(), producing(shard) as (client, identity):
         shard.store.freeze()
         for sequence in range(2):
-            client.send(m.ProduceBatch, **batch(identity, sequence))
+            client.send(ProduceBatch, **batch(identity, sequence))
             await asyncio.sleep(0.1)
-        wrong = {"topic": "nowhere", "records": [m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)]}
-        undecodable = await client.call(m.ProduceBatch, leader_epoch=9, topic="nowhere", records=[])
-        elsewhere = await client.call(m.ProduceBatch, **batch(identity, 2, **wrong, leader_epoch=9, max_term_age_ms=0))
-        too_late = await client.call(m.ProduceBatch, **batch(identity, 2, **wrong, max_term_age_ms=0))
-        too_large = await client.call(m.ProduceBatch, **batch(identity, 2, records=wrong["records"]))
-        too_many = await client.call(m.ProduceBatch, **batch(identity, 2))
+        wrong = {"topic": "nowhere", "records": [Record(b"", bytes(MAX_RECORD_BYTES + 1), 0)]}
+        undecodable = await client.call(ProduceBatch, leader_epoch=9, topic="nowhere", records=[])
+        elsewhere = await client.call(ProduceBatch, **batch(identity, 2, **wrong, leader_epoch=9, max_term_age_ms=0))
+        too_late = await client.call(ProduceBatch, **batch(identity, 2, **wrong, max_term_age_ms=0))
+        too_large = await client.call(ProduceBatch, **batch(identity, 2, records=wrong["records"]))
+        too_many = await client.call(ProduceBatch, **batch(identity, 2))
         shard.store.thaw()
 
     assert ["invalid", "not_leader", "expired", "invalid", "unavailable"] == [

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from controller.leader.operator_commands import OperatorCommands
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Done, Rejected
+from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
+from headgate.protocol.requests import RaiseLevel, Request, SetMaintenance, TransferShard
 from shard.requests.handlers import Deferred
 from shard.subscriptions.refusal import Refusal
 from tests.support.waiting import until
@@ -32,14 +34,14 @@ class Daemon:
         return await asyncio.shield(self.outcome)
 
 
-MOVE = m.TransferShard(daemon="b", token="t")
-MAINTAIN = m.SetMaintenance(daemon="b", on=True, token="t")
+MOVE = TransferShard(daemon="b", token="t")
+MAINTAIN = SetMaintenance(daemon="b", on=True, token="t")
 
 
-def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[object]) -> object:
+def respond(commands: OperatorCommands, request: RequestBody, replies: list[object]) -> object:
     """Handle ``request``; a later reply is appended to ``replies``."""
     respond_to = dict(commands.handlers())[type(request)]
-    outcome = respond_to(m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=request), None)
+    outcome = respond_to(Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="c", body=request), None)
     if isinstance(outcome, Deferred):
         answered = asyncio.ensure_future(outcome.work())
         answered.add_done_callback(lambda done: replies.append(done.result()))
@@ -51,14 +53,14 @@ def respond(commands: OperatorCommands, request: m.RequestBody, replies: list[ob
 @pytest.mark.parametrize(
     ("asked", "request_of", "call", "reply"),
     [
-        pytest.param("b", MOVE, ("transfer", 3, "b"), m.Done(), id="a shard that the daemon leads is kept"),
+        pytest.param("b", MOVE, ("transfer", 3, "b"), Done(), id="a shard that the daemon leads is kept"),
         pytest.param("a", MOVE, ("transfer", 3, "b"), None, id="the client asks the new leader after a transfer"),
-        pytest.param("a", MAINTAIN, ("maintenance", "b", True, "t"), m.Done(), id="maintenance"),
-        pytest.param("a", m.RaiseLevel(level=2, token="t"), ("level", 2), m.Done(), id="feature level"),
+        pytest.param("a", MAINTAIN, ("maintenance", "b", True, "t"), Done(), id="maintenance"),
+        pytest.param("a", RaiseLevel(level=2, token="t"), ("level", 2), Done(), id="feature level"),
     ],
 )
 async def test_a_command_is_answered_once_it_is_done_or_refused_with_the_reason(
-    problem: str | None, asked: str, request_of: m.RequestBody, call: tuple[object, ...], reply: m.Done | None
+    problem: str | None, asked: str, request_of: RequestBody, call: tuple[object, ...], reply: Done | None
 ) -> None:
     daemon, replies = Daemon(), []
     respond(OperatorCommands(3, asked, daemon), request_of, replies)
@@ -83,7 +85,7 @@ async def test_a_leader_without_a_daemon_refuses_for_now() -> None:
 async def test_a_client_receives_a_refusal_that_is_decided_later() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
-        refused = await client.call(m.TransferShard, daemon="b", token="t")
+        refused = await client.call(TransferShard, daemon="b", token="t")
 
-    assert isinstance(refused, m.Rejected), refused
+    assert isinstance(refused, Rejected), refused
     assert (refused.verdict, refused.reason) == ("invalid", "no daemon 'b' is live, to lead shard 0")

@@ -6,22 +6,27 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from controller.leader import outbox
 from controller.leader.leader import ShardLeader
 from controller.leader.outbox import Outbox
 from headgate.client.connection import Client
-from headgate.protocol import messages as m
+from headgate.protocol.parts import PART_BYTES
+from headgate.protocol.replies import Rejected, Reply, TopicReply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import ListTopics, Request
 from headgate.transport.port import Transport
+from headgate.views.topics import TopicInfo
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 pytestmark = pytest.mark.looptime
 
-ADDRESS = m.Request(request_id=7, protocol=m.PROTOCOL_VERSION, client_id="anonymous/client", body=m.ListTopics())
+ADDRESS = Request(request_id=7, protocol=PROTOCOL_VERSION, client_id="anonymous/client", body=ListTopics())
 
 
-def described(size_bytes: int) -> m.TopicReply:
+def described(size_bytes: int) -> TopicReply:
     subscriptions = ("s" * 100,) * (size_bytes // 102)
-    topic = m.TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=subscriptions)
-    return m.TopicReply(topic=topic)
+    topic = TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=(), subscriptions=subscriptions)
+    return TopicReply(topic=topic)
 
 
 def outbox_of(leader: ShardLeader, transport: Transport) -> Outbox:
@@ -29,13 +34,13 @@ def outbox_of(leader: ShardLeader, transport: Transport) -> Outbox:
     return Outbox(leader.state, context, leader.commit)
 
 
-async def received(size_bytes: int) -> tuple[list[m.Reply], list[int], float]:
+async def received(size_bytes: int) -> tuple[list[Reply], list[int], float]:
     """Return the replies that reach a client, the sizes of the messages on the broker, and the metric."""
     shard = OneShard()
     async with shard.leader() as leader, shard.broker.transport("sender") as sender:
         client = Client(transport=shard.broker.transport("client"), store=None, cluster=CLUSTER, client_id="client")
         async with client:
-            replies: list[m.Reply] = []
+            replies: list[Reply] = []
             sizes: list[int] = []
             client.replies.expect(7, replies.append)
             await asyncio.sleep(5)
@@ -47,7 +52,7 @@ async def received(size_bytes: int) -> tuple[list[m.Reply], list[int], float]:
     return replies, sizes, shard.registry.get_sample_value("headgate_messages_too_large_total") or 0.0
 
 
-@pytest.mark.parametrize(("size_bytes", "turns"), [(1000, 0), (2 * m.PART_BYTES, 1)], ids=["small", "large"])
+@pytest.mark.parametrize(("size_bytes", "turns"), [(1000, 0), (2 * PART_BYTES, 1)], ids=["small", "large"])
 async def test_a_large_answer_is_sent_in_a_turn_after_that_which_encodes_it(size_bytes: int, turns: int) -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.broker.transport("sender") as sender:
@@ -71,12 +76,12 @@ async def test_a_large_reply_arrives_in_parts_that_every_broker_accepts():
 
 
 async def test_a_reply_beyond_the_limit_is_refused_logged_and_counted(monkeypatch):
-    monkeypatch.setattr(m, "MAX_REPLY_BYTES", 100_000)
+    monkeypatch.setattr(outbox, "MAX_REPLY_BYTES", 100_000)
     with capture_logs() as logs:
         replies, sizes, too_large = await received(200_000)
 
     (refusal,) = [reply.body for reply in replies]
-    assert isinstance(refusal, m.Rejected)
+    assert isinstance(refusal, Rejected)
     assert (refusal.verdict, refusal.instance) == ("invalid", "a")
     assert "the limit is 100000: ask for less at a time" in refusal.reason
     assert len(sizes) == 1

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.settings.sections import IngestSettings
-from headgate.protocol import messages as m
+from headgate.protocol.requests import OpenProducer, ProduceBatch
 from tests.support.whole_state import everything
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.producing_clients import batch, created, opened
@@ -42,12 +42,12 @@ async def test_the_producer_table_survives_a_change_of_leader() -> None:
             for token in "abcd":
                 identity = await opened(client, token)
                 for sequence in range(3):
-                    await client.call(m.ProduceBatch, **batch(identity, sequence))
+                    await client.call(ProduceBatch, **batch(identity, sequence))
             for incarnation, token in enumerate("xyz"):
-                loader = await client.call(m.OpenProducer, token=token, name="loader", incarnation=incarnation)
-            await client.call(m.ProduceBatch, **batch(loader, 0, source_position=b"7", topic_id=1))
+                loader = await client.call(OpenProducer, token=token, name="loader", incarnation=incarnation)
+            await client.call(ProduceBatch, **batch(loader, 0, source_position=b"7", topic_id=1))
             await client.call(
-                m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
+                OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
             )
             await asyncio.sleep(1)
             before, known = everything(leader.state.producers), len(leader.state.producers)

@@ -10,7 +10,20 @@ from structlog.testing import capture_logs
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.producer import Producer, ProducerSettings
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.replies import ProducerIdentity, Registered, Rejected
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import (
+    DeleteTopic,
+    LeaveConsumer,
+    ListSubscriptions,
+    ListTopics,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+    Request,
+)
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
@@ -58,16 +71,16 @@ def registration(consumer: str, subscription: str = "s", incarnation: int = 1) -
 
 async def test_consumers_and_subscriptions_beyond_the_quota_are_refused_and_leave_nothing() -> None:
     async with shard_with(consumers=2, subscriptions=1) as shard, shard.client("client-shop", "shop") as shop:
-        await shop.call(m.RegisterConsumer, **registration("c1"))
-        other = await shop.call(m.RegisterConsumer, **registration("c2", "other"))
-        second = await shop.call(m.RegisterConsumer, **registration("c2"))
-        third = await shop.call(m.RegisterConsumer, **registration("c3"))
-        restarted = await shop.call(m.RegisterConsumer, **registration("c2", incarnation=2))
-        await shop.call(m.LeaveConsumer, topic="orders", subscription="s", consumer="c1", incarnation=1)
-        later = await shop.call(m.RegisterConsumer, **registration("c3"))
-        listed = await shop.call(m.ListSubscriptions)
+        await shop.call(RegisterConsumer, **registration("c1"))
+        other = await shop.call(RegisterConsumer, **registration("c2", "other"))
+        second = await shop.call(RegisterConsumer, **registration("c2"))
+        third = await shop.call(RegisterConsumer, **registration("c3"))
+        restarted = await shop.call(RegisterConsumer, **registration("c2", incarnation=2))
+        await shop.call(LeaveConsumer, topic="orders", subscription="s", consumer="c1", incarnation=1)
+        later = await shop.call(RegisterConsumer, **registration("c3"))
+        listed = await shop.call(ListSubscriptions)
 
-    assert [True] * 3 == [isinstance(reply, m.Registered) for reply in (second, restarted, later)]
+    assert [True] * 3 == [isinstance(reply, Registered) for reply in (second, restarted, later)]
     assert ["quota_exceeded"] * 2 == [other.verdict, third.verdict]
     assert ["s"] == [each.subscription for each in listed.subscriptions]
     assert (1, 1) == (exceeded(shard, "consumers"), exceeded(shard, "subscriptions"))
@@ -75,18 +88,18 @@ async def test_consumers_and_subscriptions_beyond_the_quota_are_refused_and_leav
 
 async def test_a_program_that_restarts_often_gets_a_producer_in_exchange_for_an_idle_one() -> None:
     async with shard_with(producers=2) as shard, shard.client("client-shop", "shop") as shop:
-        first = await shop.call(m.OpenProducer, token="1")
-        second = await shop.call(m.OpenProducer, token="2")
-        refused = await shop.call(m.OpenProducer, token="3")
+        first = await shop.call(OpenProducer, token="1")
+        second = await shop.call(OpenProducer, token="2")
+        refused = await shop.call(OpenProducer, token="3")
         await asyncio.sleep(IDLE_PRODUCER_MS / 1000 + 10)
         await shop.call(
-            m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)], producer_id=first.producer_id, sequence=0
+            ProduceBatch, topic="orders", records=[Record(b"k", b"v", 0)], producer_id=first.producer_id, sequence=0
         )
-        third = await shop.call(m.OpenProducer, token="3")
-        gone = await shop.call(m.OpenProducer, token="4", producer_id=second.producer_id)
+        third = await shop.call(OpenProducer, token="3")
+        gone = await shop.call(OpenProducer, token="4", producer_id=second.producer_id)
 
     assert "quota_exceeded" == refused.verdict
-    assert isinstance(third, m.ProducerIdentity)
+    assert isinstance(third, ProducerIdentity)
     assert "forgotten" == gone.verdict
 
 
@@ -116,14 +129,14 @@ async def test_requests_of_another_version_are_counted_and_logged_once_a_minute_
     with capture_logs() as logs:
         async with shard_with() as shard, shard.client("client-shop", "shop") as shop:
             for protocol in range(1, 100):
-                old = m.Request(request_id=7, protocol=protocol, client_id="client-shop", body=m.ListTopics())
-                shop.send_raw(m.encode(old))
+                old = Request(request_id=7, protocol=protocol, client_id="client-shop", body=ListTopics())
+                shop.send_raw(codec.encode(old))
             await asyncio.sleep(1)
-            refused = [each.body for each in shop.replies[7] if isinstance(each.body, m.Rejected)]
+            refused = [each.body for each in shop.replies[7] if isinstance(each.body, Rejected)]
     assert {"invalid"} == {each.verdict for each in refused if each.reason.startswith("a request of protocol")}
     assert 98 == shard.registry.get_sample_value("headgate_messages_malformed_total", {"reason": "protocol"})
     reasons = [line["reason"] for line in logs if line["event"] == "client.protocol_mismatch"]
-    assert [f"a request of protocol 1; this leader supports protocol {m.PROTOCOL_VERSION}"] == [
+    assert [f"a request of protocol 1; this leader supports protocol {PROTOCOL_VERSION}"] == [
         each.partition(":")[0] for each in reasons
     ]
 
@@ -131,19 +144,19 @@ async def test_requests_of_another_version_are_counted_and_logged_once_a_minute_
 async def test_a_flood_is_not_read_and_is_refused_with_limited_effort() -> None:
     with capture_logs() as logs:
         async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
-            flood = m.encode(
-                m.Request(request_id=7, protocol=m.PROTOCOL_VERSION, client_id="client-shop", body=m.ListTopics())
+            flood = codec.encode(
+                Request(request_id=7, protocol=PROTOCOL_VERSION, client_id="client-shop", body=ListTopics())
             )
             for _ in range(100):
                 shop.send_raw(flood)
-            refused = await shop.call(m.DeleteTopic, topic="orders", token="x", force=True)
+            refused = await shop.call(DeleteTopic, topic="orders", token="x", force=True)
             for _ in range(1900):
                 shop.send_raw(flood)
             await asyncio.sleep(60)
             answered = [reply.body for reply in shop.replies[7]]
-            later = await shop.call(m.ListTopics)
+            later = await shop.call(ListTopics)
 
-    refusals = [body for body in answered if isinstance(body, m.Rejected)]
+    refusals = [body for body in answered if isinstance(body, Rejected)]
     assert "unavailable" == refused.verdict
     assert "user shop exceeds its quota requests_per_second of 10 on this daemon" in refused.reason
     assert 20 <= len(answered) - len(refusals) <= 40

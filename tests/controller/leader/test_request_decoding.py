@@ -4,9 +4,12 @@ import msgspec
 import pytest
 
 from controller.leader.request_decoding import MAX_SEARCHED_BYTES, Address, Malformed, read_request, read_request_id
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import DescribeTopic, ListTopics, Request
 
-THIS = m.PROTOCOL_VERSION
+THIS = PROTOCOL_VERSION
 SENDER = "shop/till-3"
 BODY = {"type": "describe_topic", "topic": "orders"}
 DEEP = 100_000
@@ -18,8 +21,8 @@ def packed(body: object = BODY, **changes: object) -> bytes:
 
 
 def test_a_valid_request_carries_the_address_of_its_sender():
-    assert read_request(packed(), SENDER, b"") == m.Request(
-        request_id=7, protocol=THIS, client_id=SENDER, body=m.DescribeTopic(topic="orders")
+    assert read_request(packed(), SENDER, b"") == Request(
+        request_id=7, protocol=THIS, client_id=SENDER, body=DescribeTopic(topic="orders")
     )
 
 
@@ -57,9 +60,9 @@ def test_a_valid_request_carries_the_address_of_its_sender():
             Address(7, SENDER),
         ),
         (
-            packed(BODY | {"topic": "x" * m.MAX_MESSAGE_BYTES}),
+            packed(BODY | {"topic": "x" * MAX_MESSAGE_BYTES}),
             "too_large",
-            f"the limit is {m.MAX_MESSAGE_BYTES}",
+            f"the limit is {MAX_MESSAGE_BYTES}",
             Address(7, SENDER),
         ),
     ],
@@ -89,7 +92,7 @@ def test_a_request_for_another_ledger_is_left_to_the_cluster_that_has_it() -> No
     own, other = packed(ledger_id=b"a" * 16), packed(ledger_id=b"b" * 16)
     found = [read_request(each, SENDER, b"a" * 16) for each in (own, other, packed())]
 
-    assert isinstance(found[0], m.Request)
+    assert isinstance(found[0], Request)
     assert [(each.kind, each.address) for each in found[1:]] == [
         ("other_ledger", None),
         ("invalid", Address(7, SENDER)),
@@ -108,12 +111,10 @@ def test_a_request_in_another_name_than_its_topics_is_not_read(sender: str, body
 
 @pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
 def test_the_id_of_a_request_is_read_without_decoding_it(number: int) -> None:
-    request = m.Request(
-        request_id=number, protocol=THIS, client_id="till-3", leader_epoch=2**31 - 1, body=m.ListTopics()
-    )
+    request = Request(request_id=number, protocol=THIS, client_id="till-3", leader_epoch=2**31 - 1, body=ListTopics())
 
-    assert read_request_id(m.encode(request), SENDER) == Address(number, SENDER)
-    assert read_request_id(m.encode(request)[:21] + b"\xc1" * 1000, SENDER) == Address(number, SENDER)
+    assert read_request_id(codec.encode(request), SENDER) == Address(number, SENDER)
+    assert read_request_id(codec.encode(request)[:21] + b"\xc1" * 1000, SENDER) == Address(number, SENDER)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from controller.context.step_driver import MAX_COST_PER_TURN, StepDriver
 from controller.leader import request_queue
 from controller.leader.request_queue import RequestQueue
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Rejected
 from shard.requests.handlers import Outcome, StepResult
 from shard.steps import Steps
 from shard.subscriptions.refusal import Refusal
@@ -29,14 +29,14 @@ class Questions:
         for _ in range(count):
             yield cost
             self.steps.append(name)
-        return m.Rejected(verdict="invalid", reason=name)
+        return Rejected(verdict="invalid", reason=name)
 
     def ask(self, name: str, count: int, cost: int = MAX_COST_PER_TURN) -> None:
         self.queue.add(self._steps(name, count, cost), self.answers.append)
 
     @property
     def answered(self) -> list[str]:
-        return [answer.reason for answer in self.answers if isinstance(answer, m.Rejected)]
+        return [answer.reason for answer in self.answers if isinstance(answer, Rejected)]
 
 
 @asynccontextmanager

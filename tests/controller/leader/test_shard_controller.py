@@ -17,7 +17,9 @@ from headgate.ledger import chunk
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import leader_topic
+from headgate.protocol.replies import TopicReply
+from headgate.protocol.requests import CreateTopic
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import CLUSTER, BareClient
@@ -52,7 +54,7 @@ async def test_a_zookeeper_outage_ends_no_term_and_stops_no_ingestion() -> None:
         await asyncio.sleep(60)
         assert a.leads
         assert yields_to_contender(a.controller.leadership)
-        assert isinstance(await client.call(m.CreateTopic, topic="t", token="x"), m.TopicReply)
+        assert isinstance(await client.call(CreateTopic, topic="t", token="x"), TopicReply)
         cluster.zookeeper.start()
         await asyncio.sleep(20)
         assert a.leads
@@ -204,10 +206,10 @@ async def test_a_ledger_of_a_cluster_with_fewer_shards_ends_the_daemon_before_it
     cluster = Cluster()
     topic = next(name for name in "abcdef" if shard_of(name, 2) == 1)
     async with Contender(cluster, "a").running():
-        await until(lambda: m.leader_topic(CLUSTER, 0) in cluster.broker.retained)
+        await until(lambda: leader_topic(CLUSTER, 0) in cluster.broker.retained)
         client = BareClient(cluster.broker)
         await client.open()
-        await client.call(m.CreateTopic, topic=topic, token="x")
+        await client.call(CreateTopic, topic=topic, token="x")
     before = set(cluster.objects)
 
     other = Contender(cluster, "b", shards=2)

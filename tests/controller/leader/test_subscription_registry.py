@@ -6,7 +6,17 @@ import pytest
 
 from controller.settings.sections import RetentionSettings
 from headgate.client.admin import Admin
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Registered, Rejected
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    CreateTopic,
+    ExplainSubscription,
+    PlanChanges,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+)
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client as connected
 
@@ -18,23 +28,23 @@ CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnat
 @pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
-        (m.ExplainSubscription, {"segment": 9}, r"no segment 9; segments: \[0, 1\]"),
-        (m.ExplainSubscription, {"consumer": "bob"}, "no consumer 'bob'; consumers: ada"),
-        (m.ExplainSubscription, {"subscription": "other"}, "other"),
-        (m.PlanChanges, {"splits": [9]}, "9"),
-        (m.PlanChanges, {"topic": "unknown"}, "unknown"),
+        (ExplainSubscription, {"segment": 9}, r"no segment 9; segments: \[0, 1\]"),
+        (ExplainSubscription, {"consumer": "bob"}, "no consumer 'bob'; consumers: ada"),
+        (ExplainSubscription, {"subscription": "other"}, "other"),
+        (PlanChanges, {"splits": [9]}, "9"),
+        (PlanChanges, {"topic": "unknown"}, "unknown"),
     ],
     ids=["segment", "consumer", "subscription", "split", "topic"],
 )
 async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, fields, reason):
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
-        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        await client.call(CreateTopic, topic="orders", segments=2, token="1")
+        await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM")
 
         reply = await client.call(kind, **{"topic": "orders", "subscription": "s", **fields})
 
-    assert isinstance(reply, m.Rejected)
+    assert isinstance(reply, Rejected)
     assert reply.verdict == "invalid"
     assert re.search(reason, reply.reason)
 
@@ -42,13 +52,13 @@ async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, 
 async def test_a_repeated_acknowledgement_has_no_further_effect_and_needs_no_identity():
     shard = OneShard()
     async with shard.client() as client, shard.leader("a") as leader:
-        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
-        registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
-        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0), m.Record(b"z", b"v", 0)])
+        await client.call(CreateTopic, topic="orders", segments=2, token="1")
+        registered = await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        await client.call(ProduceBatch, topic="orders", records=[Record(b"k", b"v", 0), Record(b"z", b"v", 0)])
         held = {grant.segment: grant.generation for grant in registered.grants}
-        parts = [m.Acknowledgement(0, held[0], 0, 0), m.Acknowledgement(1, held[1] + 5, 0, 1)]
-        first = await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
-        again = await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
+        parts = [Acknowledgement(0, held[0], 0, 0), Acknowledgement(1, held[1] + 5, 0, 1)]
+        first = await client.call(AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
+        again = await client.call(AcknowledgeBatch, **CONSUMER, acknowledgements=parts)
         producers = len(leader.state.producers)
 
     assert [1] == [index for index, _ in first.rejected]
@@ -61,13 +71,13 @@ async def test_a_program_that_runs_need_not_have_read_what_came_and_went_and_one
     async with shard.client() as client, shard.leader("a"), Admin(connected(shard, "admin")) as admin:
         await admin.create_topic("orders", segments=2)
         joins = CONSUMER | {"subscription_type": "CHECKPOINT"}
-        topic_id = (await client.call(m.RegisterConsumer, **joins)).topic_id
-        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"%d" % n, b"v", 0) for n in range(20)])
+        topic_id = (await client.call(RegisterConsumer, **joins)).topic_id
+        await client.call(ProduceBatch, topic="orders", records=[Record(b"%d" % n, b"v", 0) for n in range(20)])
         await admin.split("orders", 1)
         assert (1,) == (await admin.prune_topic("orders")).segments
         joins |= {"positions": [(0, 0)], "positions_topic_id": topic_id}
-        runs = await client.call(m.RegisterConsumer, **joins)
-        starts = await client.call(m.RegisterConsumer, **joins | {"incarnation": joins["incarnation"] + 1})
+        runs = await client.call(RegisterConsumer, **joins)
+        starts = await client.call(RegisterConsumer, **joins | {"incarnation": joins["incarnation"] + 1})
 
-    assert isinstance(runs, m.Registered)
+    assert isinstance(runs, Registered)
     assert "segment 1 of topic 'orders' was created and pruned since" in starts.reason

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from controller.leadership.policy.queue_order import SeenQueue
 from headgate.errors import StoreUnavailableError
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import TopicReply
+from headgate.protocol.requests import CreateTopic
 from tests.support.waiting import until
 from tests.support.worlds.contenders import Cluster, Contender
 from tests.support.worlds.one_shard import BareClient
@@ -41,7 +42,7 @@ async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None
         b.store.freeze()
         transfer = a.controller.start_transfer("b", "spread")
         for number in range(20):
-            assert isinstance(await client.call(m.CreateTopic, topic=f"t{number}", token=str(number)), m.TopicReply)
+            assert isinstance(await client.call(CreateTopic, topic=f"t{number}", token=str(number)), TopicReply)
         assert not transfer.done()
         b.store.thaw()
         assert await transfer is None

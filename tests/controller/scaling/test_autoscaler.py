@@ -14,7 +14,7 @@ from controller.settings.sections import ScalingSettings
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
+from headgate.protocol.requests import CreateTopic, Heartbeat, ProduceBatch, Record, RegisterConsumer
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Right, Role
 from tests.support.worlds.one_shard import BareClient, OneShard, now_ms
@@ -38,7 +38,7 @@ async def scaled(**changes: Any) -> AsyncIterator[tuple[OneShard, ShardLeader, B
     """Topic orders under the settings `QUICK` with ``changes``."""
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, **changes))
     async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
+        await client.call(CreateTopic, topic="orders", token="1")
         yield shard, leader, client
 
 
@@ -50,15 +50,15 @@ async def register(client: BareClient) -> list[dict[str, Any]]:
     """Register two QUEUE consumers and return their names."""
     names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
     for name in names:
-        await client.call(m.RegisterConsumer, **name, subscription_type="QUEUE")
+        await client.call(RegisterConsumer, **name, subscription_type="QUEUE")
     return names
 
 
 async def produce(client: BareClient, seconds: float, records: int, *, keys: int = 1000, **fields: Any) -> None:
     """Store ``records`` records per second, with ``keys`` keys in turn."""
     for second in range(int(seconds)):
-        batch = [m.Record(b"%d" % ((second * records + n) % keys), b"v", 0) for n in range(records)]
-        await client.call(m.ProduceBatch, topic="orders", records=batch, **fields)
+        batch = [Record(b"%d" % ((second * records + n) % keys), b"v", 0) for n in range(records)]
+        await client.call(ProduceBatch, topic="orders", records=batch, **fields)
         await asyncio.sleep(1)
 
 
@@ -114,7 +114,7 @@ async def test_a_segment_splits_for_a_consumer_without_one() -> None:
         for _ in range(8):
             await produce(client, 5, 50)
             for name in names:
-                await client.call(m.Heartbeat, **name)
+                await client.call(Heartbeat, **name)
         assert active(leader) == 2
         assert {entry.reason for entry in entries(shard, e.SegmentSplit)} == {
             "2 consumers for 1 active segments; segment 0 is the busiest"

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from headgate.cli.main import main
 from headgate.client.topic_source import TopicSource
-from headgate.protocol import messages as m
+from headgate.views.topics import TopicInfo
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, topic
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 
@@ -43,7 +43,7 @@ def invoke(context: InProcessContext) -> Invoke:
     return run
 
 
-async def never() -> m.TopicInfo:
+async def never() -> TopicInfo:
     """Do not answer."""
     await asyncio.Event().wait()
     raise AssertionError("nothing sets the event")

@@ -12,7 +12,8 @@ from headgate.client.decisions.unstored_acknowledgements import AcknowledgementB
 from headgate.errors import AcknowledgementsNotStoredError, NoLeaderError, RequestRejectedError
 from headgate.log.event_log import get_logger
 from headgate.model.entries import SubscriptionType
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Acknowledged
+from headgate.protocol.requests import Acknowledgement
 
 pytestmark = pytest.mark.looptime
 
@@ -20,7 +21,7 @@ INTERVAL_SECONDS = 2.0
 HELD = (0, 1)
 FORBIDDEN = RequestRejectedError("forbidden", "user ada may not consume")
 
-Reply = m.Acknowledged | Exception
+Reply = Acknowledged | Exception
 
 
 class Harness:
@@ -28,7 +29,7 @@ class Harness:
 
     def __init__(self, kind: SubscriptionType) -> None:
         self.script: list[Reply] = []
-        self.sent: list[tuple[float, list[m.Acknowledgement]]] = []
+        self.sent: list[tuple[float, list[Acknowledgement]]] = []
         self.checkpoints: list[dict[int, str]] = []
         self.numbers: list[int] = []
         self.answers = asyncio.Event()
@@ -38,12 +39,12 @@ class Harness:
         )
         self.acknowledger.unstored.begin(HELD, 0)
 
-    async def _send(self, batch: AcknowledgementBatch, number: int) -> m.Acknowledged:
+    async def _send(self, batch: AcknowledgementBatch, number: int) -> Acknowledged:
         self.sent.append((asyncio.get_running_loop().time(), batch.acknowledgements))
         self.checkpoints.append(batch.checkpoints)
         self.numbers.append(number)
         await self.answers.wait()
-        reply = self.script.pop(0) if self.script else m.Acknowledged()
+        reply = self.script.pop(0) if self.script else Acknowledged()
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -143,7 +144,7 @@ async def test_what_was_refused_is_sent_again_with_what_came_since_after_growing
 
 async def test_a_rejected_range_is_sent_again_and_does_not_delay_the_others(queue: Harness) -> None:
     """A QUEUE at its limit of ranges accepts one more once a gap is filled."""
-    queue.script += [m.Acknowledged(rejected=[(1, "too many ranges")])] * 2
+    queue.script += [Acknowledged(rejected=[(1, "too many ranges")])] * 2
     queue.acknowledge(0, 5)
     await asyncio.sleep(INTERVAL_SECONDS + 0.01)
     assert 1 == queue.acknowledger.unstored.stored
@@ -161,7 +162,7 @@ async def test_what_is_rejected_because_the_segment_has_moved_ends_with_the_segm
     stream: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headgate")
-    stream.script += [m.Acknowledged(rejected=[(0, "held by 'b'")])] * 99
+    stream.script += [Acknowledged(rejected=[(0, "held by 'b'")])] * 99
     stream.acknowledge(4)
     await asyncio.sleep(INTERVAL_SECONDS + 0.01)
     assert 0 == stream.acknowledger.unstored.late, "this consumer has not heard that it lost the segment"
@@ -186,7 +187,7 @@ async def test_a_flush_sends_at_once_and_waits_for_what_was_acknowledged_before_
     assert [[(0, 5)]] == stream.ranges()
     stream.acknowledge(5)
     assert not flushed.done()
-    stream.script += [m.Acknowledged(), *[FORBIDDEN] * 9]
+    stream.script += [Acknowledged(), *[FORBIDDEN] * 9]
     stream.answers.set()
     await asyncio.sleep(0.001)
 
@@ -195,7 +196,7 @@ async def test_a_flush_sends_at_once_and_waits_for_what_was_acknowledged_before_
 
 async def test_a_flush_waits_for_the_reply_that_counts_what_was_late(stream: Harness) -> None:
     stream.answers.clear()
-    stream.script = [m.Acknowledged(rejected=[(0, "held by 'b'")])]
+    stream.script = [Acknowledged(rejected=[(0, "held by 'b'")])]
     stream.acknowledge(1)
     await asyncio.sleep(INTERVAL_SECONDS)
     stream.acknowledger.end(HELD)

@@ -9,12 +9,14 @@ import pytest
 
 from controller.settings.sections import IngestSettings
 from headgate.client.producer import Producer
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ChunkAnnouncement
+from headgate.protocol.mqtt_topics import chunk_topic
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 from tests.support.worlds.one_shard_programs import client, create, reader
 
 pytestmark = pytest.mark.looptime
-TOPIC = m.chunk_topic(CLUSTER, 0)
+TOPIC = chunk_topic(CLUSTER, 0)
 
 
 class Spied(OneShard):
@@ -23,7 +25,7 @@ class Spied(OneShard):
     def __init__(self, **settings) -> None:
         super().__init__(**settings)
         self.reads: list[str] = []
-        self.announced: list[m.ChunkAnnouncement] = []
+        self.announced: list[ChunkAnnouncement] = []
         self._read, self.store.read = self.store.read, self._counted
         self.broker.spies.append(self._overhear)
 
@@ -33,7 +35,7 @@ class Spied(OneShard):
 
     def _overhear(self, message) -> None:
         if message.topic == TOPIC:
-            self.announced.append(msgspec.msgpack.decode(message.payload, type=m.ChunkAnnouncement))
+            self.announced.append(msgspec.msgpack.decode(message.payload, type=ChunkAnnouncement))
 
 
 async def follows(world: Spied) -> None:
@@ -106,7 +108,7 @@ async def test_a_forged_chunk_is_not_delivered(caplog):
             genuine = world.announced[-1]
             for data in (genuine.object.replace(b"1", b"2"), b""):
                 forged = msgspec.structs.replace(genuine, number=genuine.number + 1, object=data)
-                forger.publish(TOPIC, m.encode(forged))
+                forger.publish(TOPIC, codec.encode(forged))
             await asyncio.sleep(1)
             await producer.send_and_wait("orders", b"k", b"3")
             await received(consumer, b"3")

@@ -13,7 +13,18 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.model.entries import Placement
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.mqtt_topics import cluster_topic, head_topic, leader_topic, replies_topic, requests_topic
+from headgate.protocol.replies import (
+    AnyReplyBody,
+    AssignmentChanged,
+    Committed,
+    Done,
+    ProducerIdentity,
+    Rejected,
+    Reply,
+    TopicList,
+)
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.headgate.client.test_against_the_leader import create
 from tests.simulation.virtual_loop import VirtualLoop
@@ -22,29 +33,29 @@ from tests.support.samples.hostile_messages import hostile
 from tests.support.worlds.one_shard import CLUSTER, OneShard
 
 
-def reply(body: m.AnyReplyBody) -> bytes:
-    return m.encode(m.Reply(request_id=7, leader_epoch=1, body=body))
+def reply(body: AnyReplyBody) -> bytes:
+    return codec.encode(Reply(request_id=7, leader_epoch=1, body=body))
 
 
 PLACED = [Placement(0, 0, 32767, 0, 1), Placement(1, 32768, 65535, 0, 1)]
-IDENTITY = reply(m.ProducerIdentity(producer_id=0, producer_epoch=0))
+IDENTITY = reply(ProducerIdentity(producer_id=0, producer_epoch=0))
 REPLIES = [
-    reply(m.Committed(placements=PLACED)),
-    reply(m.Committed(duplicate=True)),
-    reply(m.Committed(placements=[])),
-    reply(m.Committed(placements=[Placement(5, 1, 0, 0, 0), Placement(0, 0, 9, 2**62, 1)])),
-    reply(m.Rejected(verdict="out_of_order", reason="x")),
-    reply(m.Rejected(verdict="not_leader", reason="x")),
-    reply(m.ProducerIdentity(producer_id=2, producer_epoch=0)),
-    reply(m.Done()),
-    reply(m.TopicList(topics=[])),
-    m.encode(m.AssignmentChanged(topic="orders", subscription="s", consumer="c", incarnation=1, leader_epoch=1)),
+    reply(Committed(placements=PLACED)),
+    reply(Committed(duplicate=True)),
+    reply(Committed(placements=[])),
+    reply(Committed(placements=[Placement(5, 1, 0, 0, 0), Placement(0, 0, 9, 2**62, 1)])),
+    reply(Rejected(verdict="out_of_order", reason="x")),
+    reply(Rejected(verdict="not_leader", reason="x")),
+    reply(ProducerIdentity(producer_id=2, producer_epoch=0)),
+    reply(Done()),
+    reply(TopicList(topics=[])),
+    codec.encode(AssignmentChanged(topic="orders", subscription="s", consumer="c", incarnation=1, leader_epoch=1)),
 ]
 TOPICS = (
-    m.replies_topic(CLUSTER, "anonymous/producer"),
-    m.cluster_topic(CLUSTER),
-    m.leader_topic(CLUSTER, 0),
-    m.head_topic(CLUSTER, 0),
+    replies_topic(CLUSTER, "anonymous/producer"),
+    cluster_topic(CLUSTER),
+    leader_topic(CLUSTER, 0),
+    head_topic(CLUSTER, 0),
 )
 
 
@@ -77,7 +88,7 @@ async def produce_among(payloads: list[bytes]) -> None:
 
         def answer_first(message: Message) -> None:
             if (
-                message.topic == m.requests_topic(CLUSTER, 0, "anonymous/producer")
+                message.topic == requests_topic(CLUSTER, 0, "anonymous/producer")
                 and message.sender == "producer"
                 and waiting
             ):
@@ -85,7 +96,7 @@ async def produce_among(payloads: list[bytes]) -> None:
                 request_id = msgspec.msgpack.decode(message.payload)["request_id"]
                 forged = b"\xaarequest_id\xcf" + request_id.to_bytes(8, "big")
                 payload = waiting.pop().replace(b"\xaarequest_id\x07", forged)
-                attacker.transport.publish(m.replies_topic(CLUSTER, "anonymous/producer"), payload)
+                attacker.transport.publish(replies_topic(CLUSTER, "anonymous/producer"), payload)
 
         world.broker.spies.append(answer_first)
         patience = ProducerSettings(batch_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=30)

@@ -10,8 +10,14 @@ from headgate.client.admin import Admin
 from headgate.client.cluster_query import NEXT_DAEMON_SECONDS
 from headgate.client.connection import Client
 from headgate.errors import NoLeaderError, RequestRejectedError
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription, LeaderAnnouncement
+from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, replies_topic, requests_filter, sender_of_request
+from headgate.protocol.replies import ClusterReply, LeaderReply, Rejected, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import DescribeCluster, DescribeLeader
 from headgate.settings.config import ClientConfig
+from headgate.views.cluster import SubscriptionSummary
 from tests.support.fakes.broker import FakeBroker
 from tests.support.samples.cluster_overviews import overview_message
 from tests.support.waiting import until
@@ -35,30 +41,30 @@ class DescribingLeader:
 
     async def __aenter__(self):
         await self.transport.__aenter__()
-        await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
+        await self.transport.subscribe(requests_filter(CLUSTER, self.shard), self._on_request)
         await until(lambda: self.transport.connected)
-        announced = m.LeaderAnnouncement(shard=self.shard, leader_epoch=1, instance=self.instance, window=64)
-        self.transport.publish(m.leader_topic(CLUSTER, self.shard), m.encode(announced), retain=True)
+        announced = LeaderAnnouncement(shard=self.shard, leader_epoch=1, instance=self.instance, window=64)
+        self.transport.publish(leader_topic(CLUSTER, self.shard), codec.encode(announced), retain=True)
         return self
 
     async def __aexit__(self, *_):
         await self.transport.__aexit__(None, None, None)
 
     def _on_request(self, topic, payload):
-        request = m.decode_request(payload)
-        if isinstance(request.body, m.DescribeLeader):
-            body = m.LeaderReply(instance=self.instance, window=64)
+        request = codec.decode_request(payload)
+        if isinstance(request.body, DescribeLeader):
+            body = LeaderReply(instance=self.instance, window=64)
         else:
             self.asked.append((asyncio.get_running_loop().time(), request.body))
             if self.silent:
                 return
             body = self.refusal or self._page(request.body)
-        reply = m.Reply(request_id=request.request_id, leader_epoch=1, body=body)
-        self.transport.publish(m.replies_topic(CLUSTER, m.sender_of_request(topic)), m.encode(reply))
+        reply = Reply(request_id=request.request_id, leader_epoch=1, body=body)
+        self.transport.publish(replies_topic(CLUSTER, sender_of_request(topic)), codec.encode(reply))
 
     def _page(self, request):
         number = 0 if request.after is None else int(request.after)
-        row = m.SubscriptionSummary(
+        row = SubscriptionSummary(
             topic="orders",
             subscription=f"s{number}",
             type="QUEUE",
@@ -69,7 +75,7 @@ class DescribingLeader:
             draining_segments=0,
             outlook="empty",
         )
-        return m.ClusterReply(
+        return ClusterReply(
             overview=overview_message(self.instance) if request.after is None else None,
             subscriptions=[row] if self.rows else [],
             next=str(number + 1) if number + 1 < self.rows else None,
@@ -77,8 +83,8 @@ class DescribingLeader:
 
 
 def admin_of(broker, shards, timeout_seconds=4.0):
-    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=shards, ledger_url="file:///x")
-    broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
+    description = ClusterDescription(protocol=PROTOCOL_VERSION, shards=shards, ledger_url="file:///x")
+    broker.retained[cluster_topic(CLUSTER)] = codec.encode(description)
     client = Client(
         transport=broker.transport("admin"),
         store=None,
@@ -108,7 +114,7 @@ async def test_one_daemon_is_asked_and_pages_are_read_to_the_end():
 
     assert (found.daemon, [each.subscription for each in found.subscriptions]) == ("one", ["s0", "s1", "s2"])
     assert [body for _, body in first.asked] == [
-        m.DescribeCluster(blocked=True, after=after) for after in (None, "1", "2")
+        DescribeCluster(blocked=True, after=after) for after in (None, "1", "2")
     ]
     assert not second.asked
 
@@ -158,7 +164,7 @@ async def test_a_refusal_is_raised_and_ends_the_question():
     broker = FakeBroker()
     async with AsyncExitStack() as stack:
         (first,) = await leaders_of(stack, broker, "one")
-        first.refusal = m.Rejected(verdict="forbidden", reason="user 'eve' may not describe all topics")
+        first.refusal = Rejected(verdict="forbidden", reason="user 'eve' may not describe all topics")
         admin = await stack.enter_async_context(admin_of(broker, 1))
         with pytest.raises(RequestRejectedError, match="may not describe all topics"):
             await admin.describe_cluster()

@@ -21,20 +21,25 @@ from headgate.errors import (
     RequestRejectedError,
     TransportError,
 )
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import Presence
+from headgate.protocol.mqtt_topics import cluster_topic, leader_topic, presence_topic
+from headgate.protocol.replies import TopicReply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import ImportTopic, SegmentImport
 from tests.headgate.client.test_request_attempts import DESCRIBE, unanswered
 from tests.support.fakes.scripted_leader import CLUSTER, ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
 
 
-def presences(cluster: ScriptedCluster) -> list[m.Presence]:
+def presences(cluster: ScriptedCluster) -> list[Presence]:
     """Return a list that gets what the client or its will announces."""
-    found: list[m.Presence] = []
+    found: list[Presence] = []
     cluster.broker.spies.append(
         lambda message: (
-            found.append(m.read_presence(message.topic, message.payload))
-            if message.topic == m.presence_topic(CLUSTER, "anonymous/client")
+            found.append(codec.read_presence(message.topic, message.payload))
+            if message.topic == presence_topic(CLUSTER, "anonymous/client")
             else None
         )
     )
@@ -61,7 +66,7 @@ async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
         await asyncio.sleep(2)
         cluster.broker.drop("client")
         await asyncio.sleep(3)
-    assert m.presence_topic(CLUSTER, "anonymous/client") not in cluster.broker.retained
+    assert presence_topic(CLUSTER, "anonymous/client") not in cluster.broker.retained
 
 
 async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
@@ -82,7 +87,7 @@ async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(c
         new.announce = lambda: None
         await new.start()
         began = asyncio.get_running_loop().time()
-        assert isinstance((await client.request(0, DESCRIBE)).body, m.TopicReply)
+        assert isinstance((await client.request(0, DESCRIBE)).body, TopicReply)
         assert 0.2 > asyncio.get_running_loop().time() - began
         assert 3 == client.leader(0).leader_epoch
         await new.transport.__aexit__(None, None, None)
@@ -91,7 +96,7 @@ async def test_a_refusal_by_a_later_leader_leads_to_it_without_an_announcement(c
 def forge(leader: ScriptedLeader, **changes: object) -> None:
     """Replace the retained announcement of ``leader``, as a program without any right to it."""
     forged = {"shard": 0, "leader_epoch": 2**31 - 1, "instance": "x", "window": 1, **changes}
-    leader.transport.publish(m.leader_topic(CLUSTER, 0), msgspec.msgpack.encode(forged), retain=True)
+    leader.transport.publish(leader_topic(CLUSTER, 0), msgspec.msgpack.encode(forged), retain=True)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +179,9 @@ async def test_a_refusal_after_the_first_connection_is_an_outage(cluster, caplog
 async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(cluster):
     async with cluster.client() as client:
         other = {"protocol": 99, "shards": 1, "ledger_url": "file:///x"}
-        cluster.broker.retained[m.cluster_topic(CLUSTER)] = msgspec.msgpack.encode(other)
+        cluster.broker.retained[cluster_topic(CLUSTER)] = msgspec.msgpack.encode(other)
         began = asyncio.get_running_loop().time()
-        with pytest.raises(ProtocolError, match=rf"cluster 'test' runs protocol 99, this client {m.PROTOCOL_VERSION}"):
+        with pytest.raises(ProtocolError, match=rf"cluster 'test' runs protocol 99, this client {PROTOCOL_VERSION}"):
             await client.shard_map(timeout_seconds=30)
         assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
 
@@ -244,8 +249,8 @@ async def test_a_time_out_that_cannot_work_is_refused_before_connecting(cluster,
 
 
 async def test_a_request_that_no_leader_accepts_is_refused_before_it_is_sent(cluster):
-    segments = [m.SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
+    segments = [SegmentImport(segment=f"{n}", parents=["p" * 128] * 64) for n in range(600)]
     async with cluster.leader() as leader, cluster.client() as client:
         with pytest.raises(RequestRejectedError, match="bytes; the limit of a message is 4194304: send less at a time"):
-            await client.request(0, m.ImportTopic(topic="orders", token="t", segments=segments))
+            await client.request(0, ImportTopic(topic="orders", token="t", segments=segments))
         assert leader.requests == []

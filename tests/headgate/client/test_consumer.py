@@ -15,7 +15,11 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.model.position_token import PositionToken, decode_positions
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import HeadAnnouncement
+from headgate.protocol.mqtt_topics import head_topic
+from headgate.protocol.replies import Grant, Revocation
+from headgate.protocol.requests import AcknowledgeBatch, ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import CLUSTER, TOPIC_ID, ScriptedCluster, grant
 from tests.support.samples.client_configs import client_config
 from tests.support.worlds.consuming import acknowledged, consumer, nothing_more, records, registration, take
@@ -72,7 +76,7 @@ async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
     cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(60)]
     for key in keys:
-        cluster.store_records([m.Record(key, key, 1)])
+        cluster.store_records([Record(key, key, 1)])
     async with cluster.leader(grants=[grant(0), grant(2), grant(3)]) as leader, consumer(cluster) as reader:
         found = {}
         while not await reader.caught_up():
@@ -120,7 +124,7 @@ async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
     cluster.store_records(records("2", "3"))
     async with (
         cluster.leader(
-            grants=[m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
+            grants=[Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
         ),
         consumer(cluster, type="CHECKPOINT", positions=token({0: 1}).encode()) as reader,
     ):
@@ -139,7 +143,7 @@ async def test_only_a_record_can_be_acknowledged(given, cluster):
 
 
 async def test_nothing_is_acknowledged_or_asked_for_once_a_consumer_is_closed_or_leaves(cluster):
-    cluster.store_records([m.Record(b"key", b"0", 1)])
+    cluster.store_records([Record(b"key", b"0", 1)])
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         record, leader.answers = await anext(reader), False
         closing = asyncio.create_task(reader.close())
@@ -231,11 +235,11 @@ async def test_a_revocation_is_confirmed_after_what_was_acknowledged_is_stored_o
         leader.refused["AcknowledgeBatch"] = "forbidden"
         async with consumer(cluster) as reader:
             await take(reader, 2, acknowledge=True)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
             await asyncio.sleep(15)
-            assert [] == leader.seen(m.ConfirmRevoked)
+            assert [] == leader.seen(ConfirmRevoked)
             await asyncio.sleep(10)
-            assert 1 == len(leader.seen(m.ConfirmRevoked))
+            assert 1 == len(leader.seen(ConfirmRevoked))
             with pytest.raises(AcknowledgementsNotStoredError, match="segment 0: offsets 0 to 1") as raised:
                 await reader.flush(1)
             assert {0: ((0, 2),)} == raised.value.offsets
@@ -244,7 +248,7 @@ async def test_a_revocation_is_confirmed_after_what_was_acknowledged_is_stored_o
 async def test_a_negative_acknowledgement_that_cannot_be_stored_counts_as_the_loss_of_its_holder(cluster):
     """The leader does not hear that a segment was handed back in order, so it counts the delivery as failed."""
     cluster.store_records(records("0"))
-    for revoked in ([m.Revocation(segment=0, generation=1)], []):
+    for revoked in ([Revocation(segment=0, generation=1)], []):
         async with cluster.leader(grants=[grant()]) as leader:
             leader.refused["AcknowledgeBatch"] = "forbidden"
             with pytest.raises(AcknowledgementsNotStoredError):  # noqa: PT012
@@ -252,8 +256,8 @@ async def test_a_negative_acknowledgement_that_cannot_be_stored_counts_as_the_lo
                     await reader.negative_acknowledge(await anext(reader))
                     leader.push(registration(leader), revoked=revoked)
                     await asyncio.sleep(25)
-            assert [] == leader.seen(m.ConfirmRevoked)
-            assert [True] == [each.failed for each in leader.seen(m.LeaveConsumer)]
+            assert [] == leader.seen(ConfirmRevoked)
+            assert [True] == [each.failed for each in leader.seen(LeaveConsumer)]
 
 
 @pytest.mark.parametrize("ending", ["block", "close", "exception"])
@@ -321,15 +325,15 @@ async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowl
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         first = await anext(reader)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
         await asyncio.sleep(0.1)
         await nothing_more(reader)
-        assert [] == leader.seen(m.ConfirmRevoked)
+        assert [] == leader.seen(ConfirmRevoked)
         await reader.acknowledge(first)
         await asyncio.sleep(0.5)
-        assert [[(0, 1)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
+        assert [[(0, 1)]] == [each.released for each in leader.seen(ConfirmRevoked)]
         kinds = [type(request.body) for request in leader.requests]
-        assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
+        assert kinds.index(AcknowledgeBatch) < kinds.index(ConfirmRevoked)
         assert [(0, 1, 1)] == acknowledged(cluster)
         assert [] == reader.segments
 
@@ -343,11 +347,11 @@ async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_recor
         leader.revoke_timeout_seconds = limit
         async with consumer(cluster) as reader:
             await take(reader, 1)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
             await asyncio.sleep(finished - 0.1)
-            assert [] == leader.seen(m.ConfirmRevoked)
+            assert [] == leader.seen(ConfirmRevoked)
             await asyncio.sleep(0.5)
-            assert 1 == len(leader.seen(m.ConfirmRevoked))
+            assert 1 == len(leader.seen(ConfirmRevoked))
 
 
 async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_after_its_limit(cluster):
@@ -357,11 +361,11 @@ async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_afte
         async with consumer(cluster) as reader:
             await reader.acknowledge(await anext(reader))
             await anext(reader)
-            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
             await asyncio.sleep(20.9)
-            assert [] == leader.seen(m.ConfirmRevoked)
+            assert [] == leader.seen(ConfirmRevoked)
             await asyncio.sleep(0.3)
-            assert 1 == len(leader.seen(m.ConfirmRevoked))
+            assert 1 == len(leader.seen(ConfirmRevoked))
             with pytest.raises(AcknowledgementsNotStoredError):
                 await reader.flush(0)
 
@@ -370,17 +374,17 @@ async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         await take(reader, 1)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1, final=True)])
         await asyncio.sleep(0.1)
         await nothing_more(reader)
-        assert [] == leader.seen(m.ConfirmRevoked)
+        assert [] == leader.seen(ConfirmRevoked)
         assert [] == reader.segments
 
 
 async def test_revocations_that_are_finished_together_are_confirmed_together(cluster):
     grants = [grant(segment, generation=segment + 1) for segment in range(4)]
     async with cluster.leader(grants=grants) as leader, consumer(cluster) as reader:
-        revoked = [m.Revocation(segment=each.segment, generation=each.generation) for each in grants]
+        revoked = [Revocation(segment=each.segment, generation=each.generation) for each in grants]
         leader.answers = False
         leader.push(registration(leader), revoked=revoked[:2])
         await asyncio.sleep(0.1)
@@ -388,22 +392,22 @@ async def test_revocations_that_are_finished_together_are_confirmed_together(clu
         for each in revoked[2:]:
             leader.push(registration(leader), revoked=[each])
         await asyncio.sleep(0.1)
-        assert [[(0, 1), (1, 2)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
+        assert [[(0, 1), (1, 2)]] == [each.released for each in leader.seen(ConfirmRevoked)]
         assert [0, 1, 2, 3] == reader.segments
 
         leader.answers = True
         await asyncio.sleep(5)
 
-        assert [(2, 3), (3, 4)] == leader.seen(m.ConfirmRevoked)[-1].released
-        assert {((0, 1), (1, 2)), ((2, 3), (3, 4))} == {tuple(each.released) for each in leader.seen(m.ConfirmRevoked)}
+        assert [(2, 3), (3, 4)] == leader.seen(ConfirmRevoked)[-1].released
+        assert {((0, 1), (1, 2)), ((2, 3), (3, 4))} == {tuple(each.released) for each in leader.seen(ConfirmRevoked)}
         assert [] == reader.segments
 
 
 async def test_one_request_confirms_250_revocations_at_most(cluster):
     async with cluster.leader() as leader, consumer(cluster):
-        leader.push(registration(leader), revoked=[m.Revocation(segment=n, generation=n + 1) for n in range(501)])
+        leader.push(registration(leader), revoked=[Revocation(segment=n, generation=n + 1) for n in range(501)])
         await asyncio.sleep(1)
-        confirmed = [each.released for each in leader.seen(m.ConfirmRevoked)]
+        confirmed = [each.released for each in leader.seen(ConfirmRevoked)]
         assert [250, 250, 1] == [len(each) for each in confirmed]
         assert [(n, n + 1) for n in range(501)] == [pair for each in confirmed for pair in each]
 
@@ -411,12 +415,12 @@ async def test_one_request_confirms_250_revocations_at_most(cluster):
 async def test_a_forged_head_delays_reading_once(cluster):
     """Otherwise the consumer would read each later chunk only when it polls."""
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
-        forged = m.HeadAnnouncement(shard=0, leader_epoch=1, head=2**62)
-        leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(forged))
+        forged = HeadAnnouncement(shard=0, leader_epoch=1, head=2**62)
+        leader.transport.publish(head_topic(CLUSTER, 0), codec.encode(forged))
         await asyncio.sleep(5.5)
         for value in (b"0", b"1"):
             began = asyncio.get_running_loop().time()
-            cluster.store_records([m.Record(b"key", value, 1)], leader)
+            cluster.store_records([Record(b"key", value, 1)], leader)
             assert [value.decode()] == await take(reader, 1)
             assert 0.1 > asyncio.get_running_loop().time() - began
             await asyncio.sleep(0.37)

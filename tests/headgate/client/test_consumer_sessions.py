@@ -6,7 +6,8 @@ import pytest
 
 from headgate.client.consumer import Consumer
 from headgate.errors import AcknowledgementsNotStoredError, FencedError, NoLeaderError, RequestRejectedError
-from headgate.protocol import messages as m
+from headgate.protocol.replies import AssignmentChanged, Revocation
+from headgate.protocol.requests import ConfirmRevoked, Heartbeat, LeaveConsumer, RegisterConsumer
 from tests.support.fakes.scripted_leader import grant
 from tests.support.worlds.consuming import consumer, records, registration, take
 
@@ -19,14 +20,14 @@ async def test_records_are_delivered_while_the_new_leader_does_not_accept_the_re
         async with cluster.leader(2, grants=[grant()]) as new:
             new.refused["RegisterConsumer"] = "unavailable"
             await asyncio.sleep(3)
-            assert new.seen(m.RegisterConsumer)
+            assert new.seen(RegisterConsumer)
             cluster.store_records(records("0"), new)
             assert ["0"] == await take(reader, 1)
 
 
 async def test_pushes_of_another_ledger_to_another_program_or_before_the_registration_are_ignored(cluster):
-    def push(incarnation: int, ledger_id: bytes = b"") -> m.AssignmentChanged:
-        return m.AssignmentChanged(
+    def push(incarnation: int, ledger_id: bytes = b"") -> AssignmentChanged:
+        return AssignmentChanged(
             topic="orders",
             subscription="billing",
             consumer="c",
@@ -57,7 +58,7 @@ async def test_a_deposed_leader_does_not_fence_a_consumer(cluster):
         leader.push_fenced(registration(leader), "silent for too long")
         await asyncio.sleep(0.1)
         assert [0] == reader.segments
-        assert 1 == len(successor.seen(m.RegisterConsumer))
+        assert 1 == len(successor.seen(RegisterConsumer))
 
 
 async def test_a_consumer_whose_heartbeat_is_fenced_ends(cluster, caplog):
@@ -79,7 +80,7 @@ async def test_a_consumer_whose_acknowledgements_are_fenced_ends(cluster):
                 with pytest.raises(FencedError):
                     async with asyncio.timeout(4):
                         await anext(reader)
-        assert [] == leader.seen(m.Heartbeat), "it was not the heartbeat that ended it"
+        assert [] == leader.seen(Heartbeat), "it was not the heartbeat that ended it"
 
 
 async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
@@ -90,7 +91,7 @@ async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
             with pytest.raises(FencedError):
                 async with asyncio.timeout(5):
                     await anext(reader)
-        assert [] == leader.seen(m.LeaveConsumer), "another program has the name"
+        assert [] == leader.seen(LeaveConsumer), "another program has the name"
 
 
 async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_registers_again(cluster, caplog):
@@ -101,9 +102,7 @@ async def test_a_consumer_whose_heartbeat_is_refused_drops_its_segments_and_regi
         leader.refused["Heartbeat"] = "invalid"
         leader.grants = [grant(generation=2)]
         assert ["0"] == await take(reader, 1), "granted again, it is read again"
-        assert [m.RegisterConsumer, m.Heartbeat, m.RegisterConsumer] == [
-            type(each.body) for each in leader.requests[:3]
-        ]
+        assert [RegisterConsumer, Heartbeat, RegisterConsumer] == [type(each.body) for each in leader.requests[:3]]
     assert "consumer.heartbeat_rejected" in caplog.text
 
 
@@ -112,7 +111,7 @@ async def test_heartbeats_follow_the_interval_of_the_leader(cluster):
         leader.heartbeat_seconds = 2.0
         async with consumer(cluster):
             await asyncio.sleep(10.5)
-            assert 5 == len(leader.seen(m.Heartbeat))
+            assert 5 == len(leader.seen(Heartbeat))
 
 
 async def test_a_consumer_whose_heartbeat_is_refused_holds_nothing_until_it_is_registered_again(cluster):
@@ -131,8 +130,8 @@ async def test_a_consumer_whose_heartbeat_has_no_reply_sends_another_one(cluster
         leader.requests.clear()
         leader.answers = True
         await asyncio.sleep(30)
-        assert [(0, 1)] == leader.seen(m.Heartbeat)[0].held
-        assert [] == leader.seen(m.RegisterConsumer)
+        assert [(0, 1)] == leader.seen(Heartbeat)[0].held
+        assert [] == leader.seen(RegisterConsumer)
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE", "CHECKPOINT"])
@@ -153,7 +152,7 @@ async def test_without_an_answer_nothing_is_delivered_after_the_lease_until_a_re
         leader.grants = [grant(generation=1 if kept else 2)]
         leader.answers = True
         assert [] == await reader.get_many(10, 30), "an answer to a heartbeat does not say what is still held"
-        assert isinstance(leader.requests[0].body, m.Heartbeat), "a leader that is late gets no registration"
+        assert isinstance(leader.requests[0].body, Heartbeat), "a leader that is late gets no registration"
         leader.refused.clear()
         first = "1" if kept or kind == "CHECKPOINT" else "0"
         assert first == (await take(reader, 1))[0]
@@ -168,17 +167,17 @@ async def test_a_revocation_before_the_reply_to_the_registration_is_confirmed_at
         entering = asyncio.create_task(reader.__aenter__())
         await asyncio.sleep(0.5)
         request = registration(leader)
-        leader.push(request, granted=[grant(2)], revoked=[m.Revocation(segment=0, generation=1)])
+        leader.push(request, granted=[grant(2)], revoked=[Revocation(segment=0, generation=1)])
         leader.push(request, granted=[grant(3)])
         await asyncio.sleep(0.5)
-        assert [] == leader.seen(m.ConfirmRevoked)
+        assert [] == leader.seen(ConfirmRevoked)
         leader.mute = False
 
         await entering
         await asyncio.sleep(0.5)
 
-        assert [[(0, 1)]] == [each.released for each in leader.seen(m.ConfirmRevoked)]
-        assert [1] == [len(each.held) for each in leader.seen(m.Heartbeat)]
+        assert [[(0, 1)]] == [each.released for each in leader.seen(ConfirmRevoked)]
+        assert [1] == [len(each.held) for each in leader.seen(Heartbeat)]
         assert [1] == reader.segments
         await reader.__aexit__(None, None, None)
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from headgate.model.hashing import key_bucket
-from headgate.protocol import messages as m
+from headgate.protocol.replies import BucketStart
+from headgate.protocol.requests import Record, RegisterConsumer
 from tests.support.fakes.scripted_leader import ScriptedCluster, grant
 from tests.support.worlds.consuming import consumer, take
 
@@ -21,7 +22,7 @@ LOW_HALF = {"first_bucket": 0, "end_bucket": 8}
 def store(cluster: ScriptedCluster, leader, *keys: bytes) -> None:
     """Store a chunk whose values are the offsets."""
     first = len(cluster.stored)
-    cluster.store_records([m.Record(key, b"%d" % (first + n), 1) for n, key in enumerate(keys)], leader)
+    cluster.store_records([Record(key, b"%d" % (first + n), 1) for n, key in enumerate(keys)], leader)
 
 
 async def reached(cluster: ScriptedCluster, generation: int, end: int) -> None:
@@ -45,7 +46,7 @@ async def test_consumers_support_bucket_ranges_except_checkpoint():
         cluster = ScriptedCluster()
         async with cluster.leader() as leader, consumer(cluster, type=kind):
             assert [kind != "CHECKPOINT"] == [
-                request.supports_bucket_ranges for request in leader.seen(m.RegisterConsumer)
+                request.supports_bucket_ranges for request in leader.seen(RegisterConsumer)
             ]
 
 
@@ -100,7 +101,7 @@ async def test_what_a_run_of_a_bucket_range_had_not_begun_at_its_end_is_not_ackn
 
 async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster):
     """Also for a whole segment that was shared before."""
-    async with cluster.leader(grants=[grant(starts=[m.BucketStart(0, 8, 3)])]) as leader:
+    async with cluster.leader(grants=[grant(starts=[BucketStart(0, 8, 3)])]) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
         async with consumer(cluster) as reader:
             assert ["1", "3", "4"] == await take(reader, 3, acknowledge=True)
@@ -108,7 +109,7 @@ async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster)
 
 async def test_the_last_record_of_a_whole_segment_may_be_acknowledged_in_its_bucket_already(cluster):
     """Its former holder of this bucket acknowledged it; without another acknowledgement nothing drains the segment."""
-    async with cluster.leader(grants=[grant(end_offset=3, starts=[m.BucketStart(8, 16, 3)])]) as leader:
+    async with cluster.leader(grants=[grant(end_offset=3, starts=[BucketStart(8, 16, 3)])]) as leader:
         store(cluster, leader, LOW, LOW, HIGH)
         async with consumer(cluster) as reader:
             assert ["0", "1"] == await take(reader, 2, acknowledge=True)
@@ -116,9 +117,7 @@ async def test_the_last_record_of_a_whole_segment_may_be_acknowledged_in_its_buc
 
 
 async def test_a_queue_skips_the_acknowledged_records_of_each_bucket(cluster):
-    async with cluster.leader(
-        grants=[grant(starts=[m.BucketStart(0, 8, 0, [(2, 3)]), m.BucketStart(8, 16, 2)])]
-    ) as leader:
+    async with cluster.leader(grants=[grant(starts=[BucketStart(0, 8, 0, [(2, 3)]), BucketStart(8, 16, 2)])]) as leader:
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
         async with consumer(cluster, type="QUEUE") as reader:
             assert ["0", "3", "4"] == await take(reader, 3, acknowledge=True)

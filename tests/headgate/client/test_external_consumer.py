@@ -13,7 +13,7 @@ from headgate.client.processing.policies import RetryPolicy
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.process.background import end_tasks
-from headgate.protocol.messages import SegmentImport
+from headgate.protocol.requests import SegmentImport
 from tests.support.waiting import until
 from tests.support.worlds.external_topic import SPLIT, ExternalTopicShard, layout, seg, world
 from tests.support.worlds.one_shard_programs import client

@@ -14,7 +14,7 @@ from headgate.client.producer import Producer
 from headgate.errors import LedgerError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.ledger.paths import chunk_path
 from headgate.process.background import end_tasks
-from headgate.protocol.messages import Behind
+from headgate.protocol.request_fields import Behind
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore

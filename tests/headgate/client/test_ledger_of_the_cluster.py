@@ -12,7 +12,10 @@ from headgate.client.consumer import Consumer
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.settings.config import ClientConfig
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
@@ -24,10 +27,8 @@ CLUSTER, THEIRS, OTHER = "plant", "a" * 32, "b" * 32
 
 def client(store: FakeStore | None) -> Client:
     broker = FakeBroker()
-    described = m.ClusterDescription(
-        protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS
-    )
-    broker.retained[m.cluster_topic(CLUSTER)] = m.encode(described)
+    described = ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="s3://lake/plant", ledger_id=THEIRS)
+    broker.retained[cluster_topic(CLUSTER)] = codec.encode(described)
     return Client(
         transport=broker.transport("c"),
         store=store,

@@ -9,7 +9,8 @@ from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, ForgottenError, RequestRejectedError
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ProducerIdentity
+from headgate.protocol.requests import OpenProducer
 from tests.headgate.client.test_against_the_leader import client, create
 from tests.support.worlds.one_shard import OneShard
 
@@ -57,8 +58,8 @@ async def test_the_position_passes_no_record_that_was_not_stored(batch_bytes):
 async def open_anonymous(world: OneShard, count: int) -> None:
     async with world.client("devices") as devices:
         for number in range(count):
-            reply = await devices.call(m.OpenProducer, token=f"device-{number}", leader_epoch=None)
-            assert isinstance(reply, m.ProducerIdentity)
+            reply = await devices.call(OpenProducer, token=f"device-{number}", leader_epoch=None)
+            assert isinstance(reply, ProducerIdentity)
 
 
 async def stored(world: OneShard) -> list[bytes]:

@@ -17,7 +17,7 @@ from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
 from headgate.errors import HandlerFailedError, RequestRejectedError, StoreUnavailableError
 from headgate.model.dead_letter import Origin
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
@@ -285,7 +285,7 @@ async def test_what_cannot_be_parked_is_refused_in_one_line_and_stays():
             await admin.resume_key("orders", "billing", b"\xff")
     async with stream(0) as (world, admin), reader(world) as consumer:
         async with Producer(client(world, "long")) as producer:
-            await producer.send_and_wait("orders", b"k" * (m.MAX_PARKED_KEY_BYTES + 1), b"0")
+            await producer.send_and_wait("orders", b"k" * (MAX_PARKED_KEY_BYTES + 1), b"0")
         (record,) = await consumer.get_many(1, timeout_seconds=10)
         with pytest.raises(RequestRejectedError, match="at most 256"):
             await consumer.park(record)

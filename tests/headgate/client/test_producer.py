@@ -20,7 +20,7 @@ from headgate.errors import (
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.hashing import shard_of
-from headgate.protocol import messages as m
+from headgate.protocol.requests import ProduceBatch
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster, ScriptedLeader, send_all
 from tests.support.samples.record_rows import record_rows
 
@@ -81,7 +81,7 @@ async def test_many_records_are_stored_like_as_many_single_ones_in_few_batches(c
         assert many.done()
         assert count == len(many)
         assert list(range(count + 2)) == [each.offset for each in (await first, *places, await last)]
-        batches = leader.seen(m.ProduceBatch)
+        batches = leader.seen(ProduceBatch)
     assert [b"first", *values, b"last"] == cluster.stored
     records = [record for batch in batches for record in batch.records]
     assert [*zip(keys, range(count), strict=True)] == [(each.key, each.timestamp_ms) for each in records[1:-1]]
@@ -107,7 +107,7 @@ async def test_of_many_records_with_an_invalid_one_none_is_sent(cluster, keys, v
         with pytest.raises((ConfigError, RequestRejectedError, TypeError), match=error):
             await producer.send_many("orders", keys, values, timestamps_ms=times)
         await producer.flush()
-        assert [] == leader.seen(m.ProduceBatch)
+        assert [] == leader.seen(ProduceBatch)
 
 
 async def test_many_records_wait_for_space_and_raise_for_the_first_one_that_is_not_stored(cluster):
@@ -129,7 +129,7 @@ async def test_records_of_one_loop_turn_share_a_batch(cluster):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         await send_all(producer, 100)
         await producer.flush()
-        assert [100] == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
+        assert [100] == [len(batch.records) for batch in leader.seen(ProduceBatch)]
 
 
 @pytest.mark.parametrize("batch_bytes", [4 * 100, 4 * 100 + 50], ids=["full to the last byte", "one more does not fit"])
@@ -151,7 +151,7 @@ async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_
             sent = number
             await producer.send("orders", b"k", b"v" * (100 - RECORD_OVERHEAD_BYTES - 1))
         await producer.flush()
-        sizes = [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
+        sizes = [len(batch.records) for batch in leader.seen(ProduceBatch)]
         assert [4, 4, 16] == sizes, "the second one waits for the reply to the first one, so the third one grows"
     assert {0, 5, 9, 24} == turns, "at the first record of each batch but the first, and at the end"
 
@@ -168,7 +168,7 @@ async def test_a_batch_that_may_grow_waits_until_as_much_was_answered(busy_recor
         leader.script.extend(["accept"] * 10)
         waiting = await producer.send("others", b"k", b"v")
         await asyncio.sleep(0.05)
-        assert waits is not any(batch.topic == "others" for batch in leader.seen(m.ProduceBatch))
+        assert waits is not any(batch.topic == "others" for batch in leader.seen(ProduceBatch))
         await waiting
 
 
@@ -193,10 +193,10 @@ async def test_linger_delays_a_batch_until_more_records_arrive(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await producer.send("orders", b"key", b"first")
         await asyncio.sleep(0.4)
-        assert [] == leader.seen(m.ProduceBatch)
+        assert [] == leader.seen(ProduceBatch)
         await producer.send("orders", b"key", b"second")
         await asyncio.sleep(0.2)
-        assert [2] == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
+        assert [2] == [len(batch.records) for batch in leader.seen(ProduceBatch)]
 
 
 # Names and positions
@@ -287,7 +287,7 @@ async def test_only_a_program_that_copies_sends_headers_of_headgate(cluster):
                 await producer.send("orders", b"k", b"v", headers=own)
         async with Producer(cluster.client("copy"), settings=ProducerSettings(reserved_headers=True)) as producer:
             await producer.send_and_wait("orders", b"k", b"v", headers=own)
-        assert [True] == [batch.reserved_headers for batch in leader.seen(m.ProduceBatch)]
+        assert [True] == [batch.reserved_headers for batch in leader.seen(ProduceBatch)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from headgate.client.consuming.consumer_requests import host_name, library_version, program_text
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import ProgramText
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from headgate.protocol import messages as m
 )
 def test_a_text_is_printable_and_bounded(text: str, said: str) -> None:
     assert program_text(text) == said
-    assert msgspec.convert(program_text(text), m.ProgramText) == said
+    assert msgspec.convert(program_text(text), ProgramText) == said
 
 
 def test_this_program_has_a_host_and_a_version() -> None:

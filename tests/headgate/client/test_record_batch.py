@@ -8,14 +8,15 @@ from headgate.client.decisions.session_batches import Outcome
 from headgate.client.producing.record_batch import DEADLINE_RESOLUTION_SECONDS, Delivery, RecordBatch, RecordMetadata
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError
 from headgate.model.entries import Placement
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed
+from headgate.protocol.requests import Record
 
-COMMITTED = m.Committed(placements=[Placement(0, 0, 65535, 7, 1)], topic_id=3)
+COMMITTED = Committed(placements=[Placement(0, 0, 65535, 7, 1)], topic_id=3)
 
 
 def batch_of_one() -> tuple[RecordBatch, Delivery]:
     batch = RecordBatch("orders", lambda *_: None)
-    return batch, batch.add(m.Record(b"k", b"v", 5), 26, None, 60.0)
+    return batch, batch.add(Record(b"k", b"v", 5), 26, None, 60.0)
 
 
 async def stored(delivery: Delivery) -> RecordMetadata:
@@ -41,7 +42,7 @@ def batch_of_three() -> tuple[RecordBatch, list[Delivery], list[tuple[Outcome, i
     reported: list[tuple[Outcome, int, int]] = []
     batch = RecordBatch("orders", lambda _, *outcome: reported.append(outcome))
     deadlines = [10.0, 10.0 + DEADLINE_RESOLUTION_SECONDS / 2, 20.0]
-    return batch, [batch.add(m.Record(b"k", b"v", 5), 26, None, deadline) for deadline in deadlines], reported
+    return batch, [batch.add(Record(b"k", b"v", 5), 26, None, deadline) for deadline in deadlines], reported
 
 
 async def test_expired_records_leave_a_batch_that_was_never_sent_and_the_others_keep_their_offsets():
@@ -66,7 +67,7 @@ async def test_expired_records_stay_in_a_batch_that_was_sent():
     batch, deliveries, reported = batch_of_three()
     batch.expire(batch.deadlines[0], Outcome.UNKNOWN, "sent")
     assert 3 == len(batch.request(producer_id=1, producer_epoch=0, sequence=0).records)
-    batch.resolve(Outcome.COMMITTED, m.Committed(placements=[Placement(0, 0, 65535, 7, 3)], topic_id=3), "")
+    batch.resolve(Outcome.COMMITTED, Committed(placements=[Placement(0, 0, 65535, 7, 3)], topic_id=3), "")
 
     with pytest.raises(DeliveryUnknownError, match=r"it may or may not be stored: sent$"):
         await deliveries[1]
@@ -77,7 +78,7 @@ async def test_expired_records_stay_in_a_batch_that_was_sent():
 async def test_records_that_expired_in_flight_leave_a_batch_with_those_that_expire_after_an_opening():
     """The opening has shown that none of them is stored."""
     batch, deliveries, reported = batch_of_three()
-    batch.add(m.Record(b"k", b"last", 5), 29, None, 30.0)
+    batch.add(Record(b"k", b"last", 5), 29, None, 30.0)
     batch.expire(batch.deadlines[0], Outcome.UNKNOWN, "sent")
     batch.expire(batch.deadlines[1], Outcome.FAILED, "decided")
     assert [b"last"] == [each.value for each in batch.request(producer_id=1, producer_epoch=1, sequence=0).records]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headgate.client.consuming.held_segment import ParkedKey
 from headgate.client.consuming.record_feed import RecordFeed
 from headgate.model.entries import SubscriptionType
-from headgate.protocol.messages import Grant
+from headgate.protocol.replies import Grant
 from headgate.reading.stored_rows import Rows
 from tests.support.fakes.scripted_leader import ScriptedCluster
 

@@ -23,7 +23,7 @@ from headgate.client.producer import Producer
 from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS
 from tests.support.logged import errors_of
 from tests.support.waiting import until
@@ -222,7 +222,7 @@ async def test_a_dead_letter_that_is_not_stored_stays_and_is_sent_again_and_is_o
     [
         ([(f"h{n}", b"x") for n in range(MAX_HEADERS)], 1),
         ([("h", bytes(MAX_HEADER_BYTES - 1))], 1),
-        ([], m.MAX_RECORD_BYTES - 1),
+        ([], MAX_RECORD_BYTES - 1),
     ],
     ids=["as many headers as possible", "as large as possible", "as large a record as possible"],
 )

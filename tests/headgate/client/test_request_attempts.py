@@ -10,12 +10,16 @@ from headgate.client.connection import Client
 from headgate.client.reply_dispatch import ReplyDispatch
 from headgate.client.request_attempts import RequestAttempts
 from headgate.errors import NoLeaderError, RequestRejectedError
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import LeaderAnnouncement
+from headgate.protocol.replies import Done, Reply, TopicReply
+from headgate.protocol.requests import DescribeTopic, Request
+from headgate.views.topics import TopicInfo
 from tests.support.fakes.scripted_leader import ScriptedCluster, ScriptedLeader
 
 pytestmark = pytest.mark.looptime
 
-DESCRIBE = m.DescribeTopic(topic="orders")
+DESCRIBE = DescribeTopic(topic="orders")
 RETRY_SECONDS = 1.0
 """Longest pause between two attempts, besides the wait for a reply."""
 
@@ -26,20 +30,20 @@ def times_of_requests(cluster: ScriptedCluster) -> list[float]:
 
     def on_message(message) -> None:
         if message.topic.startswith("headgate/") and "/requests/" in message.topic:
-            request = m.decode_request(message.payload)
-            if isinstance(request.body, m.DescribeTopic):
+            request = codec.decode_request(message.payload)
+            if isinstance(request.body, DescribeTopic):
                 found.append(asyncio.get_running_loop().time())
 
     cluster.broker.spies.append(on_message)
     return found
 
 
-def answer(leader: ScriptedLeader, request: m.Request) -> None:
-    described = m.TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[])
-    leader.reply(request, m.TopicReply(topic=described))
+def answer(leader: ScriptedLeader, request: Request) -> None:
+    described = TopicInfo(topic="orders", topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[])
+    leader.reply(request, TopicReply(topic=described))
 
 
-async def unanswered(leader: ScriptedLeader, client: Client) -> asyncio.Task[m.Reply]:
+async def unanswered(leader: ScriptedLeader, client: Client) -> asyncio.Task[Reply]:
     """Return a request that a known leader does not answer."""
     await client.request(0, DESCRIBE)
     leader.answers = False
@@ -55,7 +59,7 @@ async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
         answer(leader, attempts[0])
         await asyncio.sleep(0.1)
         assert asking.done()
-        assert isinstance(asking.result().body, m.TopicReply)
+        assert isinstance(asking.result().body, TopicReply)
         assert 3 == len(leader.requests), "it is not sent again"
 
 
@@ -66,7 +70,7 @@ async def test_a_reply_between_two_attempts_counts(cluster):
         assert 2 == len(leader.requests), "the first wait is over, and the second attempt is to come"
         answer(leader, leader.requests[1])
         await asyncio.sleep(RETRY_SECONDS)
-        assert isinstance((await asking).body, m.TopicReply)
+        assert isinstance((await asking).body, TopicReply)
         assert 2 == len(leader.requests)
 
 
@@ -90,12 +94,12 @@ async def test_a_reply_of_an_earlier_term_does_not_count_in_the_next_one():
         assert not first.done()
         attempts.leader_changed(leader(2))
         assert await first is None
-        replies.dispatch(m.Reply(request_id=1, leader_epoch=1, body=m.Done()))
+        replies.dispatch(Reply(request_id=1, leader_epoch=1, body=Done()))
         second = attempts.begin(leader_epoch=2)
         assert not second.done()
-        replies.dispatch(m.Reply(request_id=1, leader_epoch=1, body=m.Done()))
+        replies.dispatch(Reply(request_id=1, leader_epoch=1, body=Done()))
         assert not second.done()
-        replies.dispatch(m.Reply(request_id=2, leader_epoch=2, body=m.Done()))
+        replies.dispatch(Reply(request_id=2, leader_epoch=2, body=Done()))
         assert 2 == (await second).leader_epoch
 
 
@@ -112,5 +116,5 @@ async def test_from_the_second_wait_in_vain_on_each_doubles_the_next_one_up_to_a
         assert expected <= wait <= expected + RETRY_SECONDS
 
 
-def leader(epoch: int) -> m.LeaderAnnouncement:
-    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", window=1)
+def leader(epoch: int) -> LeaderAnnouncement:
+    return LeaderAnnouncement(shard=0, leader_epoch=epoch, instance="a", window=1)

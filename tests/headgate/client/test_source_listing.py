@@ -8,7 +8,7 @@ import pytest
 
 from headgate.client.source_listing import read_layout, read_list_shards
 from headgate.errors import LayoutError
-from headgate.protocol.messages import ImportTopic, SegmentImport
+from headgate.protocol.requests import ImportTopic, SegmentImport
 from shard.requests.source_listing import index_listing
 from shard.requests.topic_import import plan_import
 

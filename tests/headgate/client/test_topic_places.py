@@ -13,7 +13,9 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.topic_places import TopicPlaces
 from headgate.errors import NoLeaderError, RequestRejectedError
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.replies import Reply, TopicPlace
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 
@@ -23,30 +25,30 @@ NAME = "orders"
 """Its places by 4 and 16 shards are 1 and 9."""
 
 
-def described(ledger_id: str, **shards: Any) -> m.ClusterDescription:
-    return m.ClusterDescription(protocol=m.PROTOCOL_VERSION, ledger_url="", ledger_id=ledger_id, **shards)
+def described(ledger_id: str, **shards: Any) -> ClusterDescription:
+    return ClusterDescription(protocol=PROTOCOL_VERSION, ledger_url="", ledger_id=ledger_id, **shards)
 
 
 class Leaders:
     """What the leaders of shards answer; one without an answer does not reply."""
 
-    def __init__(self, **answers: m.TopicPlace) -> None:
-        self.answers: dict[int, m.TopicPlace] = {int(shard[1:]): answer for shard, answer in answers.items()}
+    def __init__(self, **answers: TopicPlace) -> None:
+        self.answers: dict[int, TopicPlace] = {int(shard[1:]): answer for shard, answer in answers.items()}
         self.asked: list[int] = []
         self.watch = watch = ClusterWatch(FakeBroker(random.Random(1)).transport("client"), "test", None)
         watch.connection_changed(connected=True)
         watch.described(described("aa", shards=16, earlier_shards=[4]))
         self.places = TopicPlaces(watch, self.request, random.Random(1).random)
 
-    async def request(self, shard: int, _: object, timeout_seconds: float) -> m.Reply:
+    async def request(self, shard: int, _: object, timeout_seconds: float) -> Reply:
         self.asked.append(shard)
         if shard not in self.answers:
             await asyncio.sleep(timeout_seconds)
             raise NoLeaderError("its leader does not reply")
-        return m.Reply(request_id=1, leader_epoch=1, body=self.answers[shard])
+        return Reply(request_id=1, leader_epoch=1, body=self.answers[shard])
 
 
-HAS, KNOWS, KNOWS_LESS = m.TopicPlace(topic_id=7, shards=[4, 16]), m.TopicPlace(shards=[4, 16]), m.TopicPlace()
+HAS, KNOWS, KNOWS_LESS = TopicPlace(topic_id=7, shards=[4, 16]), TopicPlace(shards=[4, 16]), TopicPlace()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ HAS, KNOWS, KNOWS_LESS = m.TopicPlace(topic_id=7, shards=[4, 16]), m.TopicPlace(
     ids=["the old place", "the old place has no leader", "the new place has no leader", "neither has it"],
 )
 async def test_the_place_that_has_a_topic_is_found_whatever_the_others_do(
-    answers: Mapping[str, m.TopicPlace], found: int
+    answers: Mapping[str, TopicPlace], found: int
 ) -> None:
     leaders = Leaders(**answers)
 
@@ -105,7 +107,7 @@ async def test_a_creation_waits_until_all_places_deny_the_topic_by_its_list() ->
 
     assert await leaders.places.find(NAME, 5) == (9, [4, 16])
     assert asyncio.get_running_loop().time() >= 2
-    leaders.answers = {1: KNOWS, 9: m.TopicPlace(shards=[4, 16, 17])}
+    leaders.answers = {1: KNOWS, 9: TopicPlace(shards=[4, 16, 17])}
     with pytest.raises(NoLeaderError):  # The place by the longer list is asked, and does not reply.
         await leaders.places.find(NAME, 5)
     assert 14 in leaders.asked

@@ -9,7 +9,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import failure_text
 from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.worlds.one_shard import OneShard
 
@@ -61,4 +61,4 @@ async def test_a_failure_whose_reason_no_leader_could_read_is_refused_and_others
                 await consumer.negative_acknowledge(first, reason=reason)
             await consumer.negative_acknowledge(first, reason="not UTF-8: \udcff")
             await consumer.flush()
-    assert m.failure_text("\udcff") == "?"
+    assert failure_text("\udcff") == "?"

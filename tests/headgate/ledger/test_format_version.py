@@ -21,7 +21,7 @@ from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, 
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head
@@ -92,7 +92,7 @@ def segment_reader(store: LocalStore, start_chunk: int) -> SegmentReader:
     head = Head()
     head.advance(1)
     return SegmentReader(
-        m.Grant(segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=start_chunk),
+        Grant(segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=start_chunk),
         cache=ChunkCache(Ledger(store, 0), 1),
         compacted=CompactedRecords(store, 0, 1),
         head=head,

@@ -7,7 +7,7 @@ import pytest
 
 from headgate.model.dead_letter import Origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Headers, checked_headers, counted_bytes, wrong_headers
-from headgate.protocol.messages import MAX_FAILURE_CHARACTERS
+from headgate.protocol.request_fields import MAX_FAILURE_CHARACTERS
 
 
 class Name(str, Enum):  # noqa: UP042 - its str() is another text

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.requests import Acknowledgement, ProduceBatch, Record, RecordHeader
 
-PRODUCED = m.ProduceBatch(
+PRODUCED = ProduceBatch(
     topic="orders",
-    records=[m.Record(b"ab", b"c", 7), m.Record(b"", b"de", 2**63 - 1)],
-    headers=[m.RecordHeader(0, "x", b"1"), m.RecordHeader(1, "y", b"")],
+    records=[Record(b"ab", b"c", 7), Record(b"", b"de", 2**63 - 1)],
+    headers=[RecordHeader(0, "x", b"1"), RecordHeader(1, "y", b"")],
     producer_id=2,
     producer_epoch=1,
     sequence=5,
@@ -34,8 +35,8 @@ OTHER_HEADERS = (
     [],
     PRODUCED.headers[::-1],
     PRODUCED.headers[:1],
-    [m.RecordHeader(0, "x1", b""), PRODUCED.headers[1]],
-    [m.RecordHeader(1, "x", b"1"), PRODUCED.headers[1]],
+    [RecordHeader(0, "x1", b""), PRODUCED.headers[1]],
+    [RecordHeader(1, "x", b"1"), PRODUCED.headers[1]],
 )
 OTHERS: list[dict[str, Any]] = [
     {"topic": "payments"},
@@ -44,9 +45,9 @@ OTHERS: list[dict[str, Any]] = [
     {"source_position": b""},
     {"records": PRODUCED.records[::-1]},
     {"records": PRODUCED.records[:1]},
-    {"records": [m.Record(b"a", b"bc", 7), PRODUCED.records[1]]},
-    {"records": [m.Record(b"ab", b"cd", 7), m.Record(b"", b"e", 2**63 - 1)]},
-    {"records": [m.Record(b"ab", b"c", 8), PRODUCED.records[1]]},
+    {"records": [Record(b"a", b"bc", 7), PRODUCED.records[1]]},
+    {"records": [Record(b"ab", b"cd", 7), Record(b"", b"e", 2**63 - 1)]},
+    {"records": [Record(b"ab", b"c", 8), PRODUCED.records[1]]},
     *({"headers": headers} for headers in OTHER_HEADERS),
 ]
 
@@ -66,31 +67,31 @@ def test_the_encoding_of_the_request_is_not_content() -> None:
     """Another encoder may write 7 in nine bytes, lengths in five, and fields in another order."""
     record = b"\xdd\x00\x00\x00\x03\xc6\x00\x00\x00\x01k\xc6\x00\x00\x00\x01v\xcf" + (7).to_bytes(8, "big")
     body = b"\x83\xa7records\xdd\x00\x00\x00\x01" + record + b"\xa5topic\xd9\x01t\xa4type\xa7produce"
-    request = m.decode_request(b"\x84\xaarequest_id\x01\xa9client_id\xa1c\xa8protocol\x02\xa4body" + body)
+    request = codec.decode_request(b"\x84\xaarequest_id\x01\xa9client_id\xa1c\xa8protocol\x02\xa4body" + body)
 
-    assert isinstance(request.body, m.ProduceBatch)
-    assert batch_digest(request.body) == batch_digest(m.ProduceBatch(topic="t", records=[m.Record(b"k", b"v", 7)]))
+    assert isinstance(request.body, ProduceBatch)
+    assert batch_digest(request.body) == batch_digest(ProduceBatch(topic="t", records=[Record(b"k", b"v", 7)]))
 
 
 texts = st.binary(max_size=3)
 batches = st.builds(
-    m.ProduceBatch,
+    ProduceBatch,
     topic=st.just("t"),
-    records=st.lists(st.builds(m.Record, texts, texts, st.integers(0, 3)), max_size=4),
-    headers=st.lists(st.builds(m.RecordHeader, st.integers(0, 3), st.sampled_from(["", "a", "ab"]), texts), max_size=3),
+    records=st.lists(st.builds(Record, texts, texts, st.integers(0, 3)), max_size=4),
+    headers=st.lists(st.builds(RecordHeader, st.integers(0, 3), st.sampled_from(["", "a", "ab"]), texts), max_size=3),
 )
 
 
 @given(first=batches, second=batches)
-def test_different_batches_have_different_digests(first: m.ProduceBatch, second: m.ProduceBatch) -> None:
+def test_different_batches_have_different_digests(first: ProduceBatch, second: ProduceBatch) -> None:
     """Bytes that move from one field to the next are other content, too."""
     assert (batch_digest(first) == batch_digest(second)) is (first == second)
 
 
-@pytest.mark.parametrize("kind", [m.Record, m.RecordHeader, m.Acknowledgement], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Record, RecordHeader, Acknowledgement], ids=lambda kind: kind.__name__)
 def test_a_surplus_element_is_refused(kind: type[msgspec.Struct]) -> None:
     """It has no name, so a leader cannot know what it ignores: the digest would not cover it either."""
-    samples = {m.Record: (b"k", b"v", 0), m.RecordHeader: (0, "n", b"v"), m.Acknowledgement: (0, 1, 0, 5, 1)}
+    samples = {Record: (b"k", b"v", 0), RecordHeader: (0, "n", b"v"), Acknowledgement: (0, 1, 0, 5, 1)}
     sample = samples[kind]
 
     assert kind(*sample) == msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=kind)

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from headgate.protocol import messages as m
 from headgate.protocol.announcements import Presence
 from headgate.protocol.codec import encode, read_presence
+from headgate.protocol.mqtt_topics import presence_topic
 
 
 def test_the_presence_of_a_client_has_its_address() -> None:
-    presence = read_presence(m.presence_topic("c", "ada/client-1"), encode(Presence(client_id="client-1", online=True)))
+    presence = read_presence(presence_topic("c", "ada/client-1"), encode(Presence(client_id="client-1", online=True)))
 
     assert "ada/client-1" == presence.client_id
 
@@ -19,4 +19,4 @@ def test_the_presence_of_another_client_is_invalid() -> None:
     data = encode(Presence(client_id="client-2", online=False))
 
     with pytest.raises(msgspec.DecodeError, match="presence of client 'client-2' from 'ada/client-1'"):
-        read_presence(m.presence_topic("c", "ada/client-1"), data)
+        read_presence(presence_topic("c", "ada/client-1"), data)

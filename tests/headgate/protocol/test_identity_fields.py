@@ -5,15 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import OpenProducer, Request
 
 PRODUCE = {"type": "produce", "topic": "orders", "records": [[b"k", b"v", 0]]}
 OPEN = {"type": "open_producer", "token": "t"}
 
 
-def decoded(body: dict[str, Any]) -> m.Request:
-    return m.decode_request(
-        msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": m.PROTOCOL_VERSION, "body": body})
+def decoded(body: dict[str, Any]) -> Request:
+    return codec.decode_request(
+        msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": PROTOCOL_VERSION, "body": body})
     )
 
 
@@ -36,10 +38,10 @@ def test_a_part_of_an_identity_is_invalid(identity: dict[str, Any], problem: str
 def test_a_whole_identity_and_none_are_valid(identity: dict[str, Any]) -> None:
     request = decoded(PRODUCE | identity)
 
-    assert request == m.decode_request(m.encode(request)), "the first sequence, 0, is sent"
+    assert request == codec.decode_request(codec.encode(request)), "the first sequence, 0, is sent"
 
 
 def test_an_epoch_to_continue_needs_its_id() -> None:
     with pytest.raises(msgspec.ValidationError, match="producer_epoch without producer_id"):
         decoded(OPEN | {"producer_epoch": 3})
-    assert isinstance(decoded(OPEN | {"producer_epoch": 0}).body, m.OpenProducer)
+    assert isinstance(decoded(OPEN | {"producer_epoch": 0}).body, OpenProducer)

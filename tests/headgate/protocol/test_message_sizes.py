@@ -13,10 +13,23 @@ from msgspec import inspect as shapes
 from controller.settings.sections import MAX_SHARDS
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.short_list import MAX_SHOWN
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement, Presence
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.paging import PAGE_BYTES
+from headgate.protocol.parts import MAX_PARTS, MAX_REPLY_BYTES, PART_BYTES
+from headgate.protocol.replies import AnyPush, AnyReplyBody, MessagePart
+from headgate.protocol.request_fields import (
+    MAX_BATCH_ACKNOWLEDGEMENTS,
+    MAX_BEGUN_RECORDS,
+    MAX_FAILURE_CHARACTERS,
+    MAX_HELD_SEGMENTS,
+    MAX_PARKED_KEY_BYTES,
+)
 from headgate.transport.mqtt import MAX_OUTGOING_BYTES
 from headgate.transport.port import MAX_PAYLOAD_BYTES
+from headgate.views.cluster import MAX_BLOCKING_SEGMENTS, MAX_DESCRIBED_DAEMONS, MAX_REASON_CHARACTERS
+from headgate.views.topics import SegmentInfo
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.producers import MAX_SOURCE_POSITIONS
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS, MAX_RECORDS_OF_SUBSCRIPTION
@@ -65,27 +78,27 @@ LIMITS = {
     "position": 1024,
     "ProducerInfo.positions": MAX_SOURCE_POSITIONS,
     "Committed.placements": MAX_SEGMENTS,
-    "Acknowledged.rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Acknowledged.rejected": MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.rejected.item": SENTENCE,
-    "Acknowledged.negative_rejected": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+    "Acknowledged.negative_rejected": MAX_BATCH_ACKNOWLEDGEMENTS,
     "Acknowledged.negative_rejected.item": SENTENCE,
-    "Acknowledged.redeliveries": m.MAX_BATCH_ACKNOWLEDGEMENTS,
-    "DeliveriesBegun.rejected": m.MAX_BEGUN_RECORDS,
+    "Acknowledged.redeliveries": MAX_BATCH_ACKNOWLEDGEMENTS,
+    "DeliveriesBegun.rejected": MAX_BEGUN_RECORDS,
     "DeliveriesBegun.rejected.item": SENTENCE,
-    "DeliveriesBegun.delayed": m.MAX_BEGUN_RECORDS,
+    "DeliveriesBegun.delayed": MAX_BEGUN_RECORDS,
     "DeliveryPolicy.dead_letter_topic": NAME,
     "TopicReply.configured": 7,
-    "TopicReply.pruned_ends": m.MAX_HELD_SEGMENTS,
+    "TopicReply.pruned_ends": MAX_HELD_SEGMENTS,
     "HeartbeatReply.dead_letters": MAX_DEAD_LETTERS,
     "HeartbeatReply.sender_secret": 64,
-    "DeadLetter.reason": 4 * m.MAX_FAILURE_CHARACTERS,
+    "DeadLetter.reason": 4 * MAX_FAILURE_CHARACTERS,
     "Grant.failed": FAILED,
     "Grant.parked": MAX_PARKED_KEYS // MAX_SEGMENTS,
-    "Grant.parked.item": m.MAX_PARKED_KEY_BYTES,
+    "Grant.parked.item": MAX_PARKED_KEY_BYTES,
     "HeartbeatReply.resuming": MAX_RESUMING_KEYS,
-    **dict.fromkeys(["ResumingKey.key", "ParkedKeyInfo.key"], m.MAX_PARKED_KEY_BYTES),
+    **dict.fromkeys(["ResumingKey.key", "ParkedKeyInfo.key"], MAX_PARKED_KEY_BYTES),
     "ParkedKeyInfo.dead_letter_topic": NAME,
-    "ParkedKeyInfo.reason": 4 * m.MAX_FAILURE_CHARACTERS,
+    "ParkedKeyInfo.reason": 4 * MAX_FAILURE_CHARACTERS,
     "BucketStart.acknowledged": QUEUE_RANGES // KEY_BUCKETS,
     "Grant.acknowledged": QUEUE_RANGES,
     "Grant.starts": KEY_BUCKETS,
@@ -109,15 +122,15 @@ LIMITS = {
     "PruneResult.abandoned.item": NAME,
     **dict.fromkeys(["cluster", "daemon", "component", "version", "spread"], NAME),
     "url": PATH,
-    "problem": 4 * m.MAX_REASON_CHARACTERS,
-    "ComponentInfo.reason": 4 * m.MAX_REASON_CHARACTERS,
-    "ClusterInfo.daemons": m.MAX_DESCRIBED_DAEMONS,
+    "problem": 4 * MAX_REASON_CHARACTERS,
+    "ComponentInfo.reason": 4 * MAX_REASON_CHARACTERS,
+    "ClusterInfo.daemons": MAX_DESCRIBED_DAEMONS,
     "ClusterInfo.subscriptions": 0,
     **dict.fromkeys(["shards", "earlier_shards"], MAX_SHARDS),
     "FeatureLevel.problems": MAX_SHOWN + 1,
     "FeatureLevel.problems.item": SENTENCE,
     "DaemonInfo.components": 10,
-    "SubscriptionSummary.blocking_segments": m.MAX_BLOCKING_SEGMENTS,
+    "SubscriptionSummary.blocking_segments": MAX_BLOCKING_SEGMENTS,
     "SegmentAssignment.blocked_by": MAX_NAMED_BLOCKERS,
     "SegmentAssignment.bucket_ranges": SLICES,
     "ConsumerInfo.segments": SLICES,
@@ -149,8 +162,8 @@ LIMITS = {
     "Explanation.segments": 1,
     "Explanation.consumers": 1,
 }
-ANNOUNCEMENTS = (m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence)
-MESSAGES = [*typing.get_args(m.AnyReplyBody), *typing.get_args(m.AnyPush)]
+ANNOUNCEMENTS = (ClusterDescription, LeaderAnnouncement, HeadAnnouncement, Presence)
+MESSAGES = [*typing.get_args(AnyReplyBody), *typing.get_args(AnyPush)]
 
 
 def limit_of(path: str) -> int:
@@ -193,29 +206,29 @@ def largest_message(kind: type[msgspec.Struct]) -> int:
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 def test_the_largest_reply_or_push_can_be_sent(kind):
-    assert largest_message(kind) <= m.MAX_REPLY_BYTES
+    assert largest_message(kind) <= MAX_REPLY_BYTES
 
 
 @pytest.mark.parametrize("kind", ANNOUNCEMENTS, ids=lambda kind: kind.__name__)
 def test_announcements_fit_into_one_message(kind):
-    assert largest_message(kind) <= m.PART_BYTES
+    assert largest_message(kind) <= PART_BYTES
 
 
 def test_the_envelopes_fit_into_a_message_that_brokers_accept():
-    part = m.MessagePart(
-        shard=2**31, leader_epoch=2**31, number=2**40, index=m.MAX_PARTS, count=m.MAX_PARTS, content=b"x" * m.PART_BYTES
+    part = MessagePart(
+        shard=2**31, leader_epoch=2**31, number=2**40, index=MAX_PARTS, count=MAX_PARTS, content=b"x" * PART_BYTES
     )
 
-    assert len(m.encode(part)) < 1_000_000
-    assert m.MAX_MESSAGE_BYTES == MAX_PAYLOAD_BYTES
-    assert 2 * m.MAX_REPLY_BYTES <= MAX_OUTGOING_BYTES, "a transport takes all parts at once"
+    assert len(codec.encode(part)) < 1_000_000
+    assert MAX_MESSAGE_BYTES == MAX_PAYLOAD_BYTES
+    assert 2 * MAX_REPLY_BYTES <= MAX_OUTGOING_BYTES, "a transport takes all parts at once"
 
 
 def test_the_size_of_a_message_is_not_underestimated():
-    segment = m.SegmentInfo(
+    segment = SegmentInfo(
         segment=2**63 - 1, first_hash=65535, last_hash=65535, state="x" * len("active"), parents=(2**63 - 1,) * PARENTS,
         children=(2**63 - 1,) * PARENTS, next_offset=2**63 - 1, size_bytes=2**63 - 1, created_at_ms=2**63 - 1,
         sealed_at_ms=2**63 - 1, label="x" * LABEL,
     )  # fmt: skip
 
-    assert len(m.encode(segment)) <= largest_message(m.SegmentInfo) <= 1.1 * len(m.encode(segment))
+    assert len(codec.encode(segment)) <= largest_message(SegmentInfo) <= 1.1 * len(codec.encode(segment))

@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import RegisterConsumer, Request
 
 REGISTER = {"type": "register", "topic": "orders", "subscription": "billing", "consumer": "b-1", "incarnation": 1}
 
@@ -12,17 +14,17 @@ REGISTER = {"type": "register", "topic": "orders", "subscription": "billing", "c
 def test_positions_of_another_type_are_invalid(kind: str) -> None:
     body = {**REGISTER, "subscription_type": kind, "positions": [[0, 1]]}
     with pytest.raises(msgspec.ValidationError, match="positions: only for type CHECKPOINT"):
-        m.decode_request(
-            msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": m.PROTOCOL_VERSION, "body": body})
+        codec.decode_request(
+            msgspec.msgpack.encode({"request_id": 1, "client_id": "c", "protocol": PROTOCOL_VERSION, "body": body})
         )
 
 
 def test_positions_arrive_as_pairs() -> None:
-    body = m.RegisterConsumer(
+    body = RegisterConsumer(
         **{name: value for name, value in REGISTER.items() if name != "type"},
         subscription_type="CHECKPOINT",
         positions=[(0, 5), (2, 0)],
     )
-    request = m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=body)
+    request = Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="c", body=body)
 
-    assert request == m.decode_request(m.encode(request))
+    assert request == codec.decode_request(codec.encode(request))

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.protocol import messages as m
+from headgate.protocol.parts import MAX_PARTS, PART_BYTES, PartCollector, split_message
+from headgate.protocol.replies import MessagePart
 
-LARGE = random.Random(1).randbytes(3 * m.PART_BYTES + 7)
+LARGE = random.Random(1).randbytes(3 * PART_BYTES + 7)
 
 
-def parts_of(payload: bytes, number: int = 1, leader_epoch: int = 1, shard: int = 0) -> list[m.MessagePart]:
-    return list(m.split_message(payload, shard=shard, leader_epoch=leader_epoch, number=number))
+def parts_of(payload: bytes, number: int = 1, leader_epoch: int = 1, shard: int = 0) -> list[MessagePart]:
+    return list(split_message(payload, shard=shard, leader_epoch=leader_epoch, number=number))
 
 
 @given(st.permutations(range(4)), st.sets(st.integers(0, 3)))
 def test_parts_in_any_order_and_repeated_make_up_the_message(order, repeated):
-    parts, collector = parts_of(LARGE), m.PartCollector()
+    parts, collector = parts_of(LARGE), PartCollector()
     found = [collector.add(parts[index]) for each in order for index in ([each, each] if each in repeated else [each])]
 
     assert [message for message in found if message is not None] == [LARGE]
@@ -26,7 +27,7 @@ def test_parts_in_any_order_and_repeated_make_up_the_message(order, repeated):
 
 @pytest.mark.parametrize("lost", range(4))
 def test_a_message_with_a_lost_part_is_lost_and_the_next_one_arrives(lost):
-    collector = m.PartCollector()
+    collector = PartCollector()
     parts = parts_of(LARGE)
 
     assert [collector.add(part) for part in parts if part.index != lost] == [None] * 3
@@ -35,7 +36,7 @@ def test_a_message_with_a_lost_part_is_lost_and_the_next_one_arrives(lost):
 
 
 def test_a_later_term_comes_after_an_earlier_one_and_shards_are_independent():
-    collector = m.PartCollector()
+    collector = PartCollector()
     collector.add(parts_of(LARGE, number=9)[0])
     collector.add(parts_of(LARGE, shard=1, number=5)[0])
 
@@ -45,7 +46,7 @@ def test_a_later_term_comes_after_an_earlier_one_and_shards_are_independent():
 
 def test_a_message_of_another_ledger_does_not_wait_for_the_epoch_of_the_former_one():
     """Its cluster was moved, or set up again, while a message of the former one was under way."""
-    collector = m.PartCollector()
+    collector = PartCollector()
     collector.add(parts_of(LARGE, leader_epoch=9)[0])
     other = [msgspec.structs.replace(part, ledger_id=b"other") for part in parts_of(LARGE)]
     assert [collector.add(part) for part in other][-1] == LARGE
@@ -53,27 +54,27 @@ def test_a_message_of_another_ledger_does_not_wait_for_the_epoch_of_the_former_o
 
 @pytest.mark.parametrize(
     "hostile",
-    [{"index": -1}, {"index": 4}, {"count": 0}, {"count": m.MAX_PARTS + 1}, {"content": b"x" * (m.PART_BYTES + 1)}],
+    [{"index": -1}, {"index": 4}, {"count": 0}, {"count": MAX_PARTS + 1}, {"content": b"x" * (PART_BYTES + 1)}],
     ids=["negative", "beyond the last", "no parts", "too many", "too large"],
 )
 def test_invalid_parts_are_ignored(hostile):
     fields = {"shard": 0, "leader_epoch": 1, "number": 1, "index": 0, "count": 4, "content": b"", **hostile}
-    collector = m.PartCollector()
+    collector = PartCollector()
 
-    assert collector.add(m.MessagePart(**fields)) is None
+    assert collector.add(MessagePart(**fields)) is None
     assert [collector.add(part) for part in parts_of(LARGE)][-1] == LARGE
 
 
 @pytest.mark.parametrize(("count", "complete"), [(64, True), (65, False)])
 def test_a_message_has_at_most_64_parts(count: int, complete: bool) -> None:
-    collector = m.PartCollector()
-    parts = [m.MessagePart(shard=0, leader_epoch=1, number=1, index=n, count=count, content=b"x") for n in range(count)]
+    collector = PartCollector()
+    parts = [MessagePart(shard=0, leader_epoch=1, number=1, index=n, count=count, content=b"x") for n in range(count)]
 
     assert (b"x" * count if complete else None) == [collector.add(part) for part in parts][-1]
 
 
 def test_a_part_of_an_earlier_message_is_ignored_while_a_later_one_is_incomplete() -> None:
-    collector = m.PartCollector()
+    collector = PartCollector()
     *later, last = parts_of(LARGE, number=2)
     for part in later:
         collector.add(part)

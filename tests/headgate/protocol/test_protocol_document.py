@@ -20,8 +20,101 @@ from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
+from headgate.protocol import codec, mqtt_topics
+from headgate.protocol.announcements import (
+    ChunkAnnouncement,
+    ClusterDescription,
+    HeadAnnouncement,
+    LeaderAnnouncement,
+    Presence,
+)
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.codec import MAX_MESSAGE_BYTES
+from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address, publish_filters
+from headgate.protocol.parts import MAX_REPLY_BYTES, PART_BYTES
+from headgate.protocol.replies import (
+    AnyPush,
+    AnyReplyBody,
+    AssignmentChanged,
+    BacklogReply,
+    Committed,
+    ConsumerFenced,
+    HeartbeatReply,
+    ProducerIdentity,
+    Push,
+    Registered,
+    Rejected,
+    ReplyBody,
+    SeekReply,
+    Verdict,
+)
+from headgate.protocol.request_fields import (
+    MAX_BATCH_ACKNOWLEDGEMENTS,
+    MAX_BATCH_RECORDS,
+    MAX_RECORD_BYTES,
+    PROTOCOL_VERSION,
+    RequestBody,
+)
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    AnyRequestBody,
+    BeginDeliveries,
+    BegunRecord,
+    ConfirmDeadLetters,
+    ConfirmRevoked,
+    CreateSubscription,
+    CreateTopic,
+    DeleteProducer,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeBacklog,
+    DescribeCluster,
+    DescribeLeader,
+    DescribePosition,
+    DescribeProducer,
+    DescribeSubscription,
+    DescribeTopic,
+    EvictConsumer,
+    ExplainSubscription,
+    FindTopic,
+    Heartbeat,
+    ImportTopic,
+    LeaveConsumer,
+    ListParkedKeys,
+    ListProducers,
+    ListSubscriptions,
+    ListTopics,
+    MergeSegments,
+    OpenProducer,
+    ParkKey,
+    PlanChanges,
+    ProduceBatch,
+    PruneTopic,
+    RaiseLevel,
+    Record,
+    RegisterConsumer,
+    Request,
+    ResumeKey,
+    SeekSubscription,
+    SegmentImport,
+    SetDeliveryPolicy,
+    SetMaintenance,
+    SetShards,
+    SetSubscriptionOrder,
+    SetTopicPolicy,
+    SplitSegment,
+    TransferShard,
+    UnparkKey,
+)
+from headgate.views.cluster import (
+    MAX_BLOCKING_SEGMENTS,
+    MAX_DESCRIBED_DAEMONS,
+    MAX_REASON_CHARACTERS,
+    ClusterInfo,
+    ComponentInfo,
+    SubscriptionSummary,
+)
 from shard.access.quotas import MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from shard.requests import verdicts
@@ -36,20 +129,20 @@ from tests.support.documents.markdown import sections, ticked
 from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
 from tests.support.worlds.one_shard import OneShard
 
-REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (m.AnyRequestBody, m.AnyReplyBody, m.AnyPush))
+REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (AnyRequestBody, AnyReplyBody, AnyPush))
 STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
-    *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.ChunkAnnouncement, m.Presence),
-    *(m.ProduceBatch, m.OpenProducer, m.AcknowledgeBatch, m.RegisterConsumer, m.Heartbeat, m.ConfirmRevoked),
-    *(m.SeekSubscription, m.SeekReply, m.DescribeBacklog, m.BacklogReply),
+    *(ClusterDescription, LeaderAnnouncement, HeadAnnouncement, ChunkAnnouncement, Presence),
+    *(ProduceBatch, OpenProducer, AcknowledgeBatch, RegisterConsumer, Heartbeat, ConfirmRevoked),
+    *(SeekSubscription, SeekReply, DescribeBacklog, BacklogReply),
     *(
-        m.Committed,
-        m.Rejected,
-        m.ProducerIdentity,
-        m.Registered,
-        m.HeartbeatReply,
-        m.AssignmentChanged,
-        m.ConsumerFenced,
+        Committed,
+        Rejected,
+        ProducerIdentity,
+        Registered,
+        HeartbeatReply,
+        AssignmentChanged,
+        ConsumerFenced,
     ),
 ]
 DOCUMENT = sections("protocol.md")
@@ -76,23 +169,23 @@ def test_the_document_describes_only_messages_that_exist() -> None:
 
 def test_the_unions_contain_every_body_and_push() -> None:
     """Therefore the tests above cover every message."""
-    assert {kind for kind in STRUCTS if issubclass(kind, m.RequestBody)} == set(REQUESTS)
-    assert {kind for kind in STRUCTS if issubclass(kind, m.ReplyBody)} == set(REPLIES)
-    assert {kind for kind in STRUCTS if issubclass(kind, m.Push)} == {*PUSHES, m.Push}
+    assert {kind for kind in STRUCTS if issubclass(kind, RequestBody)} == set(REQUESTS)
+    assert {kind for kind in STRUCTS if issubclass(kind, ReplyBody)} == set(REPLIES)
+    assert {kind for kind in STRUCTS if issubclass(kind, Push)} == {*PUSHES, Push}
 
 
 def test_the_topic_table_matches_the_topic_functions() -> None:
     placeholders = {"cluster": "<cluster>", "shard": "<shard>", "address": "<user>/<client>", "topic_id": "<topic id>"}
     made = {
         function(*(placeholders[name] for name in inspect.signature(function).parameters))
-        for name, function in vars(m).items()
+        for name, function in vars(mqtt_topics).items()
         if name.endswith("_topic")
     }
     table = DOCUMENT["Topics on the broker"].table()
 
     assert {ticked(row[0])[0] for row in table} == made
     announcements = {row[-1] for row in table if not row[-1].startswith("any ")}
-    kinds = (m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.ChunkAnnouncement, m.Presence)
+    kinds = (ClusterDescription, LeaderAnnouncement, HeadAnnouncement, ChunkAnnouncement, Presence)
     assert announcements == {kind.__name__ for kind in kinds}
 
 
@@ -100,11 +193,11 @@ def test_the_limits_match_the_code() -> None:
     stated = {what: int(value.split()[0]) for what, value, _ in DOCUMENT["Encoding"].table()}
 
     assert stated == {
-        "protocol": m.PROTOCOL_VERSION,
-        "message": m.MAX_MESSAGE_BYTES,
-        "part": m.PART_BYTES,
-        "reply": m.MAX_REPLY_BYTES,
-        "record": m.MAX_RECORD_BYTES,
+        "protocol": PROTOCOL_VERSION,
+        "message": MAX_MESSAGE_BYTES,
+        "part": PART_BYTES,
+        "reply": MAX_REPLY_BYTES,
+        "record": MAX_RECORD_BYTES,
         "headers": MAX_HEADERS,
         "header bytes": MAX_HEADER_BYTES,
         "own headers": MAX_OWN_HEADERS,
@@ -113,8 +206,8 @@ def test_the_limits_match_the_code() -> None:
         "segments": MAX_SEGMENTS,
         "subscriptions": MAX_SUBSCRIPTIONS,
         "consumers": MAX_CONSUMERS,
-        "records": m.MAX_BATCH_RECORDS,
-        "acknowledgements": m.MAX_BATCH_ACKNOWLEDGEMENTS,
+        "records": MAX_BATCH_RECORDS,
+        "acknowledgements": MAX_BATCH_ACKNOWLEDGEMENTS,
         "repeated": MAX_REPEATED_GRANTS,
         "commands": MAX_REMEMBERED_COMMANDS,
         "heartbeats": MISSED_HEARTBEATS,
@@ -125,9 +218,9 @@ def test_the_limits_match_the_code() -> None:
 @pytest.mark.parametrize(
     ("kind", "field", "meaning"),
     [
-        (m.ClusterInfo, "daemons", f"at most {m.MAX_DESCRIBED_DAEMONS}, by name"),
-        (m.ComponentInfo, "reason", f"at most {m.MAX_REASON_CHARACTERS} characters"),
-        (m.SubscriptionSummary, "blocking_segments", f"the first {m.MAX_BLOCKING_SEGMENTS} segments"),
+        (ClusterInfo, "daemons", f"at most {MAX_DESCRIBED_DAEMONS}, by name"),
+        (ComponentInfo, "reason", f"at most {MAX_REASON_CHARACTERS} characters"),
+        (SubscriptionSummary, "blocking_segments", f"the first {MAX_BLOCKING_SEGMENTS} segments"),
     ],
     ids=["daemons", "reason", "blocking segments"],
 )
@@ -146,21 +239,21 @@ def test_the_limits_of_refusals_for_rates_match_the_code() -> None:
 
 def test_leaders_subscribe_to_what_devices_publish() -> None:
     text = "\n".join([*DOCUMENT["MQTT devices"].lines, *DOCUMENT["Confirmations"].lines])
-    for followed in m.publish_filters("<cluster>", "<topic>"):
+    for followed in publish_filters("<cluster>", "<topic>"):
         assert f"`{followed}`" in text
         assert f"    {followed.replace('+', '<user>').removesuffix('#')}<key>\n" in text
-    assert f"`{m.confirmations_prefix('<cluster>', '<user>')}" in text
+    assert f"`{confirmations_prefix('<cluster>', '<user>')}" in text
     assert all(f"{limit} bytes" in text for limit in (MAX_RESPONSE_TOPIC_BYTES, MAX_CORRELATION_BYTES))
-    assert m.parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b", None)
-    assert m.parse_publish_address("c", "headgate/c/devices/ada/publish/orders/a/b") == ("orders", "a/b", "ada")
-    assert f"{m.MAX_RECORD_BYTES} bytes of key, value and headers" in text
+    assert parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b", None)
+    assert parse_publish_address("c", "headgate/c/devices/ada/publish/orders/a/b") == ("orders", "a/b", "ada")
+    assert f"{MAX_RECORD_BYTES} bytes of key, value and headers" in text
 
 
 def test_the_request_table_has_every_request_and_reply() -> None:
     table = DOCUMENT["Requests and replies"].table()
 
     assert sorted(ticked(row[0])[0] for row in table) == sorted(_tag(kind) for kind in REQUESTS)
-    assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not m.Rejected}
+    assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not Rejected}
 
 
 @pytest.mark.looptime
@@ -169,55 +262,55 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     stream = {"topic": "orders", "subscription": "s"}
     consumer, segment = {**stream, "consumer": "c", "incarnation": 1}, {"segment": 0, "generation": 1}
     conversation = [
-        (m.DescribeLeader, {}),
-        (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
-        (m.OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
-        (m.DescribePosition, {"producer": "loader", "topic": "orders"}),
-        (m.ListProducers, {}),
-        (m.DescribeProducer, {"producer": "loader"}),
-        (m.DeleteProducer, {"producer": "loader", "token": "9"}),
-        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"a", b"", 0)]}),
-        (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
-        (m.Heartbeat, consumer),
-        (m.SetDeliveryPolicy, {**stream, "token": "16", "dead_letter_topic": "dead"}),
-        (m.ParkKey, {**consumer, **segment, "offset": 0, "key": b"a"}),
-        (m.ListParkedKeys, stream),
-        (m.ResumeKey, {**stream, "key": b"a", "token": "17"}),
-        (m.UnparkKey, {**consumer, **segment, "key": b"a", "parking": 1, "last": 0}),
-        (m.CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
+        (DescribeLeader, {}),
+        (CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
+        (OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
+        (DescribePosition, {"producer": "loader", "topic": "orders"}),
+        (ListProducers, {}),
+        (DescribeProducer, {"producer": "loader"}),
+        (DeleteProducer, {"producer": "loader", "token": "9"}),
+        (ProduceBatch, {"topic": "orders", "records": [Record(b"a", b"", 0)]}),
+        (RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
+        (Heartbeat, consumer),
+        (SetDeliveryPolicy, {**stream, "token": "16", "dead_letter_topic": "dead"}),
+        (ParkKey, {**consumer, **segment, "offset": 0, "key": b"a"}),
+        (ListParkedKeys, stream),
+        (ResumeKey, {**stream, "key": b"a", "token": "17"}),
+        (UnparkKey, {**consumer, **segment, "key": b"a", "parking": 1, "last": 0}),
+        (CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
         (
-            m.AcknowledgeBatch,
-            {**consumer, "acknowledgements": [m.Acknowledgement(**segment, first_offset=0, end_offset=1)]},
+            AcknowledgeBatch,
+            {**consumer, "acknowledgements": [Acknowledgement(**segment, first_offset=0, end_offset=1)]},
         ),
-        (m.BeginDeliveries, {**consumer, "records": [m.BegunRecord(**segment, offset=0, bucket=0, delivery=1)]}),
-        (m.ConfirmDeadLetters, {**consumer, "stored": [(1, 1)]}),
-        (m.SetDeliveryPolicy, {"topic": "orders", "subscription": "t", "token": "15", "ack_timeout_ms": 1000}),
-        (m.ConfirmRevoked, {**consumer, "released": [(segment["segment"], segment["generation"])]}),
-        (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
-        (m.ListSubscriptions, {}),
-        (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),
-        (m.DescribeCluster, {}),
-        (m.TransferShard, {"daemon": "a", "token": "12"}),
-        (m.RaiseLevel, {"level": 1, "token": "14"}),
-        (m.SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
-        (m.SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
-        (m.SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
-        (m.ExplainSubscription, {"topic": "orders", "subscription": "s"}),
-        (m.PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
-        (m.LeaveConsumer, consumer),
-        (m.RegisterConsumer, {**consumer, "incarnation": 2, "subscription_type": "STREAM"}),
-        (m.EvictConsumer, {"topic": "orders", "subscription": "s", "consumer": "c", "token": "11"}),
-        (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
-        (m.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
-        (m.SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
-        (m.PruneTopic, {"topic": "orders", "token": "8"}),
-        (m.DescribeTopic, {"topic": "orders"}),
-        (m.FindTopic, {"topic": "orders"}),
-        (m.SetShards, {"shards": 2, "before": 1, "token": "18"}),
-        (m.ListTopics, {}),
-        (m.ImportTopic, {"topic": "elsewhere", "token": "14", "segments": [m.SegmentImport(segment="a")]}),
-        (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
-        (m.DeleteTopic, {"topic": "orders", "token": "6"}),
+        (BeginDeliveries, {**consumer, "records": [BegunRecord(**segment, offset=0, bucket=0, delivery=1)]}),
+        (ConfirmDeadLetters, {**consumer, "stored": [(1, 1)]}),
+        (SetDeliveryPolicy, {"topic": "orders", "subscription": "t", "token": "15", "ack_timeout_ms": 1000}),
+        (ConfirmRevoked, {**consumer, "released": [(segment["segment"], segment["generation"])]}),
+        (DescribeSubscription, {"topic": "orders", "subscription": "s"}),
+        (ListSubscriptions, {}),
+        (DescribeBacklog, {"topic": "orders", "subscription": "s"}),
+        (DescribeCluster, {}),
+        (TransferShard, {"daemon": "a", "token": "12"}),
+        (RaiseLevel, {"level": 1, "token": "14"}),
+        (SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
+        (SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
+        (SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
+        (ExplainSubscription, {"topic": "orders", "subscription": "s"}),
+        (PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
+        (LeaveConsumer, consumer),
+        (RegisterConsumer, {**consumer, "incarnation": 2, "subscription_type": "STREAM"}),
+        (EvictConsumer, {"topic": "orders", "subscription": "s", "consumer": "c", "token": "11"}),
+        (SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
+        (MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
+        (SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
+        (PruneTopic, {"topic": "orders", "token": "8"}),
+        (DescribeTopic, {"topic": "orders"}),
+        (FindTopic, {"topic": "orders"}),
+        (SetShards, {"shards": 2, "before": 1, "token": "18"}),
+        (ListTopics, {}),
+        (ImportTopic, {"topic": "elsewhere", "token": "14", "segments": [SegmentImport(segment="a")]}),
+        (DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
+        (DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
@@ -247,16 +340,16 @@ def test_examples_match_their_bytes(kind) -> None:
     data = bytes.fromhex("".join(hex_text.split()))
 
     assert _plain(msgspec.msgpack.decode(data)) == json.loads(json_text)
-    if issubclass(kind, m.RequestBody):
-        message = m.decode_request(data)
+    if issubclass(kind, RequestBody):
+        message = codec.decode_request(data)
         assert type(message.body) is kind
-    elif issubclass(kind, m.ReplyBody):
-        message = m.decode_reply(data)
+    elif issubclass(kind, ReplyBody):
+        message = codec.decode_reply(data)
         assert type(message.body) is kind
     else:
-        message = m.decode_reply(data) if issubclass(kind, m.Push) else msgspec.msgpack.decode(data, type=kind)
+        message = codec.decode_reply(data) if issubclass(kind, Push) else msgspec.msgpack.decode(data, type=kind)
         assert type(message) is kind
-    assert m.encode(message) == data
+    assert codec.encode(message) == data
 
 
 def test_every_important_message_has_an_example() -> None:
@@ -292,8 +385,8 @@ def test_chunk_paths_and_columns_match_the_ledger() -> None:
 EPOCH = 12
 DURABLE = 100
 """Far above every chunk of the state below, so that nothing is in flight unless a test says so."""
-RECORD = m.Record(b"key", b"value", 0)
-TOO_LARGE = [m.Record(b"k", bytes(m.MAX_RECORD_BYTES + 1), 0)]
+RECORD = Record(b"key", b"value", 0)
+TOO_LARGE = [Record(b"k", bytes(MAX_RECORD_BYTES + 1), 0)]
 
 
 def _state(finished: int) -> ShardState:
@@ -331,23 +424,23 @@ def _state(finished: int) -> ShardState:
     return state
 
 
-def _batch(**changes: object) -> m.ProduceBatch:
+def _batch(**changes: object) -> ProduceBatch:
     fields = {"topic": "t", "records": [RECORD], "producer_id": 2, "producer_epoch": 1, "sequence": 3}
-    return m.ProduceBatch(**{**fields, **changes})
+    return ProduceBatch(**{**fields, **changes})
 
 
 def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
-    request = m.Request(
+    request = Request(
         request_id=1,
-        protocol=m.PROTOCOL_VERSION,
+        protocol=PROTOCOL_VERSION,
         client_id="c",
         leader_epoch=epoch,
         max_term_age_ms=limit_ms,
         body=body,
     )
-    decoded = read_request(m.encode(request), f"{ANONYMOUS}/c", b"")
+    decoded = read_request(codec.encode(request), f"{ANONYMOUS}/c", b"")
     if isinstance(decoded, Malformed):
         return Refusal("invalid", decoded.reason)
     judged = judge_term(request, EPOCH) or judge_deadline(request, 1000)
@@ -437,7 +530,7 @@ def test_every_verdict_is_in_one_of_the_tables() -> None:
     others = {verdict for row in DOCUMENT["Verdicts of other requests"].table() for verdict in ticked(row[0])}
 
     assert not answers & others
-    assert (answers | others) - {"committed", "duplicate"} == set(typing.get_args(m.Verdict))
+    assert (answers | others) - {"committed", "duplicate"} == set(typing.get_args(Verdict))
 
 
 def _plain(value: object) -> object:

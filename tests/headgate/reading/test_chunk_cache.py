@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.ledger import Ledger
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Record
 from headgate.reading.chunk_cache import CACHE_BYTES, MAX_LOADS, ChunkCache, _rows_by_segment
 from headgate.reading.head import Head
 from tests.support.fakes.scripted_leader import TOPIC_ID, ScriptedCluster
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.looptime
 def cluster_with(chunks: int) -> ScriptedCluster:
     cluster = ScriptedCluster()
     for n in range(chunks):
-        cluster.store_records([m.Record(b"key", b"x" * 1000, n)])
+        cluster.store_records([Record(b"key", b"x" * 1000, n)])
     return cluster
 
 
@@ -50,7 +50,7 @@ async def test_a_missing_chunk_is_not_cached():
     cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     with pytest.raises(ObjectMissingError):
         await cache.rows(1, 0)
-    cluster.store_records([m.Record(b"key", b"value", 1)])
+    cluster.store_records([Record(b"key", b"value", 1)])
     assert [0] == (await cache.rows(1, 0))[0].offsets
 
 

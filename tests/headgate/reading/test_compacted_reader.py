@@ -13,7 +13,8 @@ from headgate.ledger.compacted import Manifest, create_manifest, decode_compacte
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.log.event_log import LogEvent
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Grant
+from headgate.protocol.requests import Record
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import POLL_SECONDS, Head
@@ -50,7 +51,7 @@ class CompactedLedger:
 
     def grow(self) -> None:
         first = self.records
-        records = [m.Record(b"key", b"%d" % n, n) for n in range(first, first + RECORDS_A_CHUNK)]
+        records = [Record(b"key", b"%d" % n, n) for n in range(first, first + RECORDS_A_CHUNK)]
         self.cluster.store_records(records)
         self.head.advance(self.head.number + 1)
 
@@ -81,7 +82,7 @@ class CompactedLedger:
                 await self.capacity.acquire()
                 self.delivered.append((offset, value))
 
-        grant = m.Grant(
+        grant = Grant(
             segment=segment, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk
         )
         return SegmentReader(

@@ -8,7 +8,7 @@ import pytest
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
-from headgate.protocol.messages import BucketStart, Grant, Redelivery
+from headgate.protocol.replies import BucketStart, Grant, Redelivery
 from headgate.reading.chunk_cache import ChunkCache
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.head import Head

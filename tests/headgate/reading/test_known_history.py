@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Heartbeat
 from headgate.reading.known_history import KnownHistory
 from shard.requests.verdicts import judge_history
 from shard.state.shard_state import ShardState
@@ -23,7 +23,7 @@ def accepts(history: History, known: KnownHistory) -> bool:
         state.apply_all(
             [e.TermStarted(leader_epoch=1, instance="a", term_id=term_id)] if begins else [], chunk=chunk, at_ms=0
         )
-    beat = m.Heartbeat(topic="t", subscription="s", consumer="c", incarnation=1, history=known.points)
+    beat = Heartbeat(topic="t", subscription="s", consumer="c", incarnation=1, history=known.points)
     refusal = judge_history(beat, state)
     assert refusal is None or (refusal.verdict, refusal.after_barrier) == ("other_history", True)
     return refusal is None

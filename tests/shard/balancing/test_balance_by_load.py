@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Registered
 from metrics.events import SegmentWeightChanged
 from shard.balancing.weights import weight_of
 from shard.steps import complete
@@ -111,7 +111,7 @@ async def test_capacity_attracts_load_and_can_change_without_leaving(harness: Co
 
     answer = harness.register("bob", capacity=200)
     await traffic(harness, even, 30)
-    assert isinstance(answer, m.Registered)
+    assert isinstance(answer, Registered)
     assert {"ada": 100, "bob": 200} == {
         c.consumer: c.capacity for c in complete(harness.coordinator.describe()).consumers
     }

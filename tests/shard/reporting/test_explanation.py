@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.views.explanations import Explanation
 from shard.reporting.explanation import ExplanationContext, SegmentHolder, explain
 from shard.state.consumers import RegisteredConsumer
 from shard.state.subscription import Subscription
@@ -20,7 +20,7 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> m.Explanation:
+def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> Explanation:
     return complete(
         explain(
             harness.subscription,
@@ -33,7 +33,7 @@ def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None 
     )
 
 
-def consumer_sentences(explained: m.Explanation) -> dict[str, list[str]]:
+def consumer_sentences(explained: Explanation) -> dict[str, list[str]]:
     return {consumer.consumer: list(consumer.sentences) for consumer in explained.consumers}
 
 

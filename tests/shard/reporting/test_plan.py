@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
-from headgate.protocol import messages as m
+from headgate.protocol.requests import PlanChanges
+from headgate.views.explanations import Plan, ProposedMove
 from shard.reporting.plan import plan_changes
 from shard.steps import complete
 from tests.coordinator.conftest import Lead
@@ -17,11 +18,11 @@ from tests.support.worlds.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-def asked(**changes) -> m.PlanChanges:
-    return m.PlanChanges(topic="orders", subscription="billing", **changes)
+def asked(**changes) -> PlanChanges:
+    return PlanChanges(topic="orders", subscription="billing", **changes)
 
 
-def planned(harness: CoordinatorHarness, **changes) -> m.Plan:
+def planned(harness: CoordinatorHarness, **changes) -> Plan:
     before = (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
     plan = complete(plan_changes(harness.subscription, harness.topic, asked(**changes)))
     assert before == (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
@@ -37,7 +38,7 @@ async def settle(harness: CoordinatorHarness) -> None:
     raise AssertionError("handovers do not complete")
 
 
-def after(holders: dict[SegmentSlice, str], moves: list[m.ProposedMove]) -> dict[SegmentSlice, str]:
+def after(holders: dict[SegmentSlice, str], moves: list[ProposedMove]) -> dict[SegmentSlice, str]:
     found = dict(holders)
     for move in moves:
         held = slice_of(move.segment, move.first_bucket, move.end_bucket)

@@ -1,16 +1,16 @@
 """Two programs with one client id are noticed, and a restarted program is not mistaken for two."""
 
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import Presence
 from shard.requests import client_ids
 from shard.requests.client_ids import ClientIds, Conflict
 
 
-def online(incarnation: int | None, client_id: str = "shop/till") -> m.Presence:
-    return m.Presence(client_id=client_id, online=True, incarnation=incarnation)
+def online(incarnation: int | None, client_id: str = "shop/till") -> Presence:
+    return Presence(client_id=client_id, online=True, incarnation=incarnation)
 
 
-def gone(client_id: str = "shop/till") -> m.Presence:
-    return m.Presence(client_id=client_id, online=False)
+def gone(client_id: str = "shop/till") -> Presence:
+    return Presence(client_id=client_id, online=False)
 
 
 def test_an_older_program_behind_a_newer_one_is_a_conflict_each_time_and_new_once():

@@ -2,17 +2,18 @@
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import DeleteTopic, Request
 from shard.requests.verdicts import judge_deadline
 
 LIMIT_MS = 500
 
 
-def request(max_term_age_ms: int | None, leader_epoch: int | None = 1) -> m.Request:
-    body = m.DeleteTopic(topic="orders", token="t")
-    return m.Request(
+def request(max_term_age_ms: int | None, leader_epoch: int | None = 1) -> Request:
+    body = DeleteTopic(topic="orders", token="t")
+    return Request(
         request_id=1,
-        protocol=m.PROTOCOL_VERSION,
+        protocol=PROTOCOL_VERSION,
         client_id="c",
         leader_epoch=leader_epoch,
         max_term_age_ms=max_term_age_ms,

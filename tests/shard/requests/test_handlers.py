@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.replies import TopicList
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import DeleteTopic, ListTopics, Request
 from shard.requests import handlers
 from shard.requests.handlers import Decision, Stepwise, command, done, handler, stepwise_command, user_command
 from shard.state.shard_state import ShardState
 
 STATE = ShardState(0)
-LIST = m.ListTopics()
+LIST = ListTopics()
 
 
-def request(body: Any = LIST) -> m.Request:
-    return m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="shop/till", body=body)
+def request(body: Any = LIST) -> Request:
+    return Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="shop/till", body=body)
 
 
 @pytest.mark.parametrize(
@@ -25,22 +27,22 @@ def request(body: Any = LIST) -> m.Request:
 def test_a_decision_gets_the_body_and_the_state_or_the_user_or_the_address(register: Any, given: tuple) -> None:
     decided = Decision((), done)
     seen = []
-    kind, handle = register(m.ListTopics, lambda *arguments: seen.append(arguments) or decided)
+    kind, handle = register(ListTopics, lambda *arguments: seen.append(arguments) or decided)
 
-    assert kind is m.ListTopics
+    assert kind is ListTopics
     assert handle(request(), STATE) is decided
     assert seen == [given]
 
 
 def test_a_command_in_steps_is_not_taken_before_its_turn() -> None:
-    def decide(body: m.ListTopics, state: ShardState, user: str) -> Any:
+    def decide(body: ListTopics, state: ShardState, user: str) -> Any:
         yield 7
-        return Decision((), lambda _: m.TopicList(topics=[], next=[user]))
+        return Decision((), lambda _: TopicList(topics=[], next=[user]))
 
-    kind, handle = stepwise_command(m.ListTopics, decide)
+    kind, handle = stepwise_command(ListTopics, decide)
     outcome = handle(request(), STATE)
 
-    assert kind is m.ListTopics
+    assert kind is ListTopics
     assert isinstance(outcome, Stepwise)
     assert next(outcome.steps) == 7
     with pytest.raises(StopIteration) as ended:
@@ -49,7 +51,7 @@ def test_a_command_in_steps_is_not_taken_before_its_turn() -> None:
 
 
 def test_a_request_at_the_handler_of_another_type_is_a_bug() -> None:
-    _, handle = handlers.command(m.ListTopics, lambda _body, _state: Decision((), done))
+    _, handle = handlers.command(ListTopics, lambda _body, _state: Decision((), done))
 
     with pytest.raises(AssertionError, match="DeleteTopic reached the handler of ListTopics"):
-        handle(request(m.DeleteTopic(topic="orders", token="t")), STATE)
+        handle(request(DeleteTopic(topic="orders", token="t")), STATE)

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Heartbeat, RegisterConsumer, SeekSubscription
 from shard.requests.verdicts import judge_history
 from shard.state.shard_state import ShardState
 
@@ -26,7 +26,7 @@ def state() -> ShardState:
 def test_only_points_of_the_own_history_are_accepted(state: ShardState, chunk: int, term_id: int) -> None:
     """One foreign point is enough, and the refusal waits for a barrier."""
     where = {"topic": "orders", "subscription": "billing", "history": [(1, 11), (chunk, term_id)]}
-    for request in (m.Heartbeat(**where, consumer="c", incarnation=1, held=[]), m.SeekSubscription(**where, token="t")):
+    for request in (Heartbeat(**where, consumer="c", incarnation=1, held=[]), SeekSubscription(**where, token="t")):
         refusal = judge_history(request, state)
 
         assert (refusal is None) == ((chunk, term_id) in OWN)
@@ -37,7 +37,7 @@ def test_only_points_of_the_own_history_are_accepted(state: ShardState, chunk: i
 def test_positions_of_a_deleted_topic_are_refused_as_such(state: ShardState, topic_id: int, refused: bool) -> None:
     """It may have been on another shard, whose history they name."""
     state.apply_all([e.TopicCreated(topic_id=7, topic="orders", segments=1, token="t")], chunk=5, at_ms=0)
-    request = m.RegisterConsumer(
+    request = RegisterConsumer(
         topic="orders",
         subscription="billing",
         consumer="c",

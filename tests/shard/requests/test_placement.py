@@ -5,7 +5,8 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
+from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 from shard.requests.placement import refused_record, route_batch
 from shard.state.shard_state import ShardState
 from shard.state.topic import Topic
@@ -20,7 +21,7 @@ def two_segments() -> Topic:
 def test_records_are_routed_by_hash_and_keep_their_order_in_each_segment() -> None:
     """Those of a segment follow each other, so a reader takes them as a whole."""
     keys = [b"k%d" % n for n in range(50)]
-    batch = m.ProduceBatch(topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys])
+    batch = ProduceBatch(topic="orders", records=[Record(key, b"v" * 3, 7) for key in keys])
     topic = two_segments()
     topic.tails[1].next_offset = 100
 
@@ -34,21 +35,21 @@ def test_records_are_routed_by_hash_and_keep_their_order_in_each_segment() -> No
     assert 50 == sum(placement.count for placement in entry.placements)
 
 
-def with_headers(*headers: tuple[str, bytes], key: bytes = b"k", value: bytes = b"v", **fields: bool) -> m.ProduceBatch:
+def with_headers(*headers: tuple[str, bytes], key: bytes = b"k", value: bytes = b"v", **fields: bool) -> ProduceBatch:
     """Return a batch of two records; the second one has the headers."""
-    records = [m.Record(b"k", b"", 0), m.Record(key, value, 0)]
-    return m.ProduceBatch(
-        topic="orders", records=records, headers=[m.RecordHeader(1, *header) for header in headers], **fields
+    records = [Record(b"k", b"", 0), Record(key, value, 0)]
+    return ProduceBatch(
+        topic="orders", records=records, headers=[RecordHeader(1, *header) for header in headers], **fields
     )
 
 
 @pytest.mark.parametrize(
     ("batch", "wrong"),
     [
-        (with_headers(("a", b"1"), value=bytes(m.MAX_RECORD_BYTES - 3)), None),
+        (with_headers(("a", b"1"), value=bytes(MAX_RECORD_BYTES - 3)), None),
         (
-            with_headers(("a", b"1"), value=bytes(m.MAX_RECORD_BYTES - 2)),
-            f"{m.MAX_RECORD_BYTES + 1} bytes of key, value",
+            with_headers(("a", b"1"), value=bytes(MAX_RECORD_BYTES - 2)),
+            f"{MAX_RECORD_BYTES + 1} bytes of key, value",
         ),
         (with_headers(key=b""), "an empty key"),
         (with_headers(("a", bytes(16 * 1024))), "headers of 16385 bytes"),
@@ -62,7 +63,7 @@ def with_headers(*headers: tuple[str, bytes], key: bytes = b"k", value: bytes = 
         *("a name of headgate's", "a copy with one"),
     ],
 )
-def test_the_reason_names_the_record_and_what_is_wrong(batch: m.ProduceBatch, wrong: str | None) -> None:
+def test_the_reason_names_the_record_and_what_is_wrong(batch: ProduceBatch, wrong: str | None) -> None:
     """All records whose key is missing by mistake would have one key, in one segment."""
     found = refused_record(batch)
 
@@ -70,7 +71,7 @@ def test_the_reason_names_the_record_and_what_is_wrong(batch: m.ProduceBatch, wr
 
 
 def test_a_header_of_no_record_is_refused() -> None:
-    batch = msgspec.structs.replace(with_headers(), headers=[m.RecordHeader(2, "a", b"")])
+    batch = msgspec.structs.replace(with_headers(), headers=[RecordHeader(2, "a", b"")])
 
     assert refused_record(batch) == "the batch has 2 records, and a header for record 2"
 
@@ -78,7 +79,7 @@ def test_a_header_of_no_record_is_refused() -> None:
 def test_headers_are_routed_with_their_record() -> None:
     batch = msgspec.structs.replace(
         with_headers(("a", b"1"), ("a", b"")),
-        headers=[m.RecordHeader(1, "a", b"1"), m.RecordHeader(0, "b", b""), m.RecordHeader(1, "a", b"")],
+        headers=[RecordHeader(1, "a", b"1"), RecordHeader(0, "b", b""), RecordHeader(1, "a", b"")],
     )
     entry, columns = route_batch(two_segments(), batch)
 

@@ -8,9 +8,21 @@ import pytest
 from controller.snapshots.format import encode_snapshot
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
+from headgate.protocol import codec
 from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.paging import PAGE_BYTES
+from headgate.protocol.replies import Done, ProducerIdentity, ProducerReply, SourcePosition
+from headgate.protocol.request_fields import shared_name
+from headgate.protocol.requests import (
+    DeleteProducer,
+    DescribePosition,
+    DescribeProducer,
+    ListProducers,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+)
+from headgate.views.producers import ProducerInfo, TopicPosition
 from shard.access.rules import OPEN
 from shard.requests import producer_commands
 from shard.requests.handlers import AfterBarrier, Decision
@@ -28,7 +40,7 @@ from tests.support.whole_state import decode_snapshot
 from tests.support.worlds.command_shard import CommandShard, judged
 
 ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
-BATCH = m.ProduceBatch(topic="orders", records=[m.Record(b"k", b"", 0)])
+BATCH = ProduceBatch(topic="orders", records=[Record(b"k", b"", 0)])
 LIMIT = 3
 LAST_PRODUCER_EPOCH = 2_147_483_647  # docs/protocol.md
 
@@ -40,9 +52,9 @@ class Shard(CommandShard):
         super().__init__(*args, **kwargs)
         self.last_id = 0
 
-    def identity(self, token: str, **kwargs: Any) -> m.ProducerIdentity:
+    def identity(self, token: str, **kwargs: Any) -> ProducerIdentity:
         reply = self.do(self.outcome(token, **kwargs))
-        assert isinstance(reply, m.ProducerIdentity)
+        assert isinstance(reply, ProducerIdentity)
         self.last_id = max(self.last_id, reply.producer_id)
         return reply
 
@@ -52,7 +64,7 @@ class Shard(CommandShard):
         """Decide a request; the first letter of a token is the incarnation of its program."""
         if name is not None:
             kwargs.setdefault("incarnation", ord(token[0]))
-        request = m.OpenProducer(token=token, name=name, **kwargs)
+        request = OpenProducer(token=token, name=name, **kwargs)
         return open_producer(request, self.state, user=user, new_id=self.last_id + 1, max_named_producers=LIMIT)
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
@@ -60,7 +72,7 @@ class Shard(CommandShard):
         return reply.producer_id, reply.producer_epoch
 
     def position(self, name: str, topic: str = "orders", user: str = ANONYMOUS) -> AfterBarrier | Refusal:
-        return judged(describe_position, m.DescribePosition(producer=name, topic=topic), self.state, user)
+        return judged(describe_position, DescribePosition(producer=name, topic=topic), self.state, user)
 
     def exhaust(self, token: str, name: str | None = None) -> None:
         """Open producer 1 at its last epoch."""
@@ -165,7 +177,7 @@ def test_opening_a_name_again_fences_the_previous_incarnation(shard: Shard) -> N
 
 
 def test_the_secret_of_a_shared_name_opens_it_for_another_user_and_nothing_else_does(shard: Shard) -> None:
-    name = m.shared_name("letters", "s3cret")
+    name = shared_name("letters", "s3cret")
     shard.open("a", name=name, secret="s3cret")
     shard.open("a2", name="letters")
     shard.open("a3")
@@ -232,7 +244,7 @@ def test_a_copy_of_an_opening_does_not_bring_a_deleted_name_back(shard: Shard) -
     """The next program would read "not created, no position"; it is one that started after the deleted one."""
     shard.open("a", name="loader")
     shard.open("b", name="loader")
-    shard.do(delete_producer(m.DeleteProducer(producer="loader", token="gone"), shard.state))
+    shard.do(delete_producer(DeleteProducer(producer="loader", token="gone"), shard.state))
     shard.restart()
 
     assert ["forgotten"] * 2 == [shard.rejected(token, name="loader") for token in "ab"]
@@ -243,7 +255,7 @@ def test_a_copy_of_an_opening_does_not_bring_a_deleted_name_back(shard: Shard) -
 def test_a_deleted_name_is_free_once_no_copy_can_arrive(shard: Shard) -> None:
     """A machine whose clock is slow is not shut out for good."""
     shard.open("b", name="loader")
-    shard.do(delete_producer(m.DeleteProducer(producer="loader", token="gone"), shard.state))
+    shard.do(delete_producer(DeleteProducer(producer="loader", token="gone"), shard.state))
     shard.state.begin_chunk(shard.state.chunk + 1, 1 + DELETED_NAME_RETENTION_MS)
 
     assert shard.identity("a", name="loader").created
@@ -263,7 +275,7 @@ def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None
 
     assert (2, 0, False) == (reply.producer_id, reply.producer_epoch, reply.created)
     if name is not None:
-        assert AfterBarrier(m.SourcePosition(topic_id=0, position=b"line 7")) == shard.position(name)
+        assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7")) == shard.position(name)
     assert (2, 0) == shard.open("b", **old)
     assert ["forgotten"] * 3 == [shard.batch_verdict(1, LAST_PRODUCER_EPOCH, sequence) for sequence in range(3)]
     assert "Accept" == shard.batch_verdict(2, 0, 0)
@@ -292,15 +304,15 @@ def test_a_name_keeps_a_position_for_each_topic(shard: Shard) -> None:
     shard.restart()
     shard.open("b", name="loader")
 
-    assert AfterBarrier(m.SourcePosition(topic_id=0, position=b"line 7")) == shard.position("loader")
-    assert AfterBarrier(m.SourcePosition(topic_id=1)) == shard.position("loader", "returns")
+    assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7")) == shard.position("loader")
+    assert AfterBarrier(SourcePosition(topic_id=1)) == shard.position("loader", "returns")
     shard.apply(e.TopicDeleted(topic_id=0, token="gone"))
     missing = shard.position("loader")
     assert isinstance(missing, Refusal)
     assert "there is no topic 'orders'" in missing.reason
     assert {} == shard.state.producers[1].source_positions
     shard.apply(e.TopicCreated(topic_id=2, topic="orders", segments=1, token="again"))
-    assert AfterBarrier(m.SourcePosition(topic_id=2)) == shard.position("loader")
+    assert AfterBarrier(SourcePosition(topic_id=2)) == shard.position("loader")
 
 
 @pytest.mark.parametrize(
@@ -393,7 +405,7 @@ def test_above_the_limit_a_new_name_is_rejected(shard: Shard) -> None:
     refused = shard.refusal("d", name="d")
     assert ("invalid", True) == (refused.verdict, "max_named_producers=3" in refused.reason)
     assert [(1, 1), (4, 0)] == [shard.open("e", name="a"), shard.open("f")]
-    shard.do(delete_producer(m.DeleteProducer(producer="b", token="g"), shard.state))
+    shard.do(delete_producer(DeleteProducer(producer="b", token="g"), shard.state))
     assert (5, 0) == shard.open("d", name="d")
 
 
@@ -403,16 +415,16 @@ def test_above_the_limit_a_new_name_is_rejected(shard: Shard) -> None:
 def test_a_deleted_producer_is_shut_out_and_its_name_can_be_opened_again(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.store(1, position=b"line 7")
-    deletion = m.DeleteProducer(producer="loader", token="gone")
-    assert [m.Done(), m.Done()] == [shard.do(delete_producer(deletion, shard.state)) for _ in range(2)]
+    deletion = DeleteProducer(producer="loader", token="gone")
+    assert [Done(), Done()] == [shard.do(delete_producer(deletion, shard.state)) for _ in range(2)]
     shard.restart()
 
     assert "forgotten" == shard.batch_verdict(1, 0, 1)
     assert "forgotten" == shard.rejected("b", name="loader", producer_id=1, producer_epoch=0)
     reply = shard.identity("c", name="loader")
     assert (2, True) == (reply.producer_id, reply.created)
-    assert AfterBarrier(m.SourcePosition(topic_id=0)) == shard.position("loader")
-    assert m.Done() == shard.do(delete_producer(deletion, shard.state)), "a late copy"
+    assert AfterBarrier(SourcePosition(topic_id=0)) == shard.position("loader")
+    assert Done() == shard.do(delete_producer(deletion, shard.state)), "a late copy"
     assert shard.state.producers.of_name("loader") is not None, "the late copy deletes nothing"
 
 
@@ -420,24 +432,24 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.store(1, position=b"line 7")
 
-    assert m.ProducerReply(
-        producer=m.ProducerInfo(
+    assert ProducerReply(
+        producer=ProducerInfo(
             producer="loader",
             shard=0,
             producer_id=1,
             producer_epoch=0,
             next_sequence=1,
             last_used_at_ms=1,
-            positions=(m.TopicPosition(topic="orders", topic_id=0, position=b"line 7"),),
+            positions=(TopicPosition(topic="orders", topic_id=0, position=b"line 7"),),
         )
-    ) == shard.do(describe_producer(m.DescribeProducer(producer="loader"), shard.state))
+    ) == shard.do(describe_producer(DescribeProducer(producer="loader"), shard.state))
 
 
 @pytest.mark.parametrize(
     "outcome",
     [
-        lambda state: judged(describe_producer, m.DescribeProducer(producer="missing"), state),
-        lambda state: judged(delete_producer, m.DeleteProducer(producer="missing", token="t"), state),
+        lambda state: judged(describe_producer, DescribeProducer(producer="missing"), state),
+        lambda state: judged(delete_producer, DeleteProducer(producer="missing", token="t"), state),
     ],
     ids=["describe", "delete"],
 )
@@ -456,16 +468,16 @@ def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
         shard.apply(e.ProducerOpened(producer_id=number, producer_epoch=0, token=name, name=name))
         shard.store(number, position=bytes(1024))
     shard.open("anonymous")
-    pages = [shard.do(list_producers(m.ListProducers(), shard.state))]
+    pages = [shard.do(list_producers(ListProducers(), shard.state))]
     while (after := pages[-1].next) is not None:
-        pages.append(shard.do(list_producers(m.ListProducers(after=after), shard.state)))
+        pages.append(shard.do(list_producers(ListProducers(after=after), shard.state)))
 
     assert names == [each.producer for page in pages for each in page.producers]
     assert 3 == len(pages)
-    assert all(len(m.encode(page)) <= 1.01 * PAGE_BYTES for page in pages)
+    assert all(len(codec.encode(page)) <= 1.01 * PAGE_BYTES for page in pages)
 
 
 def test_every_producer_command_has_a_handler() -> None:
-    assert {m.OpenProducer, m.DescribePosition, m.ListProducers, m.DescribeProducer, m.DeleteProducer} == {
+    assert {OpenProducer, DescribePosition, ListProducers, DescribeProducer, DeleteProducer} == {
         kind for kind, _ in producer_commands.commands(LIMIT, lambda: 1, Shard().state)
     }

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import RegisterConsumer
 from shard.access.quotas import UNLIMITED, Limits
 from shard.requests.quota import count_of, growth_of, judge_entries, judge_joining, keep_within_quotas
 from shard.requests.topic_commands import merge_entry, split_entry
@@ -110,8 +110,8 @@ def test_what_adds_nothing_is_allowed_above_the_quota(shard: CommandShard) -> No
     assert judge_entries([deleted, opened(10)], shard.state, limits_of(topics=0, segments=0, producers=0)) is None
 
 
-def joining(consumer: str, subscription: str = "s") -> m.RegisterConsumer:
-    return m.RegisterConsumer(
+def joining(consumer: str, subscription: str = "s") -> RegisterConsumer:
+    return RegisterConsumer(
         topic="orders", subscription=subscription, consumer=consumer, incarnation=1, subscription_type="STREAM"
     )
 
@@ -129,7 +129,7 @@ def joining(consumer: str, subscription: str = "s") -> m.RegisterConsumer:
     ids=["within", "beyond", "returning", "existing", "another within", "another beyond"],
 )
 def test_a_consumer_and_its_subscription_are_paid_for_by_who_registers(
-    shard: CommandShard, request_: m.RegisterConsumer, limits: dict[str, float], quota: str | None
+    shard: CommandShard, request_: RegisterConsumer, limits: dict[str, float], quota: str | None
 ) -> None:
     refusal = judge_joining(request_, "shop", shard.state, limits_of(**limits))
 

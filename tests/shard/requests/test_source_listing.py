@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import SegmentImport
 from tests.shard.requests.test_topic_import import B_SEALED, C_SEALED, A, B, C, Shard, ids, seg
 
 
@@ -59,7 +59,7 @@ INVALID_LISTINGS = {
 
 @pytest.mark.parametrize(("segments", "fields", "reason"), INVALID_LISTINGS.values(), ids=INVALID_LISTINGS.keys())
 def test_an_invalid_listing_is_refused_and_creates_nothing(
-    segments: list[m.SegmentImport], fields: dict[str, Any], reason: str
+    segments: list[SegmentImport], fields: dict[str, Any], reason: str
 ) -> None:
     assert reason in Shard().rejected(*segments, **fields)
 

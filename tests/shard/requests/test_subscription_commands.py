@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Done, SeekReply
+from headgate.protocol.requests import CreateSubscription, DeleteSubscription, SeekSubscription, SetSubscriptionOrder
 from shard.requests.subscription_commands import create_subscription, delete_subscription, seek_subscription, set_order
 from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
@@ -32,21 +33,21 @@ class Shard(CommandShard):
         self.subscription = self.state.subscriptions[2]
 
     def seek(self, token: str = "s1", **fields: Any) -> Any:
-        return judged(seek_subscription, ask(m.SeekSubscription, token=token, **fields), self.state)
+        return judged(seek_subscription, ask(SeekSubscription, token=token, **fields), self.state)
 
     def create(self, token: str = "c1", **fields: Any) -> Any:
         given = {"subscription": "audit", "subscription_type": "STREAM", **fields}
-        return judged(create_subscription, ask(m.CreateSubscription, token=token, **given), self.state, "alice")
+        return judged(create_subscription, ask(CreateSubscription, token=token, **given), self.state, "alice")
 
     def order(self, order: Any, token: str = "o1") -> Any:
-        return judged(set_order, ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
+        return judged(set_order, ask(SetSubscriptionOrder, token=token, order=order), self.state)
 
 
 def ask(kind: Any, **fields: Any) -> Any:
     return kind(**{"topic": "orders", "subscription": "billing", **fields})
 
 
-def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
+def moves(answer: SeekReply) -> list[tuple[int, int, int, int]]:
     return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.result.moves]
 
 
@@ -277,12 +278,12 @@ def test_a_subscription_is_deleted_once_and_with_consumers_only_by_force(consume
     shard = Shard()
     for number in range(consumers):
         shard.apply(e.ConsumerRegistered(**IDS, consumer=f"c{number}", incarnation=1, client_id="c"))
-    deletion = ask(m.DeleteSubscription, token="d")
-    forced = ask(m.DeleteSubscription, token="d", force=True)
+    deletion = ask(DeleteSubscription, token="d")
+    forced = ask(DeleteSubscription, token="d", force=True)
 
     assert bool(consumers) == isinstance(delete_subscription(deletion, shard.state), Refusal)
-    assert m.Done() == shard.do(delete_subscription(forced if consumers else deletion, shard.state))
+    assert Done() == shard.do(delete_subscription(forced if consumers else deletion, shard.state))
     assert {} == shard.state.topics["orders"].subscriptions
     again = delete_subscription(deletion, shard.state)
     assert () == again.entries
-    assert m.Done() == shard.do(again), "its reply was lost"
+    assert Done() == shard.do(again), "its reply was lost"

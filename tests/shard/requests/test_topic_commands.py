@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Done, TopicReply
+from headgate.protocol.request_fields import PolicyField
+from headgate.protocol.requests import (
+    CreateTopic,
+    DeleteSubscription,
+    DeleteTopic,
+    MergeSegments,
+    RegisterConsumer,
+    SetTopicPolicy,
+    SplitSegment,
+)
 from shard.requests import subscription_commands
 from shard.requests import topic_commands as commands
 from shard.requests.handlers import Decision
@@ -21,13 +31,13 @@ def shard() -> CommandShard:
 
 @pytest.fixture
 def topic(shard: CommandShard) -> CommandShard:
-    shard.do(commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), shard.state, "alice"))
+    shard.do(commands.create_topic(CreateTopic(topic="orders", token="t0", segments=2), shard.state, "alice"))
     return shard
 
 
-def registration(kind: Any, **fields: Any) -> m.RegisterConsumer:
+def registration(kind: Any, **fields: Any) -> RegisterConsumer:
     about = {"topic": "orders", "subscription": "s", "consumer": "c1", "incarnation": 1}
-    return m.RegisterConsumer(**about, subscription_type=kind, **fields)
+    return RegisterConsumer(**about, subscription_type=kind, **fields)
 
 
 def changes_nothing(outcome: Decision | Refusal) -> bool:
@@ -36,10 +46,10 @@ def changes_nothing(outcome: Decision | Refusal) -> bool:
 
 def test_a_topic_is_created_once(topic: CommandShard) -> None:
     """The same command gets its reply again; another command with that name is rejected."""
-    again = m.CreateTopic(topic="orders", token="t0", segments=2)
+    again = CreateTopic(topic="orders", token="t0", segments=2)
     assert changes_nothing(commands.create_topic(again, topic.state, "alice"))
 
-    other = m.CreateTopic(topic="orders", token="t9")
+    other = CreateTopic(topic="orders", token="t9")
     refusal = commands.create_topic(other, topic.state, "alice")
     assert isinstance(refusal, Refusal)
     assert "already exists" in refusal.reason
@@ -47,9 +57,9 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
 
 
 def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: CommandShard) -> None:
-    topic.do(commands.delete_topic(m.DeleteTopic(topic="orders", token="d"), topic.state))
+    topic.do(commands.delete_topic(DeleteTopic(topic="orders", token="d"), topic.state))
 
-    late = commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
+    late = commands.create_topic(CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
 
     assert isinstance(late, Refusal)
     assert ("invalid", True) == (late.verdict, late.after_barrier)
@@ -57,16 +67,16 @@ def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: Co
 
 
 def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
-    request = m.SplitSegment(topic="orders", segment=0, token="s1")
+    request = SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
-    assert isinstance(reply, m.TopicReply)
+    assert isinstance(reply, TopicReply)
     assert [0, 1, 2, 3] == [segment.segment for segment in reply.topic.segments]
 
     assert changes_nothing(commands.split_segment(request, topic.state))
 
 
 def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
-    request = m.MergeSegments(topic="orders", segments=(0, 1), token="m1")
+    request = MergeSegments(topic="orders", segments=(0, 1), token="m1")
     topic.do(commands.merge_segments(request, topic.state))
 
     assert changes_nothing(commands.merge_segments(request, topic.state))
@@ -94,18 +104,18 @@ def test_a_topic_grows_up_to_a_limit_of_segments(topic: CommandShard) -> None:
 
 
 REFUSALS: dict[str, tuple[Any, Any, str]] = {
-    "split in no topic": (commands.split_segment, m.SplitSegment(topic="no", segment=0, token="x"), "no topic 'no'"),
+    "split in no topic": (commands.split_segment, SplitSegment(topic="no", segment=0, token="x"), "no topic 'no'"),
     "split of no segment": (
-        *(commands.split_segment, m.SplitSegment(topic="orders", segment=7, token="x")),
+        *(commands.split_segment, SplitSegment(topic="orders", segment=7, token="x")),
         "active segments are 0, 1",
     ),
     "merge with itself": (
-        *(commands.merge_segments, m.MergeSegments(topic="orders", segments=(0, 0), token="x")),
+        *(commands.merge_segments, MergeSegments(topic="orders", segments=(0, 0), token="x")),
         "can merge with: 1",
     ),
     "no subscription": (
         subscription_commands.delete_subscription,
-        m.DeleteSubscription(topic="orders", subscription="no", token="x"),
+        DeleteSubscription(topic="orders", subscription="no", token="x"),
         "topic 'orders' has no subscription 'no'",
     ),
 }
@@ -121,7 +131,7 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 
 
 def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard) -> None:
-    refusal = judged(commands.delete_topic, m.DeleteTopic(topic="no", token="x"), topic.state)
+    refusal = judged(commands.delete_topic, DeleteTopic(topic="no", token="x"), topic.state)
 
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "there is no topic 'no'"
@@ -136,16 +146,16 @@ def test_deleting_a_topic_that_consumers_use_requires_force(topic: CommandShard)
     )
     topic.apply(created, registered)
 
-    refusal = commands.delete_topic(m.DeleteTopic(topic="orders", token="x"), topic.state)
+    refusal = commands.delete_topic(DeleteTopic(topic="orders", token="x"), topic.state)
     assert isinstance(refusal, Refusal)
     assert "s (c1)" in refusal.reason
-    forced = m.DeleteTopic(topic="orders", token="x", force=True)
-    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
-    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
+    forced = DeleteTopic(topic="orders", token="x", force=True)
+    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), Done)
+    assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), Done)
 
 
-def _set(shard: CommandShard, token: str, *, reset: Sequence[m.PolicyField] = (), **fields: Any) -> Any:
-    request = m.SetTopicPolicy(topic="orders", token=token, policy=e.TopicPolicy(**fields), reset=list(reset))
+def _set(shard: CommandShard, token: str, *, reset: Sequence[PolicyField] = (), **fields: Any) -> Any:
+    request = SetTopicPolicy(topic="orders", token=token, policy=e.TopicPolicy(**fields), reset=list(reset))
     return judged(commands.set_topic_policy, request, shard.state)
 
 

@@ -8,7 +8,11 @@ import pytest
 from controller.snapshots.format import encode_snapshot
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.replies import TopicImportReply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import ImportTopic, MergeSegments, Request, SegmentImport, SetTopicPolicy, SplitSegment
+from headgate.views.topics import ExternalSource, TopicImportResult
 from shard.requests import topic_commands as commands
 from shard.requests.handlers import Decision
 from shard.requests.topic_import import import_topic
@@ -25,23 +29,23 @@ class Shard(CommandShard):
         super().__init__()
         self.tokens = 0
 
-    def ask(self, *segments: m.SegmentImport, **fields: Any) -> Decision | Refusal:
+    def ask(self, *segments: SegmentImport, **fields: Any) -> Decision | Refusal:
         self.tokens += 1
         given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
-        request = m.ImportTopic(segments=list(segments), **given)
+        request = ImportTopic(segments=list(segments), **given)
         # As the leader gets it: encoded and decoded.
-        decoded = m.decode_request(
-            m.encode(m.Request(request_id=1, protocol=m.PROTOCOL_VERSION, client_id="c", body=request))
+        decoded = codec.decode_request(
+            codec.encode(Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="c", body=request))
         ).body
-        assert isinstance(decoded, m.ImportTopic)
+        assert isinstance(decoded, ImportTopic)
         return decided(import_topic(decoded, self.state, "alice"))
 
-    def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportResult:
+    def imported(self, *segments: SegmentImport, **fields: Any) -> TopicImportResult:
         reply = self.do(self.ask(*segments, **fields))
-        assert isinstance(reply, m.TopicImportReply)
+        assert isinstance(reply, TopicImportReply)
         return reply.result
 
-    def rejected(self, *segments: m.SegmentImport, **fields: Any) -> str:
+    def rejected(self, *segments: SegmentImport, **fields: Any) -> str:
         before = dict(self.state.topics)
         outcome = self.ask(*segments, **fields)
         assert isinstance(outcome, Refusal), "it was accepted"
@@ -52,7 +56,7 @@ class Shard(CommandShard):
 
 def seg(label: str, first: int = 0, last: int = 15, parents: str = "", sealed: bool = False, **fields: Any):
     hashes = fields.pop("hashes", (str(first), str(last)))
-    return m.SegmentImport(segment=label, parents=list(parents), hashes=hashes, sealed=sealed, **fields)
+    return SegmentImport(segment=label, parents=list(parents), hashes=hashes, sealed=sealed, **fields)
 
 
 A = seg("a", sealed=True)
@@ -92,7 +96,7 @@ def test_the_first_import_creates_the_topic_with_parents_before_children(shard: 
     assert (1, 2) == layout.segments[0].children
     assert [3] == [segment.segment_id for segment in layout.active()]
     assert frozenset({0, 1, 2}) == layout.ancestors(3)
-    assert m.ExternalSource(source="kinesis:orders", positions="opaque", hash_bits=4) == answer.topic.external
+    assert ExternalSource(source="kinesis:orders", positions="opaque", hash_bits=4) == answer.topic.external
     assert 0 == layout.layout_epoch
 
 
@@ -270,7 +274,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize(("segments", "fields", "reason"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
 def test_a_listing_that_contradicts_the_topic_is_refused(
-    segments: list[m.SegmentImport], fields: dict[str, Any], reason: str, split: Shard
+    segments: list[SegmentImport], fields: dict[str, Any], reason: str, split: Shard
 ) -> None:
     assert reason in split.rejected(*segments, **fields)
 
@@ -336,9 +340,9 @@ def test_the_number_of_segments_of_a_topic_is_limited(shard: Shard) -> None:
 def test_splits_and_merges_of_external_topics_are_refused(command: str, split: Shard) -> None:
     about = {"topic": "orders", "token": "x"}
     if command == "split":
-        outcome = commands.split_segment(m.SplitSegment(segment=1, **about), split.state)
+        outcome = commands.split_segment(SplitSegment(segment=1, **about), split.state)
     else:
-        outcome = commands.merge_segments(m.MergeSegments(segments=(1, 2), **about), split.state)
+        outcome = commands.merge_segments(MergeSegments(segments=(1, 2), **about), split.state)
 
     assert isinstance(outcome, Refusal)
     assert ("invalid", True) == (outcome.verdict, outcome.after_barrier)
@@ -346,7 +350,7 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
 
 
 def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard) -> None:
-    request = m.SetTopicPolicy(topic="orders", token="x", policy=e.TopicPolicy(auto_split=True))
+    request = SetTopicPolicy(topic="orders", token="x", policy=e.TopicPolicy(auto_split=True))
     outcome = commands.set_topic_policy(request, split.state)
 
     assert isinstance(outcome, Refusal)
@@ -368,16 +372,16 @@ def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> No
 # Decisions in steps
 
 
-def chain(count: int, name: type[str] = str) -> list[m.SegmentImport]:
+def chain(count: int, name: type[str] = str) -> list[SegmentImport]:
     """Return ``count`` segments without hashes, each the child of the one before; the last is active."""
     return [
-        m.SegmentImport(segment=name(f"s{n:05}"), parents=[name(f"s{n - 1:05}")] if n else [], sealed=n < count - 1)
+        SegmentImport(segment=name(f"s{n:05}"), parents=[name(f"s{n - 1:05}")] if n else [], sealed=n < count - 1)
         for n in range(count)
     ]
 
 
-def listing(*segments: m.SegmentImport, token: str = "again") -> m.ImportTopic:
-    return m.ImportTopic(topic="orders", token=token, segments=list(segments), positions="opaque")
+def listing(*segments: SegmentImport, token: str = "again") -> ImportTopic:
+    return ImportTopic(topic="orders", token=token, segments=list(segments), positions="opaque")
 
 
 class CountedName(str):
@@ -439,13 +443,13 @@ def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shar
 
 @BEFORE_OR_AFTER_THE_PLAN
 def test_an_acknowledgement_between_two_steps_counts(shard: Shard, taken: int) -> None:
-    active = m.SegmentImport(segment="s")
+    active = SegmentImport(segment="s")
     shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state, "alice")))
     fields: dict[str, Any] = {"topic_id": 1, "subscription_id": 2}
     shard.apply(
         e.SubscriptionCreated(**fields, subscription="s", subscription_type="STREAM", order="strict", positions={})
     )
-    ended = listing(msgspec.structs.replace(active, end_offset=5), m.SegmentImport(segment="t", parents=["s"]))
+    ended = listing(msgspec.structs.replace(active, end_offset=5), SegmentImport(segment="t", parents=["s"]))
     steps = import_topic(msgspec.structs.replace(ended, positions="offsets", token="end"), shard.state, "alice")
     begin(steps, taken)
     shard.apply(e.RecordsAcknowledged(**fields, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 6)]))

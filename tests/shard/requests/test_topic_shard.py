@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from headgate.model import entries as e
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol.replies import TopicPlace
+from headgate.protocol.requests import CreateTopic, FindTopic
 from shard.requests.handlers import Decision
 from shard.requests.topic_commands import create_topic
 from shard.requests.topic_shard import find_place, refuse_creation
@@ -50,7 +51,7 @@ def test_a_leader_creates_what_belongs_to_its_shard_by_the_list_of_its_ledger(
 ) -> None:
     state = shard(number, *([] if known is None else [grown(known)]))
     refusal = refuse_creation(NAME, asked, state)
-    created = create_topic(m.CreateTopic(topic=NAME, token="t", shards=asked), state, "ada")
+    created = create_topic(CreateTopic(topic=NAME, token="t", shards=asked), state, "ada")
 
     assert (None if refusal is None else refusal.verdict) == verdict
     assert isinstance(created, Refusal) == (verdict is not None)
@@ -60,10 +61,10 @@ def test_an_existing_topic_stays_and_a_repeated_command_gets_its_reply() -> None
     created = e.TopicCreated(topic_id=1, topic=NAME, segments=1, token="t")
     state = shard(1, created, grown(NEW))
 
-    assert isinstance(create_topic(m.CreateTopic(topic=NAME, token="t", shards=NEW), state, "ada"), Decision)
-    refused = create_topic(m.CreateTopic(topic=NAME, token="u", shards=NEW), state, "ada")
+    assert isinstance(create_topic(CreateTopic(topic=NAME, token="t", shards=NEW), state, "ada"), Decision)
+    refused = create_topic(CreateTopic(topic=NAME, token="u", shards=NEW), state, "ada")
     assert "already exists" in refused.reason
-    assert find_place(m.FindTopic(topic=NAME), state).answer(state) == m.TopicPlace(topic_id=1, shards=NEW)
+    assert find_place(FindTopic(topic=NAME), state).answer(state) == TopicPlace(topic_id=1, shards=NEW)
 
 
 LISTS = [[2], [2, 3], [2, 3, 7]]
@@ -94,14 +95,14 @@ def test_no_order_of_steps_gives_two_shards_one_name(steps: list[tuple], name: s
             case "store", [number, length] if len(states[number].ids.shard_counts) <= length:
                 states[number].apply(grown(LISTS[length]))
             case "look", [client, number]:
-                place = find_place(m.FindTopic(topic=name), states[number]).answer(states[number])
+                place = find_place(FindTopic(topic=name), states[number]).answer(states[number])
                 if place.topic_id is None and place.shards == (LISTS[client] if client else []):
                     proofs[client].add(number)
             case "create", [client]:
                 places = ShardMap(tuple(LISTS[client])).candidates(name)
                 if not set(places[1:]) <= proofs[client]:
                     continue
-                request = m.CreateTopic(topic=name, token=f"t{chunk}", shards=LISTS[client])
+                request = CreateTopic(topic=name, token=f"t{chunk}", shards=LISTS[client])
                 decision = create_topic(request, states[places[0]], "ada")
                 if isinstance(decision, Decision):
                     states[places[0]].apply(decision.entries[0])

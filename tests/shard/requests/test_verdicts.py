@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from headgate.model import entries as e
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import messages as m
 from headgate.protocol.batch_digest import batch_digest
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import ListTopics, ProduceBatch, Record, RecordHeader, Request
 from shard.access.rules import OPEN
 from shard.requests import verdicts
 from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_term
@@ -22,10 +23,10 @@ PRODUCER = 9
 
 def batch(
     sequence: int | None = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
-) -> m.ProduceBatch:
-    return m.ProduceBatch(
+) -> ProduceBatch:
+    return ProduceBatch(
         topic=kwargs.get("topic", "orders"),
-        records=[m.Record(b"k", kwargs.get("value", b"v"), 0)] * records,
+        records=[Record(b"k", kwargs.get("value", b"v"), 0)] * records,
         producer_id=producer,
         producer_epoch=epoch,
         sequence=sequence,
@@ -63,13 +64,11 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
     return state
 
 
-def request(body: m.ProduceBatch | m.ListTopics, leader_epoch: int | None) -> m.Request:
-    return m.Request(
-        request_id=1, protocol=m.PROTOCOL_VERSION, client_id="client", leader_epoch=leader_epoch, body=body
-    )
+def request(body: ProduceBatch | ListTopics, leader_epoch: int | None) -> Request:
+    return Request(request_id=1, protocol=PROTOCOL_VERSION, client_id="client", leader_epoch=leader_epoch, body=body)
 
 
-def judge_batch(judged: m.ProduceBatch, state: ShardState, durable: int) -> Judgement:
+def judge_batch(judged: ProduceBatch, state: ShardState, durable: int) -> Judgement:
     return verdicts.judge_batch(judged, state, durable, user=ANONYMOUS, rules=OPEN)
 
 
@@ -94,7 +93,7 @@ def test_a_batch_without_an_epoch_is_invalid() -> None:
 def test_a_batch_of_this_term_passes_row_2() -> None:
     """Other requests need no leader epoch."""
     assert judge_term(request(batch(), 1), 1) is None
-    assert judge_term(request(m.ListTopics(), None), 1) is None
+    assert judge_term(request(ListTopics(), None), 1) is None
 
 
 def test_a_refusal_does_not_change_the_state() -> None:
@@ -108,7 +107,7 @@ def test_a_refusal_does_not_change_the_state() -> None:
 
 
 # Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
-ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
+ROWS: dict[str, tuple[ProduceBatch, int, int, Any]] = {
     # After a barrier, because a deposed leader may not know the topic.
     "row 12, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
     "row 16, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
@@ -126,7 +125,7 @@ ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
     # The original's offsets would be wrong for some of its records.
     "row 9, as many other records under the same sequence": (batch(1, value=b"w"), 3, 4, ("invalid", True)),
     "row 9, other headers under the same sequence": (
-        batch(1, headers=[m.RecordHeader(0, "a", b"")]),
+        batch(1, headers=[RecordHeader(0, "a", b"")]),
         3,
         4,
         ("invalid", True),
@@ -139,7 +138,7 @@ ROWS: dict[str, tuple[m.ProduceBatch, int, int, Any]] = {
 
 
 @pytest.mark.parametrize(("judged", "batches", "durable", "expected"), ROWS.values(), ids=ROWS.keys())
-def test_every_row_of_the_table(judged: m.ProduceBatch, batches: int, durable: int, expected: Any) -> None:
+def test_every_row_of_the_table(judged: ProduceBatch, batches: int, durable: int, expected: Any) -> None:
     judgement = judge_batch(judged, shard(batches), durable)
 
     assert expected == (verdict(judgement) if isinstance(expected, tuple) else judgement)

@@ -4,7 +4,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
-from headgate.protocol import messages as m
+from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.holdings import Holdings
 from shard.subscriptions.acknowledgements import judge
 from tests.coordinator.conftest import Lead
@@ -59,8 +59,8 @@ class CountedHoldings(Holdings):
 async def test_rule_3_the_holders_are_looked_up_once_for_all_rejections_of_a_batch(harness: CoordinatorHarness) -> None:
     """A batch of thousands of late acknowledgements must not read thousands of holdings for each of them."""
     held = harness.subscription.holdings = CountedHoldings(harness.subscription.holdings)
-    parts = [m.Acknowledgement(n % 3, 99, 0, 1) for n in range(50)]
-    batch = m.AcknowledgeBatch(
+    parts = [Acknowledgement(n % 3, 99, 0, 1) for n in range(50)]
+    batch = AcknowledgeBatch(
         topic="orders", subscription="billing", consumer="ada", incarnation=1, acknowledgements=parts
     )
     rejected = judge(harness.subscription, harness.topic, batch).rejected
@@ -110,12 +110,12 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
 
 async def test_a_batch_has_one_entry_with_what_counts(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
-    batch = m.AcknowledgeBatch(
+    batch = AcknowledgeBatch(
         topic="orders",
         subscription="billing",
         consumer="ada",
         incarnation=1,
-        acknowledgements=[m.Acknowledgement(1, generation, 0, 5), m.Acknowledgement(0, generation, 0, 5)],
+        acknowledgements=[Acknowledgement(1, generation, 0, 5), Acknowledgement(0, generation, 0, 5)],
         checkpoints={0: "here", 1: "there", 2: "elsewhere"},
         number=3,
     )
@@ -144,12 +144,12 @@ async def test_a_late_copy_of_a_batch_does_not_replace_the_checkpoint_of_a_later
 ) -> None:
     generation = harness.subscription.holdings[0].generation
     harness.subscription.progress.checkpoints[0] = e.Checkpoint("known", generation + generations_later, 3)
-    batch = m.AcknowledgeBatch(
+    batch = AcknowledgeBatch(
         topic="orders",
         subscription="billing",
         consumer="ada",
         incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, generation, 0, 5)],
+        acknowledgements=[Acknowledgement(0, generation, 0, 5)],
         checkpoints={0: "given"},
         number=number,
     )

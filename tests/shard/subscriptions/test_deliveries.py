@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import AcknowledgeBatch, BeginDeliveries, BegunRecord, NegativeAcknowledgement
 from shard.subscriptions.deliveries import judge_begun, judge_failed, record_limit
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
@@ -30,16 +30,16 @@ def begin(
 ) -> tuple[object, ...]:
     """Begin (offset, delivery) pairs; return the offsets that begin, and the reply."""
     named = [
-        m.BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count) for offset, count in records
+        BegunRecord(0, other.get("generation", generation(harness)), offset, 3, count) for offset, count in records
     ]
-    request = m.BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
+    request = BeginDeliveries(**{**ADA, **{key: other[key] for key in other if key in ADA}}, records=named)
     begun, reply = judge_begun(harness.subscription, harness.topic, request, limit)
     return [offset for _, offset, _, _ in begun], reply.rejected, reply.delayed
 
 
 def fail(harness: CoordinatorHarness, *records: tuple[int, int], limit: int = 10) -> tuple[object, ...]:
-    named = [m.NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records]
-    batch = m.AcknowledgeBatch(**ADA, negative=named)
+    named = [NegativeAcknowledgement(0, generation(harness), offset, 3, count, 500) for offset, count in records]
+    batch = AcknowledgeBatch(**ADA, negative=named)
     failed, rejected = judge_failed(harness.subscription, harness.topic, batch, limit, now_ms=1000)
     return failed, rejected
 

@@ -3,7 +3,8 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ExternalGrant
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
@@ -30,9 +31,9 @@ def stored() -> Topic:
     return state.topics["t"]
 
 
-def registration(**fields) -> m.RegisterConsumer:
+def registration(**fields) -> RegisterConsumer:
     given = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1, "subscription_type": "STREAM"}
-    return m.RegisterConsumer(**(given | fields))
+    return RegisterConsumer(**(given | fields))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,6 @@ def test_a_grant_names_the_segment_as_its_source_does_and_has_its_checkpoint() -
     subscription = Subscription(given.topic_id, "t", 2, "s", e.SubscriptionType.CHECKPOINT, "strict")
     subscription.progress.checkpoints[0] = e.Checkpoint("at 7", 1, 1)
 
-    assert m.ExternalGrant(label="a", positions="opaque", checkpoint="at 7") == external_grant(subscription, given, 0)
-    assert m.ExternalGrant(label="b", positions="opaque") == external_grant(subscription, given, 1)
+    assert ExternalGrant(label="a", positions="opaque", checkpoint="at 7") == external_grant(subscription, given, 0)
+    assert ExternalGrant(label="b", positions="opaque") == external_grant(subscription, given, 1)
     assert external_grant(subscription, stored(), 0) is None

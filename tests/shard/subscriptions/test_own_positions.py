@@ -3,7 +3,8 @@
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import Behind
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.shard_state import ShardState
 from shard.state.topic import MAX_PRUNED_ENDS, SegmentTail, Topic
 from shard.subscriptions.own_positions import own_positions_error
@@ -19,9 +20,9 @@ BEYOND = f"segment 1 of topic 'orders' ends at 5, before position 6: {CAUSE}; st
 
 
 def registration(
-    positions: list[tuple[int, int]], positions_topic_id: int | None = 1, behind: m.Behind = "error"
-) -> m.RegisterConsumer:
-    return m.RegisterConsumer(
+    positions: list[tuple[int, int]], positions_topic_id: int | None = 1, behind: Behind = "error"
+) -> RegisterConsumer:
+    return RegisterConsumer(
         topic="orders",
         subscription="s",
         consumer="c",

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
-from headgate.protocol import messages as m
+from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, ResumedKey, UnparkKey
 from shard.state.parked_keys import ParkedKey
 from shard.subscriptions import acknowledgements
 from shard.subscriptions.parking import ParkedInBatch, judge_park, judge_unpark, resuming_keys
@@ -42,7 +42,7 @@ def state(harness: CoordinatorHarness, key: bytes = LOW) -> ParkedKey:
 
 def park(harness: CoordinatorHarness, limit: int = 9, **other: Any) -> e.KeyParked | str | None:
     fields = {**ADA, "segment": 0, "generation": generation(harness), "offset": 5, "key": OTHER, **other}
-    return judge_park(harness.subscription, harness.topic, m.ParkKey(**fields), limit)
+    return judge_park(harness.subscription, harness.topic, ParkKey(**fields), limit)
 
 
 def acknowledge(
@@ -50,11 +50,11 @@ def acknowledge(
 ) -> tuple[list[tuple[int, int, bytes]], list[tuple[bytes, int]], str]:
     """Acknowledge segment 0 to ``ends``, with the offsets ``parked``; return what is parked and resumed, or why not."""
     held = 0, generation(harness)
-    batch = m.AcknowledgeBatch(
+    batch = AcknowledgeBatch(
         **ADA,
-        acknowledgements=[m.Acknowledgement(*held, 0, end) for end in ends],
-        parked=[m.ParkedRecord(*held, each, key) for each in parked],
-        resumed=[m.ResumedKey(*held, *each) for each in resumed],
+        acknowledgements=[Acknowledgement(*held, 0, end) for end in ends],
+        parked=[ParkedRecord(*held, each, key) for each in parked],
+        resumed=[ResumedKey(*held, *each) for each in resumed],
     )
     judged = acknowledgements.judge(harness.subscription, harness.topic, batch)
     if judged.entry is None:
@@ -101,12 +101,10 @@ async def test_a_parked_record_counts_once_with_what_covers_it(harness: Coordina
 
 async def test_a_segment_keeps_as_many_parked_records_as_its_limit(harness: CoordinatorHarness) -> None:
     held = 0, generation(harness)
-    batch = m.AcknowledgeBatch(
-        **ADA, acknowledgements=[], parked=[m.ParkedRecord(*held, each, LOW) for each in (3, 4, 5)]
-    )
+    batch = AcknowledgeBatch(**ADA, acknowledgements=[], parked=[ParkedRecord(*held, each, LOW) for each in (3, 4, 5)])
     judged = ParkedInBatch(harness.subscription, harness.topic, batch, 2)
 
-    accepted = [judged.accept(m.Acknowledgement(*held, 0, end), 0) for end in (4, 5, 6)]
+    accepted = [judged.accept(Acknowledgement(*held, 0, end), 0) for end in (4, 5, 6)]
     assert [None, None] == accepted[:2]
     assert "segment 0 has 2 parked records" in str(accepted[2])
 
@@ -124,7 +122,7 @@ async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: Co
 
     def unpark(last: int, parking: int = parking) -> Any:
         held = {"segment": 0, "generation": generation(harness), "key": LOW}
-        request = m.UnparkKey(**ADA, **held, parking=parking, last=last)
+        request = UnparkKey(**ADA, **held, parking=parking, last=last)
         return judge_unpark(harness.subscription, harness.topic, request)
 
     assert "were not processed" in unpark(0), "it is not resumed"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import MAX_BATCH_RECORDS
+from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement
 from shard.state.subscription import Subscription
 from shard.subscriptions import acknowledgements
 from shard.subscriptions.acknowledgements import MAX_RANGES, MAX_RANGES_PER_SEGMENT, RangeLimit, judge
@@ -39,8 +40,8 @@ class Queue:
         self.subscription.apply(entry, 0)
 
     def acknowledge(self, *ranges: tuple[int, int], generation: int = 1) -> list[tuple[int, str]]:
-        parts = [m.Acknowledgement(0, generation, first, end) for first, end in ranges]
-        batch = m.AcknowledgeBatch(topic="t", subscription="s", consumer="ada", incarnation=1, acknowledgements=parts)
+        parts = [Acknowledgement(0, generation, first, end) for first, end in ranges]
+        batch = AcknowledgeBatch(topic="t", subscription="s", consumer="ada", incarnation=1, acknowledgements=parts)
         with patch.object(acknowledgements, "MAX_RANGES", self.max_ranges):
             judgement = judge(self.subscription, self.topic, batch)
         assert judgement.over_limit == len(judgement.rejected)
@@ -113,7 +114,7 @@ def test_a_subscription_keeps_400_000_ranges_and_a_segment_10_000(segments: int,
 
 
 def test_a_batch_of_a_real_size_is_within_the_limits() -> None:
-    assert MAX_RANGES_PER_SEGMENT >= m.MAX_BATCH_RECORDS
+    assert MAX_RANGES_PER_SEGMENT >= MAX_BATCH_RECORDS
     assert MAX_RANGES // 4096 >= 64
 
 

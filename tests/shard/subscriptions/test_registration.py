@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol.requests import RegisterConsumer
 from shard.state.consumers import RegisteredConsumer
 from shard.state.subscription import Subscription
 from shard.subscriptions.refusal import Refusal
@@ -35,9 +35,9 @@ def remove(
     known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason, token=token), at_ms)
 
 
-def request(**fields: Any) -> m.RegisterConsumer:
+def request(**fields: Any) -> RegisterConsumer:
     asked = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 5}
-    return m.RegisterConsumer(**{**asked, "subscription_type": "STREAM", **fields})
+    return RegisterConsumer(**{**asked, "subscription_type": "STREAM", **fields})
 
 
 def judge(

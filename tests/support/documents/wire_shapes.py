@@ -5,34 +5,52 @@ import typing
 import msgspec
 from msgspec import inspect as shapes
 
-from headgate.protocol import messages as m
+from headgate.protocol import announcements, backlog, parts, replies, request_fields, requests
+from headgate.protocol.replies import PageReply, Push, ReplyBody
+from headgate.protocol.request_fields import (
+    ConsumerRequest,
+    HashText,
+    Label,
+    LedgerIdText,
+    ListRequest,
+    Name,
+    ProgramText,
+    ReaderRequest,
+    RequestBody,
+    SubscriptionRequest,
+    TopicRequest,
+)
+from headgate.views import cluster, explanations, producers, subscriptions, topics
 
-BASES = (m.RequestBody, m.ReplyBody, m.Push)
-PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
+BASES = (RequestBody, ReplyBody, Push)
+PYTHON_PATTERN = typing.get_args(Name)[1].pattern
 NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
 """As other languages write it. In Python, "$" also matches before a trailing newline."""
 PATTERNS = {
     PYTHON_PATTERN: "a name",
-    typing.get_args(m.Label)[1].pattern: "a label",
-    typing.get_args(m.HashText)[1].pattern: "a hash",
-    typing.get_args(m.ProgramText)[1].pattern: "a program text",
-    typing.get_args(m.LedgerIdText)[1].pattern: "32 hexadecimal digits",
+    typing.get_args(Label)[1].pattern: "a label",
+    typing.get_args(HashText)[1].pattern: "a hash",
+    typing.get_args(ProgramText)[1].pattern: "a program text",
+    typing.get_args(LedgerIdText)[1].pattern: "32 hexadecimal digits",
 }
 UNDOCUMENTED = (
     msgspec.Struct,
-    m.RequestBody,
-    m.TopicRequest,
-    m.SubscriptionRequest,
-    m.ConsumerRequest,
-    m.ReaderRequest,
-    m.ListRequest,
-    m.ReplyBody,
-    m.PageReply,
+    RequestBody,
+    TopicRequest,
+    SubscriptionRequest,
+    ConsumerRequest,
+    ReaderRequest,
+    ListRequest,
+    ReplyBody,
+    PageReply,
 )
+VIEWS = cluster, explanations, producers, subscriptions, topics
+MODULES = announcements, backlog, parts, replies, request_fields, requests, *VIEWS
 STRUCTS = sorted(
     {
         kind
-        for kind in vars(m).values()
+        for module in MODULES
+        for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in UNDOCUMENTED
     },
     key=lambda kind: kind.__name__,
@@ -40,7 +58,7 @@ STRUCTS = sorted(
 
 
 def heading(kind: type[msgspec.Struct]) -> str:
-    if kind is m.Push:
+    if kind is Push:
         return "Push (common fields)"
     if issubclass(kind, BASES):
         return f"`{kind.__struct_config__.tag}` {kind.__name__}"

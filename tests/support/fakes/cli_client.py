@@ -41,7 +41,45 @@ from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.headers import Headers
-from headgate.protocol import messages as m
+from headgate.protocol.replies import (
+    Done,
+    ParkedKeyList,
+    PlanReply,
+    ProducerList,
+    ProducerReply,
+    PruneReply,
+    ReplyBody,
+    SeekReply,
+    SubscriptionList,
+    SubscriptionReply,
+    TopicImportReply,
+    TopicList,
+    TopicReply,
+)
+from headgate.protocol.request_fields import require_fields
+from headgate.protocol.requests import (
+    CreateSubscription,
+    CreateTopic,
+    DeleteProducer,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeProducer,
+    DescribeSubscription,
+    EvictConsumer,
+    ImportTopic,
+    ListParkedKeys,
+    ListProducers,
+    ListSubscriptions,
+    ListTopics,
+    PlanChanges,
+    PruneTopic,
+    RaiseLevel,
+    ResumeKey,
+    SeekSubscription,
+    SetDeliveryPolicy,
+    SetMaintenance,
+    is_command,
+)
 from headgate.storage.object_store import Store
 from shard.requests.topic_import import import_topic
 from shard.state.shard_state import ShardState
@@ -173,7 +211,7 @@ class OfflineAdmin(Admin):
     async def _at(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> Any:
         return await ask(SHARD)
 
-    async def _create(self, request: m.CreateTopic | m.ImportTopic, kind: Any) -> Any:
+    async def _create(self, request: CreateTopic | ImportTopic, kind: Any) -> Any:
         return await self._request(SHARD, request, kind)
 
     def _token(self) -> str:
@@ -201,85 +239,85 @@ class FakeAdmin(OfflineAdmin):
         return {0: timestamp_ms}
 
     async def _request(self, shard: int, request: Any, kind: Any) -> Any:
-        m.require_fields(request)
+        require_fields(request)
         answer = self._answer(shard, request)
-        if m.is_command(request):
+        if is_command(request):
             self.cluster.calls.append(replace(request, token=""))
-        elif isinstance(request, m.PlanChanges):
+        elif isinstance(request, PlanChanges):
             self.cluster.calls.append(request)
         return answer
 
-    def _answer(self, shard: int, request: Any) -> m.ReplyBody:
+    def _answer(self, shard: int, request: Any) -> ReplyBody:
         cluster = self.cluster
         match request:
-            case m.ListTopics():
-                return m.TopicList(topics=[*cluster.topics.values()] if shard == SHARD else [], next=None)
-            case m.ListProducers():
-                return m.ProducerList(producers=[each for each in cluster.producers if each.shard == shard], next=None)
-            case m.DescribeProducer() | m.DeleteProducer():
+            case ListTopics():
+                return TopicList(topics=[*cluster.topics.values()] if shard == SHARD else [], next=None)
+            case ListProducers():
+                return ProducerList(producers=[each for each in cluster.producers if each.shard == shard], next=None)
+            case DescribeProducer() | DeleteProducer():
                 known = [each for each in cluster.producers if (each.producer, each.shard) == (request.producer, shard)]
                 if not known:
                     raise RequestRejectedError("invalid", "unknown")
-                return m.ProducerReply(known[0]) if isinstance(request, m.DescribeProducer) else m.Done()
-            case m.ListSubscriptions():
+                return ProducerReply(known[0]) if isinstance(request, DescribeProducer) else Done()
+            case ListSubscriptions():
                 found = [each for each in cluster.subscriptions if request.topic in (None, each.topic)]
-                return m.SubscriptionList(subscriptions=found if shard == SHARD else [], next=None)
-            case m.ListParkedKeys():
+                return SubscriptionList(subscriptions=found if shard == SHARD else [], next=None)
+            case ListParkedKeys():
                 keys = [each for each in cluster.parked if request.key in (None, each.key)]
-                return m.ParkedKeyList(keys=keys, next=None)
-            case m.CreateTopic():
+                return ParkedKeyList(keys=keys, next=None)
+            case CreateTopic():
                 cluster.topics[request.topic] = topic(request.topic, segment(0, 0, 65_535))
-            case m.ImportTopic():
+            case ImportTopic():
                 return self._import(request)
-            case m.RaiseLevel() | m.SetMaintenance():
-                return m.Done()
+            case RaiseLevel() | SetMaintenance():
+                return Done()
         if "subscription" in request.__struct_fields__:
             return self._answer_of_subscription(request)
         if request.topic not in cluster.topics:
             raise RequestRejectedError("invalid", unknown_topic(request.topic, cluster.topics))
         match request:
-            case m.DeleteTopic():
-                return m.Done()
-            case m.PruneTopic():
+            case DeleteTopic():
+                return Done()
+            case PruneTopic():
                 kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
-                return m.PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
-        return m.TopicReply(cluster.topics[request.topic])
+                return PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
+        return TopicReply(cluster.topics[request.topic])
 
-    def _import(self, request: m.ImportTopic) -> m.TopicImportReply:
+    def _import(self, request: ImportTopic) -> TopicImportReply:
         state = self.cluster.imports
         outcome = decided(import_topic(replace(request, token=f"t{len(self.cluster.calls)}"), state, "alice"))
         if isinstance(outcome, Refusal):
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer: m.TopicImportReply = outcome.answer(state)
+        answer: TopicImportReply = outcome.answer(state)
         if not request.dry_run:
             self.cluster.topics[request.topic] = answer.result.topic
         return answer
 
-    def _answer_of_subscription(self, request: Any) -> m.ReplyBody:
+    def _answer_of_subscription(self, request: Any) -> ReplyBody:
         cluster, of = self.cluster, (request.topic, request.subscription)
         described = subscription(*of)
         match request:
-            case m.DescribeSubscription():
+            case DescribeSubscription():
                 described = next(each for each in cluster.subscriptions if each.subscription == request.subscription)
-            case m.CreateSubscription():
+            case CreateSubscription():
                 known = [each for each in cluster.subscriptions if (each.topic, each.subscription) == of]
                 described = replace(described, type=request.subscription_type, consumers=[])
                 cluster.subscriptions += [] if known else [described]
                 described = known[0] if known else described
-            case m.SeekSubscription():
-                return m.SeekReply(SeekResult(seek_generation=7, moves=MOVES))
-            case m.SetDeliveryPolicy():
+            case SeekSubscription():
+                return SeekReply(SeekResult(seek_generation=7, moves=MOVES))
+            case SetDeliveryPolicy():
                 policy = DeliveryPolicy(
                     max_deliveries=request.max_deliveries or 0, dead_letter_topic=request.dead_letter_topic or ""
                 )
                 described = replace(described, policy=policy, type=SubscriptionType.QUEUE)
-            case m.PlanChanges():
-                return m.PlanReply(plan(*of))
-            case m.DeleteSubscription() | m.EvictConsumer() | m.ResumeKey():
-                return m.Done()
-        return m.SubscriptionReply(described)
+            case PlanChanges():
+                return PlanReply(plan(*of))
+            case DeleteSubscription() | EvictConsumer() | ResumeKey():
+                return Done()
+        return SubscriptionReply(described)
 
 
 class FakeProducer:

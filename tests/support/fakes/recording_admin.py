@@ -7,7 +7,16 @@ from msgspec.structs import replace
 from headgate.client.open_letters import OpenLetters
 from headgate.client.topic_source import TopicSource
 from headgate.model.dead_letter import Origin
-from headgate.protocol import messages as m
+from headgate.protocol.replies import (
+    Done,
+    ParkedKeyList,
+    SeekReply,
+    SubscriptionList,
+    SubscriptionReply,
+    TopicList,
+    TopicReply,
+)
+from headgate.protocol.requests import is_command
 from headgate.reading.stored_rows import LedgerRecord
 from headgate.views.cluster import DaemonInfo
 from headgate.views.subscriptions import ParkedKeyInfo, SeekResult, SegmentSeek
@@ -37,28 +46,28 @@ class RecordingAdmin(OfflineAdmin):
         return replace(found, daemons=daemons, totals=replace(found.totals, daemons=2))
 
     async def _request(self, shard, request, kind):
-        if m.is_command(request) and not getattr(request, "dry_run", False):
+        if is_command(request) and not getattr(request, "dry_run", False):
             self._sent.append((self._user, request))
             if self._error is not None:
                 raise self._error
-        if kind is m.SeekReply:
+        if kind is SeekReply:
             moves = (SegmentSeek(segment=0, from_offset=300, to_offset=0, end_offset=400),)
-            return m.SeekReply(result=SeekResult(seek_generation=1, moves=moves))
-        if kind is m.ParkedKeyList:
+            return SeekReply(result=SeekResult(seek_generation=1, moves=moves))
+        if kind is ParkedKeyList:
             parked = {"records": 3, "since_ms": 0, "reason": "", "dead_letter_topic": "", "is_resuming": False}
-            return m.ParkedKeyList(
+            return ParkedKeyList(
                 keys=tuple(ParkedKeyInfo(key=each, **parked) for each in (b"alice", b"\xff")), next=None
             )
-        if kind is m.TopicReply:
-            return m.TopicReply(topic=topic_document().topic)
-        if kind is m.TopicList:
-            return m.TopicList(topics=[topic_document().topic], next=None)
+        if kind is TopicReply:
+            return TopicReply(topic=topic_document().topic)
+        if kind is TopicList:
+            return TopicList(topics=[topic_document().topic], next=None)
         unused = getattr(request, "subscription", None) == "unused" or getattr(request, "topic", None) == "unused"
         described = subscription_document().subscription
         described = replace(described, consumers=() if unused else described.consumers)
-        if kind is m.SubscriptionList:
-            return m.SubscriptionList(subscriptions=[described], next=None)
-        return m.SubscriptionReply(subscription=described) if kind is not m.Done else m.Done()
+        if kind is SubscriptionList:
+            return SubscriptionList(subscriptions=[described], next=None)
+        return SubscriptionReply(subscription=described) if kind is not Done else Done()
 
 
 def with_letters(monkeypatch, *, kind="QUEUE", number=2, parked=0):

@@ -22,8 +22,60 @@ from typing import TypeVar, get_args
 from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
 from headgate.client.connection import Client
 from headgate.client.producer import Producer
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
+from headgate.protocol.mqtt_topics import (
+    client_address,
+    cluster_topic,
+    head_topic,
+    leader_topic,
+    replies_topic,
+    requests_filter,
+)
+from headgate.protocol.replies import (
+    Acknowledged,
+    AnyReplyBody,
+    AssignmentChanged,
+    Committed,
+    ConsumerFenced,
+    Done,
+    Grant,
+    HeartbeatReply,
+    LeaderReply,
+    Push,
+    Registered,
+    Rejected,
+    Reply,
+    SourcePosition,
+    TopicList,
+    TopicReply,
+    Verdict,
+)
+from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    AnyRequestBody,
+    ConfirmRevoked,
+    CreateTopic,
+    DeleteSubscription,
+    DeleteTopic,
+    DescribeLeader,
+    DescribePosition,
+    DescribeTopic,
+    Heartbeat,
+    LeaveConsumer,
+    ListTopics,
+    MergeSegments,
+    OpenProducer,
+    ProduceBatch,
+    Record,
+    RegisterConsumer,
+    Request,
+    SplitSegment,
+)
 from headgate.settings.config import ClientConfig
+from headgate.views.topics import TopicInfo
 from tests.support.fakes.broker import FakeBroker
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
@@ -32,7 +84,7 @@ CLUSTER = "test"
 TOPIC_ID = 1
 DELAY_SECONDS = 1.0
 
-BodyT = TypeVar("BodyT", bound=m.RequestBody)
+BodyT = TypeVar("BodyT", bound=RequestBody)
 
 
 def now_ms() -> int:
@@ -44,14 +96,14 @@ class ScriptedLeader:
     """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
 
     def __init__(
-        self, cluster: ScriptedCluster, shard: int, epoch: int, *, window: int = 64, grants: Iterable[m.Grant] = ()
+        self, cluster: ScriptedCluster, shard: int, epoch: int, *, window: int = 64, grants: Iterable[Grant] = ()
     ) -> None:
         self.cluster = cluster
         self.shard = shard
         self.epoch = epoch
         self.window = window
         self.script: deque[str] = deque()
-        self.requests: list[m.Request] = []
+        self.requests: list[Request] = []
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants = list(grants)
         self.blocked, self.stable = 0, True
@@ -59,7 +111,7 @@ class ScriptedLeader:
         self.revoke_timeout_seconds = self.lease_seconds = 30.0
         self.answers = True
         """Whether it replies at all."""
-        self.refused: dict[str, m.Verdict] = {}
+        self.refused: dict[str, Verdict] = {}
         """Type of a request → the verdict with which it refuses it."""
         self.mute = False
         """Whether it executes commands without replying."""
@@ -69,23 +121,21 @@ class ScriptedLeader:
         self.began_at = asyncio.get_running_loop().time()
         self.cluster.newest_epoch = max(self.cluster.newest_epoch, self.epoch)
         await self.transport.__aenter__()
-        await self.transport.subscribe(m.requests_filter(CLUSTER, self.shard), self._on_request)
+        await self.transport.subscribe(requests_filter(CLUSTER, self.shard), self._on_request)
         await until(lambda: self.transport.connected)
         self.announce()
 
     def announce(self) -> None:
-        message = m.LeaderAnnouncement(
+        message = LeaderAnnouncement(
             shard=self.shard, leader_epoch=self.epoch, instance=f"node-{self.epoch}", window=self.window
         )
-        self._retain(m.leader_topic(CLUSTER, self.shard), message)
-        description = m.ClusterDescription(
-            protocol=m.PROTOCOL_VERSION, shards=self.cluster.shards, ledger_url="file:///x"
-        )
-        self._retain(m.cluster_topic(CLUSTER), description)
+        self._retain(leader_topic(CLUSTER, self.shard), message)
+        description = ClusterDescription(protocol=PROTOCOL_VERSION, shards=self.cluster.shards, ledger_url="file:///x")
+        self._retain(cluster_topic(CLUSTER), description)
 
     def announce_head(self) -> None:
-        message = m.HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.cluster.ledger.head)
-        self.transport.publish(m.head_topic(CLUSTER, 0), m.encode(message))
+        message = HeadAnnouncement(shard=0, leader_epoch=self.epoch, head=self.cluster.ledger.head)
+        self.transport.publish(head_topic(CLUSTER, 0), codec.encode(message))
 
     @property
     def term_age_ms(self) -> int:
@@ -94,13 +144,13 @@ class ScriptedLeader:
     def seen(self, kind: type[BodyT]) -> list[BodyT]:
         return [request.body for request in self.requests if isinstance(request.body, kind)]
 
-    def push(self, request: m.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
-        self._push(request, m.AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
+    def push(self, request: RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
+        self._push(request, AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
 
-    def push_fenced(self, request: m.RegisterConsumer, reason: str) -> None:
-        self._push(request, m.ConsumerFenced, reason=reason)
+    def push_fenced(self, request: RegisterConsumer, reason: str) -> None:
+        self._push(request, ConsumerFenced, reason=reason)
 
-    def _push(self, request: m.RegisterConsumer, kind: type[m.Push], epoch: int | None = None, **fields) -> None:
+    def _push(self, request: RegisterConsumer, kind: type[Push], epoch: int | None = None, **fields) -> None:
         message = kind(
             topic=request.topic,
             subscription=request.subscription,
@@ -110,14 +160,14 @@ class ScriptedLeader:
             **fields,
         )
         client_id = next(each.client_id for each in self.requests if each.body is request)
-        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, client_id)), m.encode(message))
+        self.transport.publish(replies_topic(CLUSTER, client_address(None, client_id)), codec.encode(message))
 
     def _retain(self, topic: str, message) -> None:
-        self.transport.publish(topic, m.encode(message), retain=True)
+        self.transport.publish(topic, codec.encode(message), retain=True)
 
     def _on_request(self, _: str, payload: bytes) -> None:
-        request = m.decode_request(payload)
-        if isinstance(request.body, m.DescribeLeader):
+        request = codec.decode_request(payload)
+        if isinstance(request.body, DescribeLeader):
             self._describe(request, request.body)
             return
         self.requests.append(request)
@@ -127,40 +177,40 @@ class ScriptedLeader:
         if request.leader_epoch not in (None, self.epoch):
             self.refuse(request, "not_leader")
         elif request.max_term_age_ms is not None and request.max_term_age_ms <= self.term_age_ms:
-            expired = m.Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
+            expired = Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
             self.reply(request, expired)
         elif (verdict := self.refused.get(type(body).__name__)) is not None:
             self.refuse(request, verdict)
-        elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
+        elif isinstance(body, ProduceBatch | AcknowledgeBatch):
             self._batch(request, body)
         else:
             answer = self._command(body)
             if not self.mute:
                 self.reply(request, answer)
 
-    def _describe(self, request: m.Request, body: m.DescribeLeader) -> None:
+    def _describe(self, request: Request, body: DescribeLeader) -> None:
         deposed = self.epoch < self.cluster.newest_epoch
         if self.answers and not (deposed and self.epoch < body.heard_epoch):
-            described = m.LeaderReply(instance=f"node-{self.epoch}", window=self.window)
+            described = LeaderReply(instance=f"node-{self.epoch}", window=self.window)
             self.reply(request, described)
 
-    def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
-        reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
-        self.transport.publish(m.replies_topic(CLUSTER, m.client_address(None, request.client_id)), m.encode(reply))
+    def reply(self, request: Request, body: AnyReplyBody, *, epoch: int | None = None) -> None:
+        reply = Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
+        self.transport.publish(replies_topic(CLUSTER, client_address(None, request.client_id)), codec.encode(reply))
 
-    def refuse(self, request: m.Request, verdict: m.Verdict, *, epoch: int | None = None) -> None:
-        self.reply(request, m.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
+    def refuse(self, request: Request, verdict: Verdict, *, epoch: int | None = None) -> None:
+        self.reply(request, Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
 
-    def _batch(self, request: m.Request, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+    def _batch(self, request: Request, batch: ProduceBatch | AcknowledgeBatch) -> None:
         action = self.script.popleft() if self.script else "accept"
         if action == "drop":
             return
-        if action in get_args(m.Verdict):
+        if action in get_args(Verdict):
             self.refuse(request, action)
             return
-        if isinstance(batch, m.AcknowledgeBatch):
+        if isinstance(batch, AcknowledgeBatch):
             self.cluster.acknowledged += batch.acknowledgements
-            reply: m.AnyReplyBody = m.Acknowledged()
+            reply: AnyReplyBody = Acknowledged()
         else:
             reply = self.cluster.producers.produce(batch)
             self.announce_head()
@@ -171,14 +221,14 @@ class ScriptedLeader:
             if action == "double":
                 self.reply(request, reply)
 
-    def _command(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
+    def _command(self, body: AnyRequestBody) -> AnyReplyBody:
         match body:
-            case m.OpenProducer():
+            case OpenProducer():
                 return self.cluster.producers.open(body)
-            case m.DescribePosition():
-                return m.SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
-            case m.RegisterConsumer():
-                return m.Registered(
+            case DescribePosition():
+                return SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
+            case RegisterConsumer():
+                return Registered(
                     topic_id=TOPIC_ID,
                     subscription_id=2,
                     grants=self.grants,
@@ -188,16 +238,16 @@ class ScriptedLeader:
                     revoke_timeout_seconds=self.revoke_timeout_seconds,
                     lease_seconds=self.lease_seconds,
                 )
-            case m.Heartbeat():
-                return m.HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)
-            case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
-                return m.Done()
-            case m.ListTopics():
-                return m.TopicList(topics=[])
-            case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
+            case Heartbeat():
+                return HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)
+            case ConfirmRevoked() | LeaveConsumer() | DeleteTopic() | DeleteSubscription():
+                return Done()
+            case ListTopics():
+                return TopicList(topics=[])
+            case CreateTopic() | SplitSegment() | DescribeTopic() | MergeSegments():
                 self.cluster.commands.setdefault(getattr(body, "token", ""), type(body).__name__)
-                return m.TopicReply(
-                    topic=m.TopicInfo(
+                return TopicReply(
+                    topic=TopicInfo(
                         topic=body.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
                     )
                 )
@@ -217,7 +267,7 @@ class ScriptedCluster:
         self.producers = ScriptedProducers(self.store_batch)
         self.newest_epoch = 0
         """Of the newest term in the ledger."""
-        self.acknowledged: list[m.Acknowledgement] = []
+        self.acknowledged: list[Acknowledgement] = []
         self.positions: list[bytes | None] = []
         self.commands: dict[str, str] = {}
         self.last_position: bytes | None = None
@@ -244,21 +294,21 @@ class ScriptedCluster:
         finally:
             await leader.transport.__aexit__(None, None, None)
 
-    def store_batch(self, batch: m.ProduceBatch) -> m.Committed:
+    def store_batch(self, batch: ProduceBatch) -> Committed:
         self.positions.append(batch.source_position)
         placements = self.ledger.write(batch.records, batch.headers_by_record(), segments=range(self.segments))
-        return m.Committed(placements=placements, topic_id=TOPIC_ID)
+        return Committed(placements=placements, topic_id=TOPIC_ID)
 
-    def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> None:
+    def store_records(self, records: list[Record], leader: ScriptedLeader | None = None) -> None:
         """Write a chunk, which ``leader`` announces."""
         self.ledger.write(records, {}, segments=range(self.segments))
         if leader is not None:
             leader.announce_head()
 
 
-def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> m.Grant:
+def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> Grant:
     """Return a grant that reads from the first chunk."""
-    return m.Grant(
+    return Grant(
         segment=segment,
         generation=generation,
         first_hash=0,

@@ -1,6 +1,5 @@
 """Overviews of a cluster with invented numbers, as `describe_cluster` sends them and as `Admin` returns them."""
 
-from headgate.protocol import messages as m
 from headgate.views.cluster import (
     ClusterInfo,
     ClusterTotals,
@@ -94,14 +93,14 @@ def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):
 
 
 def overview_message(daemon_name="vm-1"):
-    return m.ClusterInfo(
+    return ClusterInfo(
         cluster="local",
         daemon=daemon_name,
         as_of_ms=NOW_MS,
         complete=True,
         daemons=(),
         shards=(),
-        totals=m.ClusterTotals(
+        totals=ClusterTotals(
             daemons=1,
             topics=0,
             subscriptions=0,

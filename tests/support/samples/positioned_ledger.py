@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from controller.chunk_writer.builder import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.protocol.messages import TopicInfo
 from headgate.reading.time_lookup import positions_at
+from headgate.views.topics import TopicInfo
 from shard.requests.topic_commands import describe
 from shard.state.shard_state import ShardState
 from tests.support.fakes.object_store import FakeStore

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headgate.client.consumer import Consumer
-from headgate.protocol import messages as m
+from headgate.protocol.requests import Record, RegisterConsumer
 from tests.support.fakes.scripted_leader import ScriptedCluster
 
 
@@ -13,8 +13,8 @@ def consumer(cluster: ScriptedCluster, client_id: str = "client", **more) -> Con
     return Consumer(cluster.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
 
 
-def records(*values: str, key: bytes = b"key") -> list[m.Record]:
-    return [m.Record(key, value.encode(), 1) for value in values]
+def records(*values: str, key: bytes = b"key") -> list[Record]:
+    return [Record(key, value.encode(), 1) for value in values]
 
 
 async def take(reader: Consumer, count: int, *, acknowledge: bool = False) -> list[str]:
@@ -38,5 +38,5 @@ def acknowledged(cluster: ScriptedCluster) -> list[tuple[int, int, int]]:
     return [(a.segment, a.generation, a.end_offset) for a in cluster.acknowledged]
 
 
-def registration(leader) -> m.RegisterConsumer:
-    return leader.seen(m.RegisterConsumer)[-1]
+def registration(leader) -> RegisterConsumer:
+    return leader.seen(RegisterConsumer)[-1]

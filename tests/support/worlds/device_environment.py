@@ -7,7 +7,9 @@ from typing import Any
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import IngestSettings
 from headgate.model.headers import Headers
-from headgate.protocol import messages as m
+from headgate.protocol.mqtt_topics import device_sentinel_topic, publish_filters
+from headgate.protocol.replies import TopicReply
+from headgate.protocol.requests import CreateTopic
 from headgate.transport.mqtt_packets import ArrivedMessage
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.reading_window import ReadingWindow
@@ -18,7 +20,7 @@ from tests.support.worlds.one_shard import CLUSTER, BareClient, OneShard
 
 SESSION = f"headgate:{CLUSTER}:shard:0:topic:1"
 """Of the first topic: how its client id begins."""
-ORDERS = m.publish_filters(CLUSTER, "orders") | {m.device_sentinel_topic(CLUSTER, 0, 1)}
+ORDERS = publish_filters(CLUSTER, "orders") | {device_sentinel_topic(CLUSTER, 0, 1)}
 """The filters of its session, if it is named orders."""
 
 
@@ -78,7 +80,7 @@ class Devices:
 
 
 async def create_topic(client: BareClient, topic: str = "orders", **fields: Any) -> None:
-    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicReply)
+    assert isinstance(await client.call(CreateTopic, topic=topic, token=topic, segments=2, **fields), TopicReply)
 
 
 async def devices_connected(leader: ShardLeader) -> None:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from drain.protocol import DrainedResponse
 from headgate.client.admin import Admin
 from headgate.client.source_listing import ExternalLayout
-from headgate.protocol.messages import SegmentImport
+from headgate.protocol.requests import SegmentImport
 from tests.support.worlds.one_shard import OneShard
 from tests.support.worlds.one_shard_programs import client
 

@@ -25,7 +25,11 @@ from drain.protocol import DrainedResponse, DrainQuery
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger, if_exists
 from headgate.model.shard_map import ShardMap
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.mqtt_topics import client_address, leader_topic, replies_topic, requests_topic
+from headgate.protocol.replies import Push, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
+from headgate.protocol.requests import Request
 from metrics.instruments import Instruments
 from shard.access.rules import OPEN
 from shard.state.shard_state import ShardState
@@ -58,9 +62,9 @@ class BareClient:
 
     def __init__(self, broker: FakeBroker, client_id: str = "client", user: str | None = None) -> None:
         self.client_id = client_id
-        self.address = m.client_address(user, client_id)
-        self.replies: dict[int, list[m.Reply]] = {}
-        self.pushes: list[m.Push] = []
+        self.address = client_address(user, client_id)
+        self.replies: dict[int, list[Reply]] = {}
+        self.pushes: list[Push] = []
         self.transport = broker.transport(client_id)
         self._next = 0
         self._arrived = asyncio.Event()
@@ -70,27 +74,27 @@ class BareClient:
         await self.transport.__aenter__()
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
-        await self.transport.subscribe(m.replies_topic(CLUSTER, self.address), self._on_reply)
+        await self.transport.subscribe(replies_topic(CLUSTER, self.address), self._on_reply)
         if not self.transport.connected:
             await connected.wait()
 
-    def send(self, kind: type[m.RequestBody], *, shard: int = 0, **fields: Any) -> int:
+    def send(self, kind: type[RequestBody], *, shard: int = 0, **fields: Any) -> int:
         """Send one request and return its id."""
         self._next += 1
-        request = m.Request(
+        request = Request(
             request_id=self._next,
-            protocol=m.PROTOCOL_VERSION,
+            protocol=PROTOCOL_VERSION,
             client_id=self.client_id,
             leader_epoch=fields.pop("leader_epoch", 1),
             max_term_age_ms=fields.pop("max_term_age_ms", None),
             body=kind(**fields),
         )
-        self.send_raw(m.encode(request), shard=shard)
+        self.send_raw(codec.encode(request), shard=shard)
         return self._next
 
     def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
         """Send any payload."""
-        assert self.transport.publish(m.requests_topic(CLUSTER, shard, self.address), payload)
+        assert self.transport.publish(requests_topic(CLUSTER, shard, self.address), payload)
 
     async def reply(self, request_id: int) -> Any:
         async with asyncio.timeout(30):
@@ -99,13 +103,13 @@ class BareClient:
                 await self._arrived.wait()
         return self.replies[request_id][0].body
 
-    async def call(self, kind: type[m.RequestBody], **fields: Any) -> Any:
+    async def call(self, kind: type[RequestBody], **fields: Any) -> Any:
         """Send one request and return the body of its reply."""
         return await self.reply(self.send(kind, **fields))
 
     def _on_reply(self, _: str, payload: bytes) -> None:
-        message = m.decode_reply(payload)
-        if isinstance(message, m.Push):
+        message = codec.decode_reply(payload)
+        if isinstance(message, Push):
             self.pushes.append(message)
         else:
             self.replies.setdefault(message.request_id, []).append(message)
@@ -236,7 +240,7 @@ class OneShard:
             task = asyncio.create_task(leader.serve())
             announced = asyncio.Event()
             self.broker.spies.append(
-                lambda message: announced.set() if message.topic == m.leader_topic(CLUSTER, 0) else None
+                lambda message: announced.set() if message.topic == leader_topic(CLUSTER, 0) else None
             )
             await announced.wait()
             try:

@@ -9,7 +9,10 @@ from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.announcements import ClusterDescription
+from headgate.protocol.mqtt_topics import cluster_topic
+from headgate.protocol.request_fields import PROTOCOL_VERSION
 from tests.support.worlds.one_shard import CLUSTER, OneShard, now_ms
 
 KEYS = [f"key-{n}".encode() for n in range(10)]
@@ -18,13 +21,13 @@ SMALL = ProducerSettings(batch_bytes=200)
 
 def described(world: OneShard) -> bytes:
     named = world.ledger_id.hex()
-    return m.encode(
-        m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x", ledger_id=named)
+    return codec.encode(
+        ClusterDescription(protocol=PROTOCOL_VERSION, shards=1, ledger_url="file:///x", ledger_id=named)
     )
 
 
 def client(world: OneShard, client_id: str, user: str | None = None) -> Client:
-    world.broker.retained[m.cluster_topic(CLUSTER)] = described(world)
+    world.broker.retained[cluster_topic(CLUSTER)] = described(world)
     # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
     return Client(

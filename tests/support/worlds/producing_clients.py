@@ -6,15 +6,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from controller.leader.leader import ShardLeader
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ProducerIdentity, TopicReply
+from headgate.protocol.requests import CreateTopic, OpenProducer, Record
 from tests.support.worlds.one_shard import BareClient, OneShard
 
-RECORDS = [m.Record(b"k", b"v", 0)]
+RECORDS = [Record(b"k", b"v", 0)]
 
 
 async def created(client: BareClient, segments: int = 1) -> None:
-    reply = await client.call(m.CreateTopic, topic="orders", token="t", segments=segments)
-    assert isinstance(reply, m.TopicReply)
+    reply = await client.call(CreateTopic, topic="orders", token="t", segments=segments)
+    assert isinstance(reply, TopicReply)
 
 
 @asynccontextmanager
@@ -29,21 +30,21 @@ async def serving(shard: OneShard) -> AsyncIterator[tuple[ShardLeader, asyncio.T
         yield leader, task
 
 
-async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
-    reply = await client.call(m.OpenProducer, token=token)
-    assert isinstance(reply, m.ProducerIdentity)
+async def opened(client: BareClient, token: str = "x") -> ProducerIdentity:
+    reply = await client.call(OpenProducer, token=token)
+    assert isinstance(reply, ProducerIdentity)
     return reply
 
 
 @asynccontextmanager
-async def producing(shard: OneShard) -> AsyncIterator[tuple[BareClient, m.ProducerIdentity]]:
+async def producing(shard: OneShard) -> AsyncIterator[tuple[BareClient, ProducerIdentity]]:
     """A client with a topic and a producer identity."""
     async with shard.client() as client:
         await created(client)
         yield client, await opened(client)
 
 
-def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[str, Any]:
+def batch(identity: ProducerIdentity, sequence: int, **kwargs: Any) -> dict[str, Any]:
     return {
         "topic": "orders",
         "records": RECORDS,

@@ -20,7 +20,12 @@ from bench.harness.raw_client import RawClient
 from headgate import Admin, Consumer, Producer
 from headgate.files.tls import client_context
 from headgate.model import entries as e
-from headgate.protocol import messages as m
+from headgate.protocol import codec
+from headgate.protocol.mqtt_topics import replies_topic, requests_topic
+from headgate.protocol.replies import AnyReplyBody, Rejected, Reply
+from headgate.protocol.request_fields import PROTOCOL_VERSION
+from headgate.protocol.requests import AnyRequestBody, Request
+from headgate.views.topics import TopicInfo
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Daemon, SecuredTestCluster
 from tests.support.servers.programs import metric, wait_until
@@ -130,7 +135,7 @@ class Scene:
         self._metric_formats = itertools.cycle(("text/plain", "application/openmetrics-text"))
         self._request_ids = itertools.count(1)
         self._attackers: dict[str, RawClient] = {}
-        self._replies: dict[int, asyncio.Future[m.AnyReplyBody]] = {}
+        self._replies: dict[int, asyncio.Future[AnyReplyBody]] = {}
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -189,7 +194,7 @@ class Scene:
         """Return the connection of a user who attacks."""
         if user not in self._attackers:
             client = await self._stack.enter_async_context(self.raw(user, f"{user}-1"))
-            await client.subscribe(m.replies_topic(self.cluster.name, f"{user}/{user}-1"), self._on_reply)
+            await client.subscribe(replies_topic(self.cluster.name, f"{user}/{user}-1"), self._on_reply)
             self._attackers[user] = client
         return self._attackers[user]
 
@@ -206,42 +211,42 @@ class Scene:
         """Return TLS that trusts the cluster's authority."""
         return client_context(ca_file=self.cluster.users.ca_file)
 
-    def request(self, user: str, body: m.AnyRequestBody, *, named: str | None = None) -> tuple[int, bytes]:
+    def request(self, user: str, body: AnyRequestBody, *, named: str | None = None) -> tuple[int, bytes]:
         """Return the id and payload of a request of ``user``'s client; ``named``: the client that the payload names."""
         request_id = next(self._request_ids)
         client_id = named or f"{user}-1"
-        request = m.Request(
+        request = Request(
             request_id=request_id,
-            protocol=m.PROTOCOL_VERSION,
+            protocol=PROTOCOL_VERSION,
             client_id=client_id,
             leader_epoch=self.leader_epoch,
             ledger_id=self.producer._client.cluster_watch.ledger,
             body=body,
         )
-        return request_id, m.encode(request)
+        return request_id, codec.encode(request)
 
-    def reply_to(self, request_id: int) -> asyncio.Future[m.AnyReplyBody]:
+    def reply_to(self, request_id: int) -> asyncio.Future[AnyReplyBody]:
         """Return what the reply to a request that is sent next will set."""
         return self._replies.setdefault(request_id, asyncio.get_running_loop().create_future())
 
-    async def ask(self, user: str, body: m.AnyRequestBody, *, named: str | None = None) -> str:
+    async def ask(self, user: str, body: AnyRequestBody, *, named: str | None = None) -> str:
         """Send a request on the topic of ``user``; return the kind of the reply, or the verdict of its refusal."""
         request_id, payload = self.request(user, body, named=named)
         reply = self.reply_to(request_id)
         client = await self.attacker(user)
-        await client.publish(m.requests_topic(self.cluster.name, 0, f"{user}/{user}-1"), payload)
+        await client.publish(requests_topic(self.cluster.name, 0, f"{user}/{user}-1"), payload)
         async with asyncio.timeout(REPLY_SECONDS):
             answer = await reply
-        return answer.verdict if isinstance(answer, m.Rejected) else str(answer.__struct_config__.tag)
+        return answer.verdict if isinstance(answer, Rejected) else str(answer.__struct_config__.tag)
 
-    async def describe(self, topic: str) -> m.TopicInfo:
+    async def describe(self, topic: str) -> TopicInfo:
         """Return the description of ``topic``, as the honest administrator sees it."""
         async with Admin(self.cluster.config_of("operator")) as admin:
             return await admin.describe_topic(topic)
 
     def _on_reply(self, _: str, payload: bytes) -> None:
-        reply = m.decode_reply(payload)
-        if isinstance(reply, m.Reply) and reply.request_id in self._replies:
+        reply = codec.decode_reply(payload)
+        if isinstance(reply, Reply) and reply.request_id in self._replies:
             self._replies.pop(reply.request_id).set_result(reply.body)
 
     async def work(self) -> None:

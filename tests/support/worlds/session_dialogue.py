@@ -13,7 +13,7 @@ from headgate.client.decisions.session_batches import (
     SendBatch,
 )
 from headgate.client.decisions.session_transitions import Phase
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Committed, ProducerIdentity, Rejected, Verdict
 
 
 class Dialogue:
@@ -32,7 +32,7 @@ class Dialogue:
         self.deadline = deadline
         self.offered: set[str] = set()
         self.outcomes: dict[object, Outcome] = {}
-        self.replies: dict[object, m.Committed | None] = {}
+        self.replies: dict[object, Committed | None] = {}
         self.expired: list[tuple[str, float, Outcome]] = []
         """(batch, latest deadline, outcome) of records that expired before their batch."""
         self.reasons: dict[object, str] = {}
@@ -92,23 +92,21 @@ class Dialogue:
     def identify(self, producer_id: int = 7, epoch: int = 0, *, reached: int | None = None) -> list[str]:
         """Grant the identity. ``reached``: the sequence that its previous epoch reached."""
         assert self.opening is not None
-        reply = m.ProducerIdentity(producer_id=producer_id, producer_epoch=epoch, previous_next_sequence=reached)
+        reply = ProducerIdentity(producer_id=producer_id, producer_epoch=epoch, previous_next_sequence=reached)
         return self._record(self.session.identified(self.opening.request_id, reply, self.now))
 
     def commit(self, *sends: str | SendBatch) -> list[str]:
         sent = []
         for send in sends:
             command = self.last[send] if isinstance(send, str) else send
-            reply = m.Committed(placements=[])
+            reply = Committed(placements=[])
             sent += self._record(self.session.committed(command.request_id, reply, self.now))
         return sent
 
-    def refuse(
-        self, send: str | SendBatch | OpenIdentity, verdict: m.Verdict, *, epoch: int | None = None
-    ) -> list[str]:
+    def refuse(self, send: str | SendBatch | OpenIdentity, verdict: Verdict, *, epoch: int | None = None) -> list[str]:
         command = self.last[send] if isinstance(send, str) else send
         at = command.leader_epoch if epoch is None else epoch
-        reply = m.Rejected(verdict=verdict, reason="refused by the test")
+        reply = Rejected(verdict=verdict, reason="refused by the test")
         return self._record(self.session.rejected(command.request_id, at, reply, self.now, 1.0))
 
     def wait(self, seconds: float) -> list[str]:

@@ -16,7 +16,15 @@ from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, overlaps, segment_of, slice_of
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Done, HeartbeatReply, Push, Registered
+from headgate.protocol.requests import (
+    AcknowledgeBatch,
+    Acknowledgement,
+    ConfirmRevoked,
+    Heartbeat,
+    LeaveConsumer,
+    RegisterConsumer,
+)
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import Topic
@@ -53,8 +61,8 @@ class CoordinatorHarness:
         """The order is strict for a STREAM unless given. ``type`` None: not yet known."""
         self.state = ShardState(0)
         self.entries: list[e.AnyEntry] = []
-        self.pushes: list[tuple[str, m.Push]] = []
-        self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
+        self.pushes: list[tuple[str, Push]] = []
+        self.on_push: Callable[[str, Push], None] = lambda client_id, message: None
         self.leader_epoch = 1
         self.clock_ahead_ms = 0
         self.observer = RecordingObserver()
@@ -92,7 +100,7 @@ class CoordinatorHarness:
             self.state.apply(entry)
             self.entries.append(entry)
 
-    def push(self, client_id: str, message: m.Push) -> None:
+    def push(self, client_id: str, message: Push) -> None:
         self.pushes.append((client_id, message))
         self.on_push(client_id, message)
 
@@ -237,10 +245,10 @@ class CoordinatorHarness:
         supports_bucket_ranges: bool = False,
         balance: str | None = None,
         capacity: int = 100,
-    ) -> m.Registered | Refusal:
+    ) -> Registered | Refusal:
         wanted = type or self.subscription.type or "STREAM"
         request = self._request(
-            m.RegisterConsumer,
+            RegisterConsumer,
             consumer,
             incarnation,
             subscription_type=wanted,
@@ -258,28 +266,28 @@ class CoordinatorHarness:
         incarnation: int = 1,
         client_id: str | None = None,
         **said: Any,
-    ) -> m.HeartbeatReply | Refusal:
-        request = self._request(m.Heartbeat, consumer, incarnation, **said)
+    ) -> HeartbeatReply | Refusal:
+        request = self._request(Heartbeat, consumer, incarnation, **said)
         return self.coordinator.heartbeat(request, client_id or f"anonymous/client-{consumer}")
 
     def disconnect(self, client_id: str) -> None:
         self.coordinator.members.client_disconnected(client_id, asyncio.get_running_loop().time())
 
-    def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
-        request = self._request(m.LeaveConsumer, consumer, incarnation)
+    def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> Done:
+        request = self._request(LeaveConsumer, consumer, incarnation)
         return self.coordinator.leave(request, client_id or f"anonymous/client-{consumer}")
 
     def confirm(
         self, consumer: str, held: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
-    ) -> m.Done:
+    ) -> Done:
         if generation is None:
             generation = self.subscription.holdings[held].generation
         return self.confirm_together(consumer, [(segment_of(held), generation)], incarnation=incarnation)
 
-    def confirm_together(self, consumer: str, released: list[tuple[int, int]], *, incarnation: int = 1) -> m.Done:
+    def confirm_together(self, consumer: str, released: list[tuple[int, int]], *, incarnation: int = 1) -> Done:
         """Confirm several revocations with one request."""
         return self.coordinator.confirm_revoked(
-            self._request(m.ConfirmRevoked, consumer, incarnation, released=released), f"anonymous/client-{consumer}"
+            self._request(ConfirmRevoked, consumer, incarnation, released=released), f"anonymous/client-{consumer}"
         )
 
     def acknowledge(
@@ -298,15 +306,15 @@ class CoordinatorHarness:
         if generation is None:
             generation = self.subscription.holdings[held].generation
         batch = self._request(
-            m.AcknowledgeBatch,
+            AcknowledgeBatch,
             consumer,
             incarnation,
-            acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset, delivery)],
+            acknowledgements=[Acknowledgement(segment, generation, first_offset, end_offset, delivery)],
         )
         rejected = self.coordinator.acknowledge(batch).rejected
         return rejected[0][1] if rejected else None
 
-    def take_pushes(self, consumer: str) -> list[m.Push]:
+    def take_pushes(self, consumer: str) -> list[Push]:
         """Return and remove the messages pushed to the consumer's client."""
         client_id = f"anonymous/client-{consumer}"
         mine = [message for receiver, message in self.pushes if receiver == client_id]

@@ -17,7 +17,7 @@ from headgate.cli.records.ndjson import (
     keyed_record,
     new_hasher,
 )
-from headgate.protocol.messages import MAX_RECORD_BYTES
+from headgate.protocol.request_fields import MAX_RECORD_BYTES
 
 
 def split(*blocks: bytes, **options: Any) -> list[Line]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import CreateSubscription, SetDeliveryPolicy
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, topic
 
@@ -28,7 +28,7 @@ def test_the_options_reach_the_client(
     result = invoke("subscription", "create", "orders", "audit", *words)
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [m.CreateSubscription("orders", "audit", token="", **wanted)]
+    assert cluster.calls == [CreateSubscription("orders", "audit", token="", **wanted)]
     kind = wanted["subscription_type"].lower()
     assert result.stderr == f"subscription audit of orders: {kind}, order strict, 11 unacknowledged records\n"
 
@@ -38,4 +38,4 @@ def test_the_limit_of_processing_is_set_once_it_exists(invoke: Invoke, cluster: 
 
     invoke("subscription", "create", "orders", "audit", "--max-processing", "90")
 
-    assert m.SetDeliveryPolicy("orders", "audit", "", max_processing_ms=90_000) == cluster.calls[1]
+    assert SetDeliveryPolicy("orders", "audit", "", max_processing_ms=90_000) == cluster.calls[1]

@@ -1,6 +1,6 @@
 """`headgate explain` and `headgate plan`: requests and output."""
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import PlanChanges
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster
 
@@ -12,7 +12,7 @@ def test_plan_sends_all_changes_at_once_and_prints_the_moves(invoke: Invoke, clu
     )
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [m.PlanChanges("orders", "billing", [0, 3], [(4, 5)], ["c9"], ["c1"])]
+    assert cluster.calls == [PlanChanges("orders", "billing", [0, 3], [(4, 5)], ["c9"], ["c1"])]
     assert "0000-3fff" in result.stdout
     assert "Moves when every sealed segment is drained:" in result.stdout
     assert "Moves at once:" not in result.stdout

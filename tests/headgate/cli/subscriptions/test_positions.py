@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import SeekSubscription
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, InProcessContext, segment, subscription, topic
 
@@ -18,7 +18,7 @@ def orders(cluster: FakeCluster) -> None:
     cluster.subscriptions.append(replace(subscription("orders", "billing"), point=(7, 99)))
 
 
-WANTED = m.SeekSubscription("orders", "billing", "", positions=[(0, 5), (1, 0)], history=[(7, 99)], topic_id=1)
+WANTED = SeekSubscription("orders", "billing", "", positions=[(0, 5), (1, 0)], history=[(7, 99)], topic_id=1)
 
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:

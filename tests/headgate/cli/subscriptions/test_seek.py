@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headgate.protocol import messages as m
+from headgate.protocol.requests import SeekSubscription, SetDeliveryPolicy
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, topic
 
@@ -25,7 +25,7 @@ def test_each_kind_of_target_reaches_the_client(
     result = invoke("subscription", "seek", "orders", "billing", *words, "--yes")
 
     assert result.exit_code == 0, result.stderr
-    assert cluster.calls == [m.SeekSubscription("orders", "billing", token="", **wanted)]
+    assert cluster.calls == [SeekSubscription("orders", "billing", token="", **wanted)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_set_shows_the_delivery_policy(invoke: Invoke, cluster: FakeCluster) -> 
 
     assert "subscription jobs of o: dead after 3 deliveries, dead letters in dead" in result.stderr
     assert [
-        m.SetDeliveryPolicy("o", "jobs", "", max_deliveries=3, dead_letter_topic="dead"),
-        m.SetDeliveryPolicy("o", "jobs", "", ack_timeout_ms=0, max_processing_ms=90_000),
+        SetDeliveryPolicy("o", "jobs", "", max_deliveries=3, dead_letter_topic="dead"),
+        SetDeliveryPolicy("o", "jobs", "", ack_timeout_ms=0, max_processing_ms=90_000),
     ] == cluster.calls
     assert "policy" in document

@@ -6,7 +6,16 @@ import msgspec
 import pytest
 
 from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, TopicPolicy
-from headgate.protocol import messages as m
+from headgate.protocol.request_fields import TopicRequest
+from headgate.protocol.requests import (
+    CreateTopic,
+    DeleteSubscription,
+    DeleteTopic,
+    MergeSegments,
+    PruneTopic,
+    SetTopicPolicy,
+    SplitSegment,
+)
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.cli_client import FakeCluster, segment, subscription, topic
 
@@ -26,37 +35,37 @@ def orders(cluster: FakeCluster) -> FakeCluster:
 @pytest.mark.parametrize(
     ("words", "call"),
     [
-        (("topic", "create", "new"), m.CreateTopic("new", "", 1)),
-        (("topic", "create", "new", "--segments", "4"), m.CreateTopic("new", "", 4)),
-        (("topic", "split", "orders", "0"), m.SplitSegment("orders", 0, "")),
-        (("topic", "merge", "orders", "0", "1"), m.MergeSegments("orders", (0, 1), "")),
+        (("topic", "create", "new"), CreateTopic("new", "", 1)),
+        (("topic", "create", "new", "--segments", "4"), CreateTopic("new", "", 4)),
+        (("topic", "split", "orders", "0"), SplitSegment("orders", 0, "")),
+        (("topic", "merge", "orders", "0", "1"), MergeSegments("orders", (0, 1), "")),
         (
             ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
-            m.SetTopicPolicy("orders", "", TopicPolicy(auto_split=True, auto_merge=False, max_segments=16)),
+            SetTopicPolicy("orders", "", TopicPolicy(auto_split=True, auto_merge=False, max_segments=16)),
         ),
         (
             ("topic", "set", "orders", "--max-age", "7d", "--min-segments", "2"),
-            m.SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=604_800_000, min_segments=2)),
+            SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=604_800_000, min_segments=2)),
         ),
         (
             ("topic", "set", "orders", "--max-age", "none"),
-            m.SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=-1)),
+            SetTopicPolicy("orders", "", TopicPolicy(max_age_ms=-1)),
         ),
         (
             ("topic", "set", "orders", "--auto-split", "default", "--max-age", "default"),
-            m.SetTopicPolicy("orders", "", reset=["auto_split", "max_age_ms"]),
+            SetTopicPolicy("orders", "", reset=["auto_split", "max_age_ms"]),
         ),
-        (("topic", "delete", "orders", "--yes"), m.DeleteTopic("orders", "")),
-        (("topic", "delete", "orders", "--force", "-y"), m.DeleteTopic("orders", "", force=True)),
-        (("subscription", "delete", "orders", "billing", "--yes"), m.DeleteSubscription("orders", "billing", "")),
+        (("topic", "delete", "orders", "--yes"), DeleteTopic("orders", "")),
+        (("topic", "delete", "orders", "--force", "-y"), DeleteTopic("orders", "", force=True)),
+        (("subscription", "delete", "orders", "billing", "--yes"), DeleteSubscription("orders", "billing", "")),
         (
             ("subscription", "delete", "orders", "billing", "--force", "--yes"),
-            m.DeleteSubscription("orders", "billing", "", force=True),
+            DeleteSubscription("orders", "billing", "", force=True),
         ),
     ],
 )
 def test_each_command_sends_its_arguments(
-    words: tuple[str, ...], call: m.TopicRequest, invoke: Invoke, orders: FakeCluster
+    words: tuple[str, ...], call: TopicRequest, invoke: Invoke, orders: FakeCluster
 ):
     result = invoke(*words)
 
@@ -108,7 +117,7 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
 ):
     result = invoke("topic", "prune", "orders", *flags)
 
-    assert orders.calls == [m.PruneTopic("orders", "", dry_run=flags == ("--dry-run",))]
+    assert orders.calls == [PruneTopic("orders", "", dry_run=flags == ("--dry-run",))]
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
     assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
     assert "billing' has acknowledged 5 of 12 records" in result.stdout

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
-from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
+from headgate.protocol.replies import AssignmentChanged, Grant, Registered, Revocation
 
 
 def grant(segment: int, generation: int) -> Grant:

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.decisions.leader_belief import LeaderBelief, Question
-from headgate.protocol import messages as m
+from headgate.protocol.announcements import LeaderAnnouncement
 
 FORGED = 2**31 - 1
 
 
-def leader(epoch: int, *, window: int = 64) -> m.LeaderAnnouncement:
-    return m.LeaderAnnouncement(shard=0, leader_epoch=epoch, instance=f"node-{epoch}", window=window)
+def leader(epoch: int, *, window: int = 64) -> LeaderAnnouncement:
+    return LeaderAnnouncement(shard=0, leader_epoch=epoch, instance=f"node-{epoch}", window=window)
 
 
 def believing(epoch: int, now: float = 0.0) -> LeaderBelief:
@@ -23,7 +23,7 @@ def believing(epoch: int, now: float = 0.0) -> LeaderBelief:
 
 
 @pytest.mark.parametrize("announced", [leader(FORGED), leader(6), leader(4), leader(5, window=1)], ids=repr)
-def test_an_announcement_is_asked_about_and_not_believed(announced: m.LeaderAnnouncement) -> None:
+def test_an_announcement_is_asked_about_and_not_believed(announced: LeaderAnnouncement) -> None:
     belief = believing(5)
 
     assert not belief.announced(announced, 100.0)

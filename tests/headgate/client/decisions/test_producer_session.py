@@ -7,7 +7,7 @@ import pytest
 from controller.settings.sections import IngestSettings
 from headgate.client.decisions.session_batches import REMEMBERED_SECONDS, Identified, Outcome
 from headgate.client.decisions.session_transitions import Phase
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ProducerIdentity, Rejected
 from shard.requests.quota import IDLE_PRODUCER_MS
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
@@ -70,7 +70,7 @@ def test_the_identity_says_whether_the_producer_is_new():
     talk.connect()
     talk.leader()
     assert ["open"] == talk._record(talk.session.open(0.0))
-    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, created=True)
+    reply = ProducerIdentity(producer_id=1, producer_epoch=4, created=True)
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
     assert Identified(created=True) in commands
 
@@ -197,7 +197,7 @@ def test_pauses_double_up_to_a_second_and_a_commit_resets_them():
 
 def test_the_shortest_pause_has_a_lower_bound():
     talk = streaming("a")
-    reply = m.Rejected(verdict="unavailable", reason="")
+    reply = Rejected(verdict="unavailable", reason="")
     talk.session.rejected(talk.last["a"].request_id, 1, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
     assert 0.0125 == pytest.approx(talk.session.wake_at - talk.now)

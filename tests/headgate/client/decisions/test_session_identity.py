@@ -2,7 +2,7 @@
 
 from headgate.client.decisions.session_batches import Outcome
 from headgate.client.decisions.session_transitions import Phase
-from headgate.protocol import messages as m
+from headgate.protocol.replies import ProducerIdentity
 from tests.support.worlds.session_dialogue import Dialogue, streaming
 
 
@@ -18,7 +18,7 @@ def test_a_late_identity_is_no_reply_to_the_request_for_the_next_epoch():
     early = talk.opening
     talk.offer("a")
     talk.refuse("a", "invalid")
-    reply = m.ProducerIdentity(producer_id=7, producer_epoch=0)
+    reply = ProducerIdentity(producer_id=7, producer_epoch=0)
     assert [] == talk.session.identified(early.request_id, reply, talk.now)
     assert [] == talk.offer("b")
     assert ["b@0"] == talk.identify(7, 1, reached=1)

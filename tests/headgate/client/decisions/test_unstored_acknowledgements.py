@@ -14,8 +14,8 @@ from headgate.client.decisions.unstored_acknowledgements import (
 )
 from headgate.model.entries import SubscriptionType
 from headgate.model.identifiers import SegmentId
-from headgate.protocol import messages as m
-from headgate.protocol.messages import MAX_BATCH_ACKNOWLEDGEMENTS, Acknowledgement
+from headgate.protocol.request_fields import MAX_BATCH_ACKNOWLEDGEMENTS
+from headgate.protocol.requests import Acknowledgement, NegativeAcknowledgement, ParkedRecord, ResumedKey
 
 HELD = ((0, 1), (0, 2), (5, 3))
 
@@ -50,10 +50,10 @@ class Leader:
         """Park a record behind those that are acknowledged, resume up to a number, or set a checkpoint."""
         if what == "park":
             offset = max(self.acknowledged[key], default=-1) + 1
-            unstored.add_parked(m.ParkedRecord(*key, offset, b"k"))
+            unstored.add_parked(ParkedRecord(*key, offset, b"k"))
             self.wanted["parked"][*key, offset] = b"k"
         elif what == "resume":
-            unstored.add_resumed(m.ResumedKey(*key, b"k", number))
+            unstored.add_resumed(ResumedKey(*key, b"k", number))
             self.wanted["resumed"][key] = number
         elif key[0] == 5:  # An external segment has one holding.
             unstored.add_checkpoint(key, str(number))
@@ -151,7 +151,7 @@ def test_every_short_story_of_one_segment_ends_so() -> None:
 def test_what_a_program_said_of_a_record_at_last_is_sent() -> None:
     unstored = UnstoredAcknowledgements(SubscriptionType.QUEUE)
     unstored.begin((0, 1), 0)
-    unstored.add_single(3, m.NegativeAcknowledgement(0, 1, 3, 0, 1))
+    unstored.add_single(3, NegativeAcknowledgement(0, 1, 3, 0, 1))
     unstored.next_batch()
     unstored.failed()
     unstored.add_single(3, Acknowledgement(0, 1, 3, 4, 2))
@@ -164,7 +164,7 @@ def test_more_parked_records_than_a_batch_takes_are_acknowledged_one_batch_after
     unstored = UnstoredAcknowledgements(SubscriptionType.STREAM)
     unstored.begin((0, 1), 0)
     for offset in range(MAX_BATCH_ACKNOWLEDGEMENTS + 1):
-        unstored.add_parked(m.ParkedRecord(0, 1, offset, b"k"))
+        unstored.add_parked(ParkedRecord(0, 1, offset, b"k"))
     unstored.add((0, 1), 0, MAX_BATCH_ACKNOWLEDGEMENTS + 1)
     sent = []
     while (batch := unstored.next_batch()) is not None:

@@ -12,7 +12,8 @@ from headgate import BucketRange, ConsumedRecord, LookAhead, RetryPolicy
 from headgate.errors import AcknowledgementsNotStoredError, ConfigError, FencedError, HandlerFailedError, HeadgateError
 from headgate.model.hashing import segment_hash
 from headgate.model.position_token import decode_positions
-from headgate.protocol import messages as m
+from headgate.protocol.replies import Revocation
+from headgate.protocol.requests import ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import ScriptedCluster, grant
 from tests.support.waiting import until
 from tests.support.worlds.consuming import acknowledged, consumer, registration
@@ -31,12 +32,12 @@ WRONG_ARGUMENTS = [
 ]
 
 
-def keyed(*keys: str) -> list[m.Record]:
+def keyed(*keys: str) -> list[Record]:
     """Return records whose values count those of their key."""
     counts: dict[str, int] = defaultdict(int)
     found = []
     for key in keys:
-        found.append(m.Record(key.encode(), b"%s%d" % (key.encode(), counts[key]), 1))
+        found.append(Record(key.encode(), b"%s%d" % (key.encode(), counts[key]), 1))
         counts[key] += 1
     return found
 
@@ -133,7 +134,7 @@ async def test_what_is_handled_is_acknowledged_or_moves_the_position(kind, store
 async def test_a_segment_at_its_share_of_the_look_ahead_waits_and_the_others_continue():
     cluster = ScriptedCluster(segments=2)
     keys = [f"{n}" for n in range(2600)]
-    cluster.store_records([m.Record(key.encode(), key.encode(), 1) for key in keys])
+    cluster.store_records([Record(key.encode(), key.encode(), 1) for key in keys])
     here, there = ([key for key in keys if segment_hash(key.encode()) // 0x8000 == segment] for segment in (0, 1))
     handler = Handler({here[0]: 500})
     async with (
@@ -215,7 +216,7 @@ async def test_a_handler_that_would_wait_for_itself_fails_at_once_and_the_consum
         async with consumer(cluster) as reader:
             with pytest.raises(HandlerFailedError, match=text):
                 await reader.run(handle, retry=ONCE)
-        assert 1 == len(leader.seen(m.LeaveConsumer))
+        assert 1 == len(leader.seen(LeaveConsumer))
 
 
 @pytest.mark.parametrize("callback", ["on_granted", "on_revoked"])
@@ -228,7 +229,7 @@ async def test_a_callback_that_would_wait_for_itself_ends_its_consumer_at_once(c
         asyncio.timeout(3),
         consumer(cluster, **{callback: close}) as reader,
     ):
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
         with pytest.raises(HeadgateError, match="close: it would wait for the handler or callback"):
             await anext(reader)
 
@@ -268,7 +269,7 @@ async def test_a_run_that_is_ended_begins_nothing_and_acknowledges_what_is_at_wo
             assert task.cancelled() == (end == "cancelled")
             assert ["a0", "a1", "b0"] == sorted(handler.done), "below the last one that was begun nothing is left out"
         assert (0, 1, 3) == acknowledged(cluster)[-1]
-        assert 1 == len(leader.seen(m.LeaveConsumer))
+        assert 1 == len(leader.seen(LeaveConsumer))
     assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
@@ -309,8 +310,8 @@ async def test_a_revocation_waits_for_what_was_begun_gives_back_the_rest_and_is_
         running(reader, handler, concurrency=2),
     ):
         await until(lambda: handler.at_once == 2)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await until(lambda: leader.seen(m.ConfirmRevoked))
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
+        await until(lambda: leader.seen(ConfirmRevoked))
         assert ["b0", "a0"] == handler.done
         assert [(0, 1, 2)] == acknowledged(cluster)
         leader.push(registration(leader), granted=[grant(generation=2, start_offset=2)])
@@ -320,7 +321,7 @@ async def test_a_revocation_waits_for_what_was_begun_gives_back_the_rest_and_is_
 async def test_what_a_former_holder_finishes_has_no_effect_and_its_failure_neither(cluster):
     cluster.store_records(keyed(*"ab"))
     handler = Handler({"a0": 60, "b0": 60}, errors={"b0": 1})
-    revoked = m.Revocation(segment=0, generation=1)
+    revoked = Revocation(segment=0, generation=1)
     async with (
         cluster.leader(grants=[grant()]) as leader,
         consumer(cluster) as reader,
@@ -328,7 +329,7 @@ async def test_what_a_former_holder_finishes_has_no_effect_and_its_failure_neith
     ):
         await until(lambda: handler.at_once == 2)
         leader.push(registration(leader), revoked=[revoked])
-        await until(lambda: leader.seen(m.ConfirmRevoked))
+        await until(lambda: leader.seen(ConfirmRevoked))
         assert 2 == handler.at_once, "its time was up"
         leader.push(registration(leader), granted=[grant(generation=2)])
         await until(lambda: len(handler.begun) == 4)
@@ -393,15 +394,15 @@ async def test_callbacks_frame_what_is_handled_of_a_segment(cluster):
     cluster.store_records(keyed(*"ab"))
     handler = Handler({"a0": 1, "b0": 4})
     callbacks = Callbacks(2.0, handler.done)
-    lost, half = m.Revocation(segment=0, generation=2, final=True), BucketRange(0, 0, 8)
+    lost, half = Revocation(segment=0, generation=2, final=True), BucketRange(0, 0, 8)
     async with (
         cluster.leader(grants=[grant()]) as leader,
         consumer(cluster, **callbacks.options) as reader,
         running(reader, handler, concurrency=2),
     ):
         await until(lambda: handler.at_once == 2)
-        leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-        await until(lambda: leader.seen(m.ConfirmRevoked))
+        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
+        await until(lambda: leader.seen(ConfirmRevoked))
         assert [("granted", [0]), "a0", "b0", ("revoked", [0], 16)] == handler.done
         leader.push(registration(leader), granted=[grant(generation=2, start_offset=2, first_bucket=0, end_bucket=8)])
         leader.push(registration(leader), revoked=[lost])
@@ -425,8 +426,8 @@ async def test_without_a_run_a_revocation_comes_before_the_acknowledgements_that
         async with consumer(cluster, on_revoked=revoked) as reader:
             found += [await anext(reader), await anext(reader)]
             if not closes:
-                leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-                await until(lambda: leader.seen(m.ConfirmRevoked), 1)
+                leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1)])
+                await until(lambda: leader.seen(ConfirmRevoked), 1)
         assert [(0, 1, 2)] == acknowledged(cluster)
 
 
