@@ -188,12 +188,13 @@ class Producer:
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         own_headers = self._checked_headers(topic, headers) if headers else ()
         size_bytes = self._checked_size(topic, key, value, own_headers, timestamp_ms, batches)
-        position = None if source_position is None else self._checked_position(topic, source_position)
+        if source_position is not None:
+            self._check_position(topic, source_position)
         # This precedes the reservation: a caller that is cancelled here has reserved nothing.
         await self._let_batches_leave(batches, topic, size_bytes)
         await self._reserve(batches, size_bytes, started_at)
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = batches.add(topic, Record(key, value, at_ms), own_headers, size_bytes, position, started_at)
+        delivery = batches.add(topic, Record(key, value, at_ms), own_headers, size_bytes, source_position, started_at)
         await self._yield_after(size_bytes)
         return delivery
 
@@ -308,6 +309,8 @@ class Producer:
                     f"topic {topic!r}: an earlier record of its source may still be stored: close this producer, and "
                     f"open another one with the name {self._program.name!r}, which decides it"
                 )
+            moves = any(each.source == topic for each in self._pending)
+            before = batches.positions.get(topic)
             question = DescribePosition(producer=self._program.name, topic=topic)
             try:
                 reply = await self._client.request(batches.shard, question, timeout_seconds)
@@ -318,7 +321,9 @@ class Producer:
                     return
                 raise await explained_topic(self._client, topic, error) from None
             known = body_of(reply, SourcePosition, f"the leader of shard {batches.shard}")
-            position, batches.topic_ids[topic] = known.position, known.topic_id
+            position = known.position
+            if not moves and batches.positions.get(topic) is before:
+                batches.positions[topic] = known
         self._opened = batches.session.created is True, position
 
     @property
@@ -446,8 +451,7 @@ class Producer:
             raise RequestRejectedError("invalid", f"topic {topic!r}: the record has {wrong}")
         return headers
 
-    def _checked_position(self, topic: str, position: bytes) -> tuple[bytes, int]:
-        """Return a source position, and the id of the topic that it is in."""
+    def _check_position(self, topic: str, position: bytes) -> None:
         if type(position) is not bytes:
             raise TypeError(f"source_position must be bytes, not {type(position).__name__}")
         if len(position) > MAX_SOURCE_POSITION_BYTES:
@@ -455,14 +459,12 @@ class Producer:
                 "invalid",
                 f"a source position of {len(position)} bytes is above the limit of {MAX_SOURCE_POSITION_BYTES}",
             )
-        topic_id = self._batches_of_topic[topic].topic_ids.get(topic)
-        if topic_id is None:
+        if topic not in self._batches_of_topic[topic].positions:
             raise RequestRejectedError(
                 "invalid",
                 f"topic {topic!r} was not opened: give the producer a name, and call open(topic) before the first "
                 "source position, to learn where to continue",
             )
-        return position, topic_id
 
     async def _open_shard(self, topic: str) -> ShardBatches:
         self._lease.require_own_loop()

@@ -122,7 +122,8 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
 
     ``producer_id`` and ``sequence``: both, or neither for a batch that may be stored twice.
     ``source_position``, of a named producer only: how far it has read its source with these records. It
-    requires ``topic_id``: a position in another topic of that name would skip records.
+    requires ``topic_id``: a position in another topic of that name would skip records. ``previous_position``: the one
+    that it follows, as the leader or the batch before has said it. None: there was none, or the client does not say.
     ``headers``: those of all records, because a batch without any costs nothing then, and their number has one limit
     before any is decoded: with the records, `MAX_BATCH_RECORDS`. ``reserved_headers``: names may be headgate's own
     (`headgate.model.headers`): the records are dead letters, or copies.
@@ -135,6 +136,7 @@ class ProduceBatch(RequestBody, frozen=True, tag="produce"):
     sequence: Natural | None = None
     source_position: Annotated[bytes, Meta(max_length=1024)] | None = None
     topic_id: Natural | None = None
+    previous_position: Annotated[bytes, Meta(max_length=1024)] | None = None
     headers: Annotated[list[RecordHeader], Meta(max_length=MAX_BATCH_RECORDS)] = []
     reserved_headers: bool = False
 

@@ -15,7 +15,7 @@ in this order, which is that of the table in docs/protocol.md:
 10. a sequence in the window, finished or in flight → ``committed``, ``duplicate``
 11. the user has no right to it → ``forbidden``, after a barrier
 12. the topic does not exist → ``invalid``, after a barrier
-13. records for an external topic or another ``topic_id``, or a position not kept → ``invalid``, after a barrier
+13. an external topic, another ``topic_id``, or a position not kept or behind a gap → ``invalid``, after a barrier
 14. a record is too large, has no key, or has headers that it may not have → ``invalid``
 15. 128 batches are in flight, or too many bytes wait → ``unavailable``
 16. anything else → ``committed``
@@ -23,9 +23,10 @@ in this order, which is that of the table in docs/protocol.md:
 A producer of another user counts as unknown (row 4): ids are random, and nothing shows that one was
 guessed. A repetition is answered although its user has lost the right (row 11): "not stored" would be
 untrue. A topic that was created again has another id, and a name has positions in at most 1000 topics
-(row 13). A batch without a producer skips rows 4 to 10. A repetition is recognized before its topic is
-looked up, because the topic may have been deleted since. An unknown producer is refused at sequence 0
-too, which may be a delayed copy. Row 9 compares digests: an equal number of records would report another
+(row 13). If a position follows another one, an older ledger was put back under a program that continues behind what it
+had sent, and would do so after its next start, too. A batch without a producer skips rows 4 to 10. A repetition is
+recognized before its topic is looked up, because the topic may have been deleted since. An unknown producer is refused
+at sequence 0 too, which may be a delayed copy. Row 9 compares digests: an equal number of records would report another
 batch as stored. Of a batch older than the window (row 8) no digest is left.
 
 Refusals that end a producer's session, or depend on the state, wait for a barrier: a deposed leader
@@ -221,13 +222,18 @@ def _refused_content(batch: ProduceBatch, state: ShardState) -> Refusal | None:
 
 
 def _refused_position(batch: ProduceBatch, state: ShardState, producer: ProducerState) -> Refusal | None:
-    """Row 13: return the refusal of a source position that could not be kept."""
+    """Row 13: return the refusal of a source position that could not be kept, or would hide a gap."""
     if batch.source_position is None:
         return None
     if producer.name is None:
         return invalid("a source position belongs to a producer with a name: open it under one")
-    known = producer.source_positions
-    if len(known) >= MAX_SOURCE_POSITIONS and state.topics[batch.topic].topic_id not in known:
+    known, topic_id = producer.source_positions, state.topics[batch.topic].topic_id
+    if batch.previous_position not in (None, known.get(topic_id)):
+        return invalid(
+            f"the records do not continue at the source position that producer {producer.name!r} has in topic "
+            f"{batch.topic!r}: an older ledger was put back; open the topic again, which says where to continue"
+        )
+    if len(known) >= MAX_SOURCE_POSITIONS and topic_id not in known:
         return invalid(
             f"producer {producer.name!r} has positions in {len(known)} topics already: use another name for others"
         )

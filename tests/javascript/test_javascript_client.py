@@ -214,6 +214,24 @@ def test_what_is_behind_a_failed_batch_with_a_source_position_fails_until_the_po
     assert ["it was not sent in time", gap, gap, "[ 'over', 'over' ]"] == evaluate(programs, program)
 
 
+def test_each_batch_with_a_source_position_states_the_one_that_it_follows(programs: Path) -> None:
+    program = """
+        const identity = { type: "producer_identity", producer_id: 1n, producer_epoch: 0n };
+        const answer = ({ type, topic, previous_position: before }) => (type === "open_producer" ? identity : { type: console.log(topic, before) ?? "committed" });
+        const send = (body, reply) => setTimeout(() => reply({ leader_epoch: 1n, body: answer(body) }));
+        const session = new ProducerSession({ connected: true, window: 8n, epoch: 1n, send, forget() {}, whoLeads() {} }, {}, () => {}, () => {});
+        const offer = (topic, source_position) => session.offer({ type: "produce", topic, source_position }, performance.now() + 5000);
+        session.continueAt("a", "3");
+        session.continueAt("b", null);
+        for (const [topic, position] of [["a", "4"], ["b", "1"], ["a", undefined], ["a", "5"], ["b", "2"]]) await offer(topic, position);
+        session.continueAt("a", "2");
+        await offer("a", "3");
+        session.end(new Error("over"));
+    """
+
+    assert ["a 3", "b null", "a undefined", "a 4", "b 1", "a 2"] == evaluate(programs, program)
+
+
 def test_a_store_that_fails_is_read_again_and_a_machine_that_slept_delivers_nothing(programs: Path) -> None:
     program = """
         let reads = 0;

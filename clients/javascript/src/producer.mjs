@@ -49,11 +49,13 @@ export class Producer {
     const { name } = this.#named;
     if (!name) throw new HeadgateError("sourcePosition: only of a producer with a name");
     await this.open(topic);
-    (await this.#session(topic)).closeGap(topic);
+    const session = await this.#session(topic);
+    session.closeGap(topic);
     const shard = await this.#connection.shardOf(topic);
     const question = { type: "describe_position", producer: name, topic };
     const { topic_id, position = null } = await shard.ask(question).catch((error) => this.#explain(topic, error));
     this.#topicIds.set(topic, topic_id);
+    session.continueAt(topic, position);
     return position;
   }
   /**

@@ -9,7 +9,8 @@
 // 4. What leaves a gap (a batch that is refused for good, or a history that the leader has lost) closes the epoch. The
 //    reply to the opening of the next one decides every batch that was sent, and only then batches are numbered again.
 // 5. Batches with a source position are stored without a gap, because a program continues at the last position. After one that
-//    is not stored, those behind it in its topic fail until the program asks for the position again.
+//    is not stored, those behind it in its topic fail until the program asks for the position again. Each states the position
+//    that it follows: the leader of an older ledger that was put back has another one.
 // 6. An identity that has been idle is opened again before it is used: it may be forgotten.
 import { randomBytes } from "node:crypto";
 import { DeliveryFailedError, DeliveryUnknownError, rejection } from "./errors.mjs";
@@ -41,6 +42,7 @@ export class ProducerSession {
   #queue = []; // those that have no sequence
   #sequence = 0; // of the next batch
   #gaps = new Set(); // topics; rule 5
+  #positions = new Map(); // topic → the source position that its next batch follows
   /** `named`: its name, incarnation and secret, if any. `notify` is called after each change, `onFailure` with what ends every session of the producer. */
   constructor(shard, named, notify, onFailure) {
     this.#shard = shard;
@@ -63,6 +65,9 @@ export class ProducerSession {
   offer(body, deadline) {
     return new Promise((resolve, reject) => {
       if (this.failure || this.#isBehindGap({ body })) return reject(this.failure ?? behindGap());
+      const { topic, source_position } = body;
+      if (source_position) body = { ...body, previous_position: this.#positions.get(topic) };
+      if (source_position) this.#positions.set(topic, source_position);
       this.#queue.push({ body, deadline, resolve, reject, ids: [], attempt: 0 });
       this.#advance();
     });
@@ -72,6 +77,10 @@ export class ProducerSession {
     const isOpen = [...this.#inFlight, ...this.#queue].some(({ body }) => body.source_position && body.topic === topic);
     if (isOpen) throw new DeliveryUnknownError("an earlier batch with a source position may still be stored");
     this.#gaps.delete(topic);
+  }
+  /** The leader has said where a topic's source continues. */
+  continueAt(topic, position) {
+    this.#positions.set(topic, position);
   }
   #isBehindGap = ({ body }) => body.source_position && this.#gaps.has(body.topic);
   #fail(batch, error) {

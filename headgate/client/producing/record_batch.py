@@ -28,7 +28,7 @@ from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.model.headers import Headers, header_bytes
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.protocol.replies import Committed
+from headgate.protocol.replies import Committed, SourcePosition
 from headgate.protocol.requests import ProduceBatch, Record, RecordHeader
 
 RECORD_OVERHEAD_BYTES: Final = 24
@@ -125,10 +125,10 @@ class RecordBatch:
         "content",
         "deadlines",
         "outcome",
+        "position",
+        "previous",
         "reply",
-        "source_position",
         "topic",
-        "topic_id",
     )
 
     def __init__(
@@ -146,9 +146,9 @@ class RecordBatch:
         self.content = BatchContent(reserved_headers=reserved_headers)
         self.deadlines: list[float] = []
         """Ascending, one per group of records: see `DEADLINE_RESOLUTION_SECONDS`."""
-        self.source_position: bytes | None = None
-        self.topic_id: int | None = None
-        """Of the topic that the source position is in."""
+        self.position: SourcePosition | None = None
+        self.previous: SourcePosition | None = None
+        """The source position before that of its first record that has one."""
         self.outcome: Outcome | None = None
         self.reply: Committed | None = None
         self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
@@ -167,7 +167,7 @@ class RecordBatch:
     @property
     def source(self) -> str | None:
         """See `Sendable`."""
-        return None if self.source_position is None else self.topic
+        return None if self.position is None else self.topic
 
     def accepts_deadline(self, deadline: float) -> bool:
         """Return whether a record can follow: one that waited long for buffer space expires before earlier ones."""
@@ -177,14 +177,18 @@ class RecordBatch:
         self,
         record: Record,
         size_bytes: int,
-        position: tuple[bytes, int] | None,
+        moved: tuple[SourcePosition, SourcePosition] | None,
         deadline: float,
         headers: Headers = (),
     ) -> Delivery:
-        """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery."""
+        """Append ``record``, whose outcome must be known at the loop time ``deadline``; returns its delivery.
+
+        ``moved``: the source position before it, and its own.
+        """
         self.content.add(record, headers, size_bytes)
-        if position is not None:
-            self.source_position, self.topic_id = position
+        if moved is not None:
+            before, self.position = moved
+            self.previous = self.previous or before
         return Delivery(self, self._join_group(deadline) - 1)
 
     def extend(self, records: list[Record], size_bytes: int, deadline: float) -> tuple[RecordBatch, int, int]:
@@ -212,8 +216,9 @@ class RecordBatch:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
-            source_position=self.source_position,
-            topic_id=self.topic_id,
+            source_position=None if self.position is None else self.position.position,
+            topic_id=None if self.position is None else self.position.topic_id,
+            previous_position=None if self.previous is None else self.previous.position,
             headers=self.content.wire_headers(),
             reserved_headers=self.content.reserved_headers,
         )

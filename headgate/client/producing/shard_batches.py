@@ -18,6 +18,7 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.client.producing.record_batch import BatchContent, Delivery, RecordBatch
 from headgate.client.producing.shard_session import ShardSession
 from headgate.model.headers import MAX_OWN_HEADER_BYTES, Headers
+from headgate.protocol.replies import SourcePosition
 from headgate.protocol.requests import Record
 
 REQUEST_OVERHEAD_BYTES: Final = 4096 + MAX_OWN_HEADER_BYTES
@@ -46,8 +47,8 @@ class ShardBatches:
         on_end: Callable[[], None],
     ) -> None:
         self.shard = shard
-        self.topic_ids: dict[str, int] = {}
-        """Of the topics that a named producer has opened."""
+        self.positions: dict[str, SourcePosition] = {}
+        """Topic that a named producer has opened → what its next record with a source position follows."""
         self.session = ShardSession(
             client,
             shard,
@@ -88,20 +89,20 @@ class ShardBatches:
         record: Record,
         headers: Headers,
         size_bytes: int,
-        position: tuple[bytes, int] | None,
+        source_position: bytes | None,
         started_at: float,
     ) -> Delivery:
-        """Add a record to its topic's open batch.
-
-        ``position``: a source position, and the id of the topic that it is in. ``started_at``: loop time at which
-        `send` was called.
-        """
-        if position is not None:
+        """Add a record to its topic's open batch. ``started_at``: loop time at which `send` was called."""
+        moved = None
+        if source_position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
+            before = self.positions[topic]
+            moved = before, SourcePosition(topic_id=before.topic_id, position=source_position)
+            self.positions[topic] = moved[1]
         deadline = started_at + self._settings.delivery_timeout_seconds
         opened = self._accepting(topic, size_bytes, deadline)
-        delivery = opened.batch.add(record, size_bytes, position, deadline, headers)
+        delivery = opened.batch.add(record, size_bytes, moved, deadline, headers)
         self._seal_if_full(opened)
         return delivery
 

@@ -1,6 +1,7 @@
 """Named producers with the real leader of a shard: what survives, and how an import continues exactly once."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -142,6 +143,42 @@ async def test_a_position_belongs_to_one_topic():
 
     assert [*LINES, *LINES, *LINES] == await stored(world)
     assert {("orders", b"5"), ("returns", b"5")} == {(each.topic, each.position) for each in described[0].positions}
+
+
+@pytest.mark.parametrize("lost", ["records", "records, long ago", "an opening"])
+async def test_an_import_that_runs_while_an_older_ledger_is_put_back_skips_no_record(lost: str):
+    """The ledger lacks line 3. It learns that from the first line behind it, whose sequence may be the next one."""
+
+    async def send(producer: Producer, *numbers: int) -> None:
+        for number in numbers:
+            await producer.send_and_wait("orders", b"k", LINES[number - 1], source_position=b"%d" % number)
+
+    world = OneShard()
+    async with AsyncExitStack() as programs:
+        async with world.leader():
+            await create(world)
+            running = await programs.enter_async_context(Producer(client(world, "importer"), name="import-1"))
+            await running.open("orders")
+            await send(running, 1, 2)
+            backup = dict(world.store.objects)
+            await send(running, 3)
+            await asyncio.sleep(100 if lost == "records, long ago" else 1)
+            if lost == "an opening":
+                running = await programs.enter_async_context(Producer(client(world, "again"), name="import-1"))
+                await running.open("orders")
+        world.store.objects.clear()
+        world.store.objects.update(backup)
+        async with world.leader("b"):
+            with pytest.raises(
+                RequestRejectedError, match=r"an older ledger was put back; open the topic again|at epoch 0"
+            ):
+                await send(running, 4)
+            if lost != "an opening":  # That has ended the program.
+                await running.open("orders")
+                assert running.source_position == b"2"
+                await send(running, 3, 4)
+            await import_lines(world)
+            assert LINES == await stored(world)
 
 
 async def test_an_import_does_not_continue_in_the_middle_of_a_topic_that_is_created_again():

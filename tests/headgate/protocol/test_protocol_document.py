@@ -465,7 +465,7 @@ SITUATIONS = {
     "a sequence in the window, finished or in flight": lambda: _judge(sequence=1, topic="deleted", durable=1),
     "the user has no right to it": lambda: _judge(topic=FORBIDDEN, records=TOO_LARGE),
     "the topic does not exist": lambda: _judge(**NOWHERE),
-    "records for an external topic or another `topic_id`, or a position not kept": lambda: _judge(
+    "an external topic, another `topic_id`, or a position not kept or behind a gap": lambda: _judge(
         topic="elsewhere", records=TOO_LARGE
     ),
     "a record is too large, has no key, or has headers that it may not have": lambda: _judge(
@@ -480,7 +480,7 @@ SITUATIONS = {
 REASONS = {
     "a sequence in the window, with other content": "other content",
     "the topic does not exist": "there is no topic 'nowhere'",
-    "records for an external topic or another `topic_id`, or a position not kept": "is external",
+    "an external topic, another `topic_id`, or a position not kept or behind a gap": "is external",
     "a record is too large, has no key, or has headers that it may not have": "the limit is",
 }
 """Tells those rows apart that have the same verdict."""

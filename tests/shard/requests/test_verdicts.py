@@ -194,8 +194,10 @@ def test_a_source_position_is_stored_only_where_it_is_kept() -> None:
     assert Accept() == judge_batch(positioned, state, 2)
     assert ("invalid", True) == verdict(judge_batch(replace(positioned, topic_id=2), state, 2))
     assert ("invalid", True) == verdict(judge_batch(replace(positioned, producer_id=PRODUCER), state, 2))
+    assert ("invalid", True) == verdict(judge_batch(replace(positioned, previous_position=b"6"), state, 2))
 
     state.producers[5].source_positions = dict.fromkeys(range(2, 2 + MAX_SOURCE_POSITIONS), b"")
     assert ("invalid", True) == verdict(judge_batch(positioned, state, 2))
     state.producers[5].source_positions[1] = state.producers[5].source_positions.pop(2)
-    assert Accept() == judge_batch(positioned, state, 2)
+    for previous, outcome in {None: Accept, b"": Accept, b"6": Refusal}.items():
+        assert outcome is type(judge_batch(replace(positioned, previous_position=previous), state, 2))
