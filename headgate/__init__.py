@@ -8,7 +8,6 @@ Importing this package is cheap. Each name is imported on first use, because the
 Parquet and object stores, and a module that needs only errors does not.
 """
 
-import logging
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -103,8 +102,6 @@ if TYPE_CHECKING:
         TopicInfo as TopicInfo,
         UnprunedSegment as UnprunedSegment,
     )
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Hidden from type checkers: they would accept every name that is imported from here.
 if not TYPE_CHECKING:

@@ -81,7 +81,7 @@ class DaemonContext(CommandContext):
 
     async def start_daemon(self, config: Path, log_path: Path) -> ChildProcess:
         """Start a daemon with the settings in ``config``. It dies with this process."""
-        return await ChildProcess.start(*python_module("controller", "run", "--config", str(config)), log_path=log_path)
+        return await ChildProcess.start(*python_module("headgate", "run", "--config", str(config)), log_path=log_path)
 
     def start_daemon_logs(self, settings: LogSettings, stream: TextIO, instance: str) -> None:
         from controller.process.logs import configure_logging  # noqa: PLC0415

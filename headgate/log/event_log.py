@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from headgate.model.short_list import MAX_SHOWN, short_list
 
+logging.getLogger("headgate").addHandler(logging.NullHandler())
+
 MAX_TEXT = 2000
 """Characters of a field. Tracebacks are no fields, and stay whole."""
 

@@ -212,7 +212,7 @@ async def test_the_error_of_a_client_says_why_where_and_which_file(tmp_path: Pat
             async with Admin(load_client_config(file), timeout_seconds=60) as admin:
                 await admin.list_topics()
         command = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "controller", "--config", str(file), "topic", "list"),
+            *(sys.executable, "-m", "headgate", "--config", str(file), "topic", "list"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -150,7 +150,7 @@ class Deployment:
         passwords, asks, _ = passwords.partition("mosquitto_passwd /etc/mosquitto/headgate.passwd shop")
         assert asks, "the command that asks for a password, which a test cannot enter"
         script = re.sub(r"/etc/", f"{self.root}/etc/", certificates + passwords + rights)
-        headgate = f'headgate() {{ "{sys.executable}" -m controller "$@"; }}\n'
+        headgate = f'headgate() {{ "{sys.executable}" -m headgate "$@"; }}\n'
         subprocess.run(["bash", "-euo", "pipefail", "-c", headgate + script], cwd=self.ca_file.parent, check=True)
         users = self.root / "etc/mosquitto/headgate.passwd"
         for user in USERS:

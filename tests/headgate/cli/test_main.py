@@ -154,6 +154,26 @@ def test_config_is_accepted_before_and_after_the_command(
     assert str(context.config) == "x.toml"
 
 
+@pytest.mark.parametrize("module", ["headgate.cli.main", "click.core", "headgate.cli.cluster.status", "asyncio"])
+def test_ctrl_c_while_a_module_is_imported_ends_the_command_without_a_traceback(module: str):
+    code = f"""
+import os, runpy, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv[1:] = ["status"]
+runpy.run_module("headgate", run_name="__main__")
+"""
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (130, "", "") == (result.returncode, result.stdout, result.stderr)
+
+
 def test_the_version_is_printed(invoke: Invoke):
     assert invoke("--version").stdout.startswith("headgate 0.")
 

@@ -111,7 +111,7 @@ async def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
-    program: Sequence[str] = ("-m", "controller"),
+    program: Sequence[str] = ("-m", "headgate"),
 ) -> RunningProgram:
     """Start `headgate`, or another Python ``program``; several programs may append to one ``out``."""
     return await RunningProgram.start(
@@ -133,7 +133,7 @@ async def finish(
 ) -> CommandResult:
     """Run `headgate` with ``arguments`` to its end."""
     process = await asyncio.create_subprocess_exec(
-        *with_parent_death_signal(sys.executable, "-m", "controller", *arguments),
+        *with_parent_death_signal(sys.executable, "-m", "headgate", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

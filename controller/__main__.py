@@ -1,5 +1,0 @@
-"""`python -m controller` is `headgate`."""
-
-from headgate.cli.main import main
-
-main(prog_name="headgate")
