@@ -170,6 +170,12 @@ class CommandContext:
             error.filename = "standard output"
             raise
 
+    def run_while_read(self, main: Coroutine[Any, Any, Result]) -> Result:
+        """Run ``main`` as `run` does. Raises BrokenPipeError once standard output has no reader any more."""
+        from headgate.cli.terminal.async_stdio import while_read  # noqa: PLC0415
+
+        return self.run(while_read(sys.stdout.fileno(), main))
+
     def run_recount(self, command: list[str]) -> tuple[int, str]:
         """Run the recount; show its progress, and return its exit code and the other lines that it logged.
 
@@ -228,7 +234,7 @@ class CommandContext:
                     await self.pause(interval_seconds)
 
         try:
-            self.run(ask_again_and_again())
+            self.run_while_read(ask_again_and_again())
         except InterruptedBySignalError as interrupted:
             if interrupted.number != signal.SIGINT:
                 raise

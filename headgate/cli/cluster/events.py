@@ -73,4 +73,4 @@ def events(
                 async for event in following:
                     show(event)
 
-    context.ask(print_events)
+    context.run_while_read(context.answer(print_events))

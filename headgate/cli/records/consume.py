@@ -125,7 +125,7 @@ def consume(
             records = opened.until_caught_up() if exit_when_caught_up else opened
             return await _print_all(context, opened, records, kind, max_records)
 
-    printed = context.run(print_records())
+    printed = context.run_while_read(print_records())
     if sys.stderr.isatty():
         click.echo(f"{printed} records", err=True)
 

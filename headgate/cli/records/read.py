@@ -101,7 +101,7 @@ def read(
     wanted = _Wanted(key=None if key is None else key_bytes(key, is_base64=is_base64), **given)
     _check_starts(wanted.starts, tail=wanted.tail, follow=wanted.follow)
     line = form or (record_formatter("%v\\n") if raw else record_line)
-    printed = context.run(_print_records(context, topic, wanted, line))
+    printed = context.run_while_read(_print_records(context, topic, wanted, line))
     if sys.stderr.isatty():
         click.echo(f"{printed} records", err=True)
 

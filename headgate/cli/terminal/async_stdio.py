@@ -6,14 +6,22 @@ the file. Regular files are always ready.
 """
 
 import asyncio
+import errno
 import os
 import select
 import stat
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from headgate.process.background import end_tasks
+
+Result = TypeVar("Result")
 
 READ_BLOCK_BYTES = 256 * 1024
 WRITE_BLOCK_BYTES = select.PIPE_BUF
 """A ready pipe accepts this much without blocking; a larger write could block."""
+LOOK_INTERVAL_SECONDS: Final = 0.2
+"""How often an idle command looks whether its output still has a reader."""
 
 
 async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:
@@ -40,6 +48,24 @@ async def write_all(file: int, data: bytes) -> None:
         if waits:
             await _wait_until_ready(file, loop.add_writer, loop.remove_writer)
         rest = rest[os.write(file, rest[:WRITE_BLOCK_BYTES] if waits else rest) :]
+
+
+async def while_read(file: int, main: Coroutine[Any, Any, Result]) -> Result:
+    """Run ``main``, which writes to the descriptor ``file``, to its end.
+
+    Raises BrokenPipeError once the reader has closed it, also while ``main`` has nothing to write.
+    """
+    errors = select.poll()
+    errors.register(file, 0)
+    task = asyncio.create_task(main, name="main")
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK_INTERVAL_SECONDS)
+            if not task.done() and errors.poll(0):
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE), "standard output")
+        return task.result()
+    finally:
+        await end_tasks(task)
 
 
 def _is_pollable(file: int) -> bool:

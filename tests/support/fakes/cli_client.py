@@ -5,7 +5,7 @@ Producer and Consumer on these.
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -461,6 +461,9 @@ class InProcessContext(FakeContext):
         if self.write_error is not None:
             raise self.write_error
         sys.stdout.buffer.write(data)
+
+    def run_while_read(self, main: Coroutine[Any, Any, Any]) -> Any:
+        return self.run(main)
 
     def run_recount(self, command: list[str]) -> tuple[int, str]:
         self.commands.append(command)

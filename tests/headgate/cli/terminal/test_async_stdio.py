@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.terminal.async_stdio import read_blocks, write_all
+from headgate.cli.terminal.async_stdio import read_blocks, while_read, write_all
 
 LARGE = os.urandom(1024 * 1024)
 
@@ -60,6 +60,25 @@ async def test_a_closed_reader_is_an_error():
 
     with pytest.raises(BrokenPipeError):
         await write_all(writer, b"x")
+    os.close(writer)
+
+
+async def test_a_reader_that_closes_ends_a_command_that_has_nothing_to_write():
+    reader, writer = os.pipe()
+    cleaned_up = False
+
+    async def command() -> None:
+        nonlocal cleaned_up
+        try:
+            await write_all(writer, b"x")
+            os.close(reader)
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up = True
+
+    with pytest.raises(BrokenPipeError):
+        await while_read(writer, command())
+    assert cleaned_up
     os.close(writer)
 
 
