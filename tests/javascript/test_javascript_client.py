@@ -60,6 +60,7 @@ def test_an_error_of_a_beginner_is_one_line_that_says_what_is_wrong_where_and_wh
         const attempts = [
             () => new Producer(broker).open("orders"), () => consumer().run(() => {}), () => new Ledger("nowhere", 0n, "a").check(),
             () => new Producer({ ...broker, host: "mqtt://127.0.0.1" }), () => new Producer({ ...broker, port: "mqtt" }),
+            () => new Producer({ ...broker, mqtt: { protocol: "mqtt", ca: "" } }),
             () => consumer({ topic: undefined }), () => consumer({ start: "first" }), () => consumer({ ledger: "s3://streams" }),
             () => consumer({ onGranted: "print" }), () => consumer().run(), () => consumer()[Symbol.asyncIterator]().next(),
             () => consumer().acknowledge({}), () => consumer().flush(), () => send({ key: 7 }),
@@ -78,6 +79,7 @@ def test_an_error_of_a_beginner_is_one_line_that_says_what_is_wrong_where_and_wh
         "nowhere has no ledger.json: the option ledger is the folder, or the store, of the cluster's ledger",
         "host=mqtt://127.0.0.1: use a name or an address without a scheme, such as 127.0.0.1",
         "port=mqtt: use the broker's port, such as 1883",
+        "mqtt.protocol=mqtt: use mqtts, because ca, cert, key and pfx are for TLS",
         "topic=undefined: use a text",
         "start=first: use earliest or latest",
         f"ledger=s3://streams: use {folder}",

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from headgate import Admin
 from tests.javascript.conftest import Start
 from tests.support.servers.cluster import ONE_USER_OF_EACH_ROLE, Cluster, SecuredTestCluster
 from tests.support.servers.programs import wait_until
+from tests.support.servers.tls_broker import TlsBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -69,6 +71,34 @@ async def test_a_program_says_what_is_wrong_and_continues_once_its_token_is_rene
         assert all(
             numbers == sorted(numbers) for key in range(7) for numbers in [[n for n in handled() if n % 7 == key]]
         )
+
+
+async def test_each_connection_has_the_certificate_that_its_files_have_then(programs: Path, tmp_path: Path) -> None:
+    """It has expired, and is renewed: the file of the certificate first, to which the old key does not belong."""
+    long_ago = datetime(2001, 2, 3, tzinfo=UTC)
+    async with TlsBroker(tmp_path, {"require_certificate": "true"}) as broker:
+        own = broker.authority.issue("own", client=True, not_before=long_ago, not_after=long_ago + timedelta(days=1))
+        new = broker.authority.issue("new", client=True)
+        program = f"""
+            import {{ copyFileSync, readFileSync }} from "node:fs";
+            import {{ Producer }} from "@headgate/client";
+            const [ca, cert, key] = ["{broker.authority.ca_file}", "{own.certificate_file}", "{own.key_file}"].map((path) => () => readFileSync(path));
+            const producer = new Producer({{ host: "127.0.0.1", port: {broker.port}, cluster: "local", connectTimeoutMs: 1500, mqtt: {{ ca, cert, key }} }});
+            const attempt = () => producer.open("orders").catch(({{ message }}) => message);
+            const until = async (text) => {{ let found; do found = await attempt(); while (!found.includes(text)); console.log(found); }};
+            await until("certificate expired");
+            copyFileSync("{new.certificate_file}", "{own.certificate_file}");
+            await attempt();
+            copyFileSync("{new.key_file}", "{own.key_file}");
+            await until("found no daemon");
+            process.exit();
+        """
+        command = "node", "--no-warnings", "--input-type=module", "--eval", program
+        done = await asyncio.to_thread(subprocess.run, command, cwd=programs, capture_output=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"not connected within 1.5 s: broker 127.0.0.1:{broker.port}: " in done.stdout.decode()
+    assert "check ca, cert and key in the option mqtt, and whether a certificate has expired\n" in done.stdout.decode()
 
 
 async def test_a_topic_that_does_not_exist_is_named_with_a_near_one_and_no_failure_is_silent(

@@ -1,15 +1,20 @@
 // The connection to the broker: presence, the description of the cluster, and who gets which message.
 import { randomBytes, randomInt } from "node:crypto";
+import { createSecureContext } from "node:tls";
 import mqtt from "mqtt";
 import { decode, encode } from "./encoding.mjs";
 import { HeadgateError, OtherHistoryError, warn } from "./errors.mjs";
 import { shardOf } from "./hashing.mjs";
-import { requireBroker } from "./options.mjs";
+import { renewed, requireBroker, withProtocol } from "./options.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
 const [PROTOCOL, SILENT_MS] = [3n, 10_000]; // daemons that hear of another ledger describe theirs again
 const [RECONNECT_MS, REFUSED_MS] = [250, 2000]; // a broker may ban who tries more often with what it refuses
+const REFUSALS = [ // what the broker or TLS says, and what to check then
+  [/not authorized|bad user ?name|password|banned/i, "username and password in the option mqtt, whether a token has expired, and the broker's users"],
+  [/certificate|unknown ca|altname/i, "ca, cert and key in the option mqtt, and whether a certificate has expired"],
+];
 
 export class Connection {
   cluster = null; // its description, once it is known
@@ -27,9 +32,10 @@ export class Connection {
   #places = new Map(); // topic that more than one shard can have → promise of the number of its shard
   #ledger = null; #other = null; // id of the ledger that all messages name; timer since another one was described
   #parts = new Map(); // ledger/shard → {epoch, number, contents} of its newest message
-  /** `mqtt` has further options of mqtt.js, such as `username`, `ca` and `password`, also as a function. */
-  constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: options = {} }, { incarnation, onFailure }) {
+  /** `mqtt` has further options of mqtt.js, such as `username`, `ca` and `password`. */
+  constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: given = {} }, { incarnation, onFailure }) {
     requireBroker({ host, port, cluster });
+    const options = withProtocol(given);
     this.#connectMs = connectTimeoutMs;
     this.#broker = `${host}:${port}`;
     this.clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
@@ -38,37 +44,38 @@ export class Connection {
     this.#presenceTopic = `${this.#prefix}/clients/${this.#address}/presence`;
     this.#incarnation = incarnation;
     this.#onFailure = onFailure;
-    const own = () => (typeof options.password === "function" ? { password: options.password() } : {});
     const will = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1 };
     this.#mqtt = mqtt.connect({
       host, port, protocolVersion: 5, clean: true, clientId: this.clientId, will, reconnectPeriod: RECONNECT_MS, keepalive: 5,
-      reconnectOnConnackError: true, queueQoSZero: false, resubscribe: false, ...options, ...own(),
+      reconnectOnConnackError: true, queueQoSZero: false, resubscribe: false, ...options, ...renewed(options),
     });
-    this.#mqtt.on("reconnect", () => this.#withPassword(own));
+    this.#mqtt.on("reconnect", () => this.#renew(options));
     this.#mqtt.on("connect", ({ properties }) => this.#onConnect(properties?.maximumPacketSize).catch(() => {})); // disconnected; the next connection subscribes
     this.#mqtt.on("message", (topic, payload) => this.guard(() => this.#onPayload(topic, payload)));
     this.#mqtt.on("close", () => this.#onSession(null));
     this.#mqtt.on("error", (error) => this.#onError(error)); // mqtt.js reconnects automatically
   }
   #onError(error) {
-    this.#problem = error.message || error.code;
-    this.#mqtt.options.reconnectPeriod = this.#isRefused ? REFUSED_MS : RECONNECT_MS;
-    if (this.cluster) warn(this.#isRefused ? "refused" : "broker", `${this.#unreachable()}; this client waits until it is accepted again`);
+    this.#problem = error.reason ?? (error.message || error.code); // OpenSSL has a short reason
+    this.#mqtt.options.reconnectPeriod = this.#refusal ? REFUSED_MS : RECONNECT_MS;
+    if (this.cluster) warn(this.#refusal ? "refused" : "broker", `${this.#unreachable()}; this client waits until it is accepted again`);
   }
-  /** The next connection has the newest password. If the program cannot tell it now, the last one stays. */
-  #withPassword(own) {
+  /** The next connection has the newest password and certificates. If the program cannot give them now, the last ones stay. */
+  #renew(options) {
     try {
-      Object.assign(this.#mqtt.options, own());
+      const newest = renewed(options);
+      createSecureContext({ ...options, ...newest }); // a file may be half written
+      Object.assign(this.#mqtt.options, newest);
     } catch (error) {
       this.#onError(error);
     }
   }
-  get #isRefused() {
-    return /not authorized|bad user ?name|password|banned/i.test(this.#problem);
+  get #refusal() {
+    return REFUSALS.find(([words]) => words.test(this.#problem));
   }
   /** Why there is no connection, and what to check. */
   #unreachable() {
-    const remedy = this.#isRefused ? "username and password in the option mqtt, whether a token has expired, and the broker's users" : "host and port, and whether the broker runs";
+    const remedy = this.#refusal?.[1] ?? "host and port, and whether the broker runs";
     return `broker ${this.#broker}: ${this.#problem ?? "no answer"}; check ${remedy}`;
   }
   /** Return the shard of a topic, once its leader is known. If more than one can have it, they are asked. */

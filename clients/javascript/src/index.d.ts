@@ -3,7 +3,7 @@ export interface BrokerOptions {
   host: string; port: number | string; cluster: string; clientId?: string;
   /** How long a call may wait for the broker, a daemon or a leader that has never answered; default 30 000. */
   connectTimeoutMs?: number;
-  /** Further options of mqtt.js, such as `username`, `ca` and `password`. A function is called for the password of each connection. */
+  /** Further options of mqtt.js, such as `username`, `ca`, `cert`, `key` and `password`. These may be functions, which are called for each connection. */
   mqtt?: Record<string, unknown> & { password?: string | (() => string) };
 }
 export interface Header { name: string; value: Uint8Array }

@@ -26,6 +26,18 @@ export function requireBroker({ host, port, cluster }) {
   requireThat(/^\d{1,5}$/.test(port) && port > 0 && port < 65_536, "port", port, "the broker's port, such as 1883");
   requireText("cluster", cluster);
 }
+/** Return the options of mqtt.js with their protocol: without TLS it would leave out certificates silently. */
+export function withProtocol(options) {
+  const needsTls = ["ca", "cert", "key", "pfx"].some((name) => options[name] !== undefined);
+  const { protocol = needsTls ? "mqtts" : "mqtt" } = options;
+  requireThat(!needsTls || /^(mqtts|tls|ssl|wss)$/.test(protocol), "mqtt.protocol", protocol, "mqtts, because ca, cert, key and pfx are for TLS");
+  return { ...options, protocol };
+}
+/** Return what those of these options return that are functions. */
+export function renewed(options) {
+  const functions = ["password", "ca", "cert", "key", "pfx", "passphrase"].filter((name) => typeof options[name] === "function");
+  return Object.fromEntries(functions.map((name) => [name, options[name]()]));
+}
 /** Return the time of a record in ms since 1970. */
 export function timestampOf(value) {
   const isWhole = typeof value === "bigint" || Number.isSafeInteger(value);
