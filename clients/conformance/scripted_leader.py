@@ -134,6 +134,8 @@ class Given:
     """Whether messages are sent in parts."""
     surplus: bool = False
     """Whether messages have a field of a later version."""
+    rejecting: bool = False
+    """Whether a reply to acknowledgements rejects each of them."""
 
 
 class Leader:
@@ -266,7 +268,7 @@ class Leader:
                     head=self.ledger.head, blocked=0, stable=True, term_id=self.given.term_id, policy=self.given.policy
                 )
             case AcknowledgeBatch():
-                return Acknowledged()
+                return Acknowledged([(at, "moved") for at in range(len(body.acknowledgements) * self.given.rejecting)])
             case BeginDeliveries():
                 return DeliveriesBegun()
         return Done()

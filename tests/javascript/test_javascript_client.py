@@ -103,7 +103,7 @@ RUNNER = """
         return new Runner(handler, options, type, {
             holdings: { size: 1 }, take: () => entries.shift(), wait: () => sleep(5), begin: () => true,
             mayBegin: () => holds, handled: (_, { offset }) => console.log(`to ${offset}`), fail: () => console.log("fails"),
-            park: async ({ offset }) => console.log(`parks ${offset}`), resumed: () => {}, progressed: () => {},
+            park: async ({ offset }) => console.log(`parks ${offset}`), resumed: () => {}, progressed: () => {}, late: () => {},
         });
     };
 """

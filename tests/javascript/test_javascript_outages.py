@@ -94,7 +94,9 @@ async def test_each_connection_has_the_certificate_that_its_files_have_then(prog
             process.exit();
         """
         command = "node", "--no-warnings", "--input-type=module", "--eval", program
-        done = await asyncio.to_thread(subprocess.run, command, cwd=programs, capture_output=True, check=False, timeout=60)
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=programs, capture_output=True, check=False, timeout=60
+        )
 
     assert done.returncode == 0, done.stderr.decode()
     assert f"not connected within 1.5 s: broker 127.0.0.1:{broker.port}: " in done.stdout.decode()

@@ -64,6 +64,7 @@ const commands = {
   extend: async ({ segment, offset, seconds }) => consumer.extend(records.get(`${segment}/${offset}`), seconds * 1000),
   park: async ({ segment, offset }) => consumer.park(records.get(`${segment}/${offset}`), { reason: "a case says so" }),
   flush: () => consumer.flush(),
+  late: async () => ({ count: String(consumer.metrics().rejectedAcknowledgements) }),
   positions: async () => ({ positions: consumer.positions }),
   close: () => consumer.close(),
 };

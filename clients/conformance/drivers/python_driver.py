@@ -111,6 +111,9 @@ class Driver:
         await self.consumer.flush()
         return {}
 
+    async def late(self) -> Answer:
+        return {"count": str(self.consumer.metrics().rejected_acknowledgements)}
+
     async def positions(self) -> Answer:
         return {"positions": self.consumer.positions}
 

@@ -17,11 +17,11 @@ export class Acknowledger {
   #retryAt = Infinity; // when the first one that was refused is sent again
   #isHurried = false;
   #requested = 0; // requests that were sent
-  #answered = 0; // those that have a reply
   #added = 0; // items since the last request
   #pauseMs = FIRST_PAUSE_MS;
   #problem = "no leader has replied";
   #givenUp = []; // texts of what ended unstored, for the next flush
+  #inFlight = []; // what the request without a reply names, each with its holding
   /** `parts`: membership, holdings, connection, type and counts of the consumer. */
   constructor(parts) {
     Object.assign(this, parts);
@@ -62,18 +62,29 @@ export class Acknowledger {
   async sendNow() {
     const wanted = this.#requested + (this.#since ? 1 : 0);
     if (this.#since) this.#hurry();
-    while (this.#answered < wanted && !this.connection.failure) await this.#changed.wait(1000);
+    while (this.#requested - (this.#inFlight.length ? 1 : 0) < wanted && !this.connection.failure) await this.#changed.wait(1000);
   }
-  giveUp = ({ segment, pending }) => pending.size && this.#givenUp.push(`${pending.size} of segment ${segment}`);
-  /** Wait until everything is stored. */
+  late = (count = 1) => (this.counts.rejectedAcknowledgements += count);
+  #giveUp = ({ segment, pending }) => pending.size && this.#givenUp.push(`${pending.size} of segment ${segment}`);
+  /** A holding has ended: what is not sent of it is late. If it is given up, the next flush fails. */
+  end(held, isGivenUp) {
+    if (isGivenUp) this.#giveUp(held);
+    const sent = this.#inFlight.filter((each) => each.held === held).flatMap(({ items }) => items.map(([, item]) => item));
+    const unsent = [...held.pending.values()].filter((item) => !sent.includes(item));
+    for (const item of unsent) this.late(this.#count({ held, ...item }, sent[0]?.end));
+  }
+  /** How many records an item is about; STREAM: those behind what is stored, or behind `from`. */
+  #count = ({ held, first, end }, from = held.stored) => Math.max(0, Number(end - (this.type === "STREAM" ? from : first)));
+  /** Wait until everything is stored, and until the leader has said whether what is in flight of an ended holding is late. */
   async flush(ms) {
     const until = performance.now() + ms;
     const unstored = () => this.holdings.all.filter(({ pending }) => pending.size);
-    while (unstored().length && performance.now() < until && !this.connection.failure) {
+    const isWaiting = () => unstored().length || this.#inFlight.some(({ held }) => held.dropped);
+    while (isWaiting() && performance.now() < until && !this.connection.failure) {
       this.#hurry();
       await this.#changed.wait(Math.min(until - performance.now(), 1000));
     }
-    unstored().forEach(this.giveUp);
+    unstored().forEach(this.#giveUp);
     const texts = this.#givenUp.splice(0);
     if (texts.length) throw new AcknowledgementsNotStoredError(`not stored: ${texts.join(", ")}, because ${this.#problem}`);
   }
@@ -101,13 +112,14 @@ export class Acknowledger {
       parked: parked.map(([held, offset, key]) => [...of(held), offset, key]),
       resumed: resumed.map(({ held, key, number }) => [...of(held), key, number]),
     };
+    this.#inFlight = [...positive, ...negative];
     try {
-      if (positive.length || negative.length) this.#replied(batch, await this.membership.ask("acknowledge", fields, true));
+      if (this.#inFlight.length) this.#replied(batch, await this.membership.ask("acknowledge", fields, true));
     } catch (error) {
       if (["fenced", "other_history"].includes(error.verdict) || this.connection.failure) throw error;
-      this.#refuse([...positive, ...negative], error.message);
+      this.#refuse(this.#inFlight, error.message);
     } finally {
-      this.#answered++;
+      this.#inFlight = [];
       this.wake();
       this.connection.changed.notify();
     }
@@ -152,9 +164,9 @@ export class Acknowledger {
     if (left.length) this.#refuse(left, [...rejected, ...negative_rejected][0][1]);
     else this.#pauseMs = FIRST_PAUSE_MS;
   }
-  #stored({ held, first, end, items, named }, resumed) {
-    const from = this.type === "STREAM" ? held.stored : first;
-    if (!named && end > from) this.counts.acknowledgedRecords += Number(end - from);
+  #stored(each, resumed) {
+    const { held, end, items, named } = each;
+    if (!named) this.counts.acknowledgedRecords += this.#count(each);
     if (end > held.stored) held.stored = end;
     for (const offset of held.parked.keys()) if (offset < end) held.parked.delete(offset);
     for (const [name, item] of items) {
@@ -171,5 +183,6 @@ export class Acknowledger {
     this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
     this.#retryAt = Math.min(this.#retryAt, notBefore);
     for (const { items } of refused) for (const [, item] of items) item.notBefore = notBefore;
+    for (const each of refused) if (each.held.dropped) this.late(this.#count(each));
   }
 }

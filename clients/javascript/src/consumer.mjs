@@ -28,7 +28,7 @@ export class Consumer {
   #options; #type; #names; #holdings; #history; #token;
   #connection; #membership; #feed; #acknowledger; #deliveries; #deadLetters; #parking; #resumption; #callbacks; // since `open`
   #runner = null; #isAtWork = false; // handlers of `run` have not ended
-  #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, handlerCalls: 0, handlerMs: 0 };
+  #counts = { deliveredRecords: 0, redeliveredRecords: 0, acknowledgedRecords: 0, rejectedAcknowledgements: 0, handlerCalls: 0, handlerMs: 0 };
   #isStopping = false; // deliver nothing more
   #isClosing = false; // the tasks end
   #tasks = [];
@@ -152,6 +152,7 @@ export class Consumer {
       wait: () => this.#connection.changed.wait(untilCaughtUp ? CATCH_UP_MS : POLL_MS),
       begin: (held, record, isBegun) => this.#begin(held, record, isBegun),
       handled: (held, record) => this.#handled(held, record),
+      late: (count) => this.#acknowledger.late(count),
       fail: (record, reason) => this.negativeAcknowledge(record, { reason }),
       park: (record, reason) => this.park(record, { reason }),
       resumed: () => this.#feed.space.notify(),
@@ -181,6 +182,7 @@ export class Consumer {
     if (this.#type === "CHECKPOINT") throw new HeadgateError("acknowledge: a CHECKPOINT consumer stores its positions instead");
     const held = this.#holdings.of(record);
     if (held) this.#handled(held, record);
+    else this.#acknowledger.late();
   }
   /** QUEUE: the record could not be processed. It is delivered again after `delayMs`, and other records meanwhile. */
   negativeAcknowledge(record, options = {}) {
@@ -205,7 +207,7 @@ export class Consumer {
     const held = this.#holdings.of(record);
     if (held) await this.#parking.park(held, record, reason);
   }
-  /** Wait until everything that was acknowledged is stored. */
+  /** Wait until everything that was acknowledged is stored, except what was too late: see `metrics`. */
   async flush({ timeoutMs = 30_000 } = {}) {
     this.#requireOpen("flush");
     await this.#acknowledger.flush(timeoutMs);
@@ -263,7 +265,7 @@ export class Consumer {
   #onDropped(held) {
     this.#onRevoked(held);
     this.#callbacks.revoked(held, 0);
-    if (held.revokedAt && performance.now() - held.revokedAt > this.#membership.finishMs) this.#acknowledger.giveUp(held);
+    this.#acknowledger.end(held, held.revokedAt && performance.now() - held.revokedAt > this.#membership.finishMs);
     if (this.#type === "CHECKPOINT") this.#membership.mustRegister = true; // the leader says whether it was pruned
   }
   #acknowledgeUpTo(held, end) {

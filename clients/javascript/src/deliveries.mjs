@@ -98,22 +98,27 @@ export class Deliveries {
   #isOpen(held, { offset, deliveryCount }) {
     return !held.dropped && held.open.get(offset)?.delivery === BigInt(deliveryCount);
   }
+  /** Return the holding of a record if this delivery has not ended. One that is due again, or has moved, is late. */
+  #present(record) {
+    const [held, { offset }] = [this.holdings.of(record), record];
+    if (held && this.#isOpen(held, record)) return held;
+    const isAgain = () => held.open.has(offset) || held.pending.get(offset)?.named || [...this.#due].some((each) => each.held === held && each.offset === offset);
+    if (!held || isAgain()) this.acknowledger.late();
+  }
   acknowledge(record) {
-    const held = this.holdings.of(record);
-    if (!held || !this.#isOpen(held, record)) return;
-    held.open.delete(record.offset);
+    const held = this.#present(record);
+    if (!held?.open.delete(record.offset)) return;
     this.acknowledger.acknowledgeOne(held, record.offset, BigInt(record.deliveryCount));
   }
   negativeAcknowledge(record, { delayMs = 0, reason = "" } = {}) {
     if (!(delayMs >= 0 && delayMs <= DAY_MS)) throw new HeadgateError(`negativeAcknowledge: delayMs=${delayMs} is not within a day`);
-    const held = this.holdings.of(record);
-    if (held && this.#isOpen(held, record)) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reasonText(reason));
+    const held = this.#present(record);
+    if (held) this.#fail(held, record.offset, BigInt(Math.round(delayMs)), reasonText(reason));
   }
   /** Let the present delivery of a record time out after `ms` from now. */
   extend(record, ms) {
     if (!(ms >= 0)) throw new HeadgateError(`extend: ms=${ms} is below 0`);
-    const held = this.holdings.of(record);
-    const open = held && this.#isOpen(held, record) ? held.open.get(record.offset) : null;
+    const open = this.#present(record)?.open.get(record.offset);
     if (open && open.deadline < Infinity) open.deadline = performance.now() + ms;
   }
   #fail(held, offset, delayMs, reason) {

@@ -24,7 +24,7 @@ export class Runner {
   #retries = []; // batches whose pause is over
   #batchTimer; // until an incomplete batch starts
   #taken = new Set(); // holdings with records
-  /** `internals`: holdings, take, mayBegin, wait, begin, handled, fail, park, resumed and progressed of the consumer. */
+  /** `internals`: holdings, take, mayBegin, wait, begin, handled, late, fail, park, resumed and progressed of the consumer. */
   constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {}, batch, lookAhead }, type, internals) {
     this.#retry = { ...RETRY, ...retry };
     const { then, attempts } = this.#retry;
@@ -103,6 +103,7 @@ export class Runner {
     const left = own.filter(({ held }) => !held.dropped);
     if (error && left.length && ++batch.failures < this.#retry.attempts) return this.#retryLater(batch, left, error);
     if (!error) this.#report.handled += own.length;
+    if (!error) this.#internals.late(own.length - left.length);
     else if (left.length && !(await this.#giveUp(left, error))) return;
     works.forEach((work) => this.#finish(work));
   }
