@@ -22,7 +22,16 @@ def migrate() -> None:
 @click.option("--subscription", required=True, help="A new subscription, which gets the positions.")
 @click.option("--topic", help="External topic of the stream.  [default: the stream's name]")
 @click.option("--dry-run", is_flag=True, help="Only show what the leases say.")
-def kcl(context: CommandContext, table: str, stream: str, subscription: str, topic: str | None, dry_run: bool) -> None:
+@click.option("--trust-table", is_flag=True, help="TABLE is of the stream, although nothing in it shows that.")
+def kcl(
+    context: CommandContext,
+    table: str,
+    stream: str,
+    subscription: str,
+    topic: str | None,
+    dry_run: bool,
+    trust_table: bool,
+) -> None:
     """Continue where a KCL application stopped, whose leases are in TABLE of DynamoDB.
 
     Stop all its workers first. The shards of the stream are imported, and the subscription gets the checkpoint of each
@@ -37,10 +46,11 @@ def kcl(context: CommandContext, table: str, stream: str, subscription: str, top
             return await migration.migrate(
                 context.client_config(),
                 source,
-                await migration.scan(table),
+                await migration.read_tables(table),
                 topic=topic or stream,
                 subscription=subscription,
                 dry_run=dry_run,
+                trusted=trust_table,
                 report=lambda text: click.echo(text, err=True),
             )
         finally:

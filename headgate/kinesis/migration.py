@@ -6,6 +6,7 @@ nothing. So every rule of external topics holds, and a run that was interrupted 
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -27,6 +28,14 @@ class MigratedShard(msgspec.Struct, frozen=True):
     """``SHARD_END``, or the checkpoint; None: the lease says that no record was handled, or there is none."""
     headgate: str | None
     """What the subscription has, in the same terms."""
+
+
+async def read_tables(application: str, client: Any = None) -> list[dict[str, Any]]:
+    """Return the rows of the lease table, and those of KCL 3 that name the stream, if there are any."""
+    items = await scan(application, client)
+    with suppress(HeadgateError):  # KCL 3.5 has them in the lease table, and KCL 2 has none.
+        items += await scan(f"{application}-CoordinatorState", client)
+    return items
 
 
 async def scan(table: str, client: Any = None) -> list[dict[str, Any]]:
@@ -56,16 +65,18 @@ async def migrate(
     topic: str,
     subscription: str,
     dry_run: bool = False,
+    trusted: bool = False,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[MigratedShard]:
     """Import the stream's shards, and move the subscription; return what the table and headgate say of each shard.
 
-    Shards that have expired are left out. Raises HeadgateError: a lease has no exact position, or the subscription has
-    other positions already.
+    Shards that have expired are left out. Raises HeadgateError: a lease has no exact position, the subscription has
+    other positions already, or nothing shows that ``items`` are of the stream, unless they are ``trusted``.
     """
     layout = await stream.shards()
     listed = [each.segment for each in layout.segments]
-    leases = positions(read_leases(items, stream.name, layout.source.split()[-1]), layout)
+    created = layout.source.split()[-1]
+    leases = positions(read_leases(items, stream.name, created, stream.id), layout, trusted=trusted)
     for shard, checkpoint in leases.items():
         if checkpoint != FINISHED:  # Kinesis refuses a sequence number of another stream.
             await stream.iterator(shard, iterator_arguments(Position.read(checkpoint), None))

@@ -66,6 +66,8 @@ class KinesisStream:
     def __init__(self, client: Any, name: str) -> None:
         """``client``: boto3's; None: a new one, from its configuration and environment."""
         self.name = name
+        self.id = ""
+        """Known once its shards were listed, if the server says it."""
         self._client = new_client("kinesis") if client is None else client
         self._threads = ThreadPoolExecutor(THREADS, "headgate-kinesis")
         self._asking, self._source, self._asked_at = asyncio.Lock(), "", 0.0
@@ -106,6 +108,7 @@ class KinesisStream:
                 if self._source not in ("", source):
                     raise HeadgateError(f"stream {self.name} was deleted and created again: it needs another topic")
                 self._source, self._asked_at = source, asked_at
+                self.id = found.get("StreamId", "")
         return self._source
 
     async def page(self, iterator: str, max_records: int) -> Page:

@@ -7,9 +7,11 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from headgate.client.source_listing import ExternalLayout
 from headgate.errors import HeadgateError
-from headgate.kinesis.kcl_leases import FINISHED, read_leases
-from headgate.kinesis.migration import MigratedShard, migrate, scan
+from headgate.kinesis.kcl_leases import FINISHED, positions, read_leases
+from headgate.kinesis.migration import MigratedShard, migrate, read_tables
+from headgate.protocol.requests import SegmentImport
 from tests.headgate.kinesis.test_consumer import KEYS, Reader, put, stream, whole
 from tests.support.fakes.kinesis_stream import FakeKinesisStream
 from tests.support.waiting import until
@@ -80,7 +82,8 @@ async def test_a_finished_shard_is_not_read_before_it_is_known_to_be_drained(str
     async with world() as (cluster, _):
         cluster.drain_problem = "Spark is away"
         async with client(cluster, "kcl") as shared:
-            await migrate(shared, stream, [lease("shardId-000000000000", FINISHED)], topic="s", subscription="sub")
+            options = {"topic": "s", "subscription": "sub", "trusted": True}
+            await migrate(shared, stream, [lease("shardId-000000000000", FINISHED)], **options)
         async with reader.reading(cluster):
             await asyncio.sleep(20)
             cluster.drain_problem = None
@@ -105,7 +108,51 @@ def test_leases_of_several_streams_and_of_packed_records_are_read() -> None:
     items = [lease("1:s:5:shardId-1", "7", 3), lease("1:other:5:shardId-1", "8"), lease("1:s:5:shardId-2", FINISHED)]
     items.append(lease("1:s:4:shardId-1", "9"))  # of a stream that was deleted and created again
 
-    assert {"shardId-1": "7:3", "shardId-2": FINISHED} == read_leases(items, "s", "5")
+    found = {shard: (each.checkpoint, each.names_stream) for shard, each in read_leases(items, "s", "5").items()}
+    assert {"shardId-1": ("7:3", True), "shardId-2": (FINISHED, True)} == found
+
+
+PARENT, LEFT, RIGHT, NEXT = (f"shardId-00000000000{number}" for number in range(3, 7))
+LAYOUT = ExternalLayout(
+    [
+        SegmentImport(segment=PARENT, parents=["shardId-000000000001"], hashes=("0", "9"), sealed=True),
+        SegmentImport(segment=LEFT, parents=[PARENT], hashes=("0", "4")),
+        SegmentImport(segment=RIGHT, parents=[PARENT], hashes=("5", "9")),
+    ],
+    "opaque",
+)
+UNREAD, OTHER = f"{PARENT} would be passed unread, and nothing shows", "of another or an earlier stream"
+HASHES = {"startingHashKey": {"S": "0"}, "endingHashKey": {"S": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "stream_id", "said"),
+    [
+        pytest.param([lease(LEFT, "TRIM_HORIZON"), lease("shardId-000000000001", "7")], "a", UNREAD, id="no position"),
+        pytest.param([lease(LEFT, "7")], "", None, id="a position, which Kinesis judges"),
+        pytest.param([lease("1:s:5:" + LEFT, "TRIM_HORIZON")], "", None, id="several streams"),
+        pytest.param([{"key": {"S": "s"}, "streamId": {"S": "a"}}], "a", None, id="an id"),
+        pytest.param([{"leaseKey": {"S": "s"}, "streamId": {"S": "a"}}], "", UNREAD, id="an id that no server says"),
+        pytest.param([{"leaseKey": {"S": "s"}, "streamId": {"S": "a"}}], "b", "earlier stream s", id="another id"),
+        pytest.param([lease(LEFT, "7") | {"parentShardId": {"SS": [PARENT]}} | HASHES], "", None, id="the same shard"),
+        pytest.param([lease(LEFT, "7") | {"parentShardId": {"SS": [RIGHT]}}], "", OTHER, id="other parents"),
+        pytest.param([lease(RIGHT, "7") | HASHES], "", OTHER, id="other hashes"),
+        pytest.param([lease(LEFT, "7"), lease(NEXT, "8")], "", OTHER, id="a later shard"),
+    ],
+)
+def test_a_finished_lease_is_believed_if_the_table_shows_its_stream(
+    more: list[dict[str, Any]], stream_id: str, said: str | None
+) -> None:
+    def found(*, trusted: bool) -> dict[str, str]:
+        return positions(read_leases([lease(PARENT, FINISHED), *more], "s", "5", stream_id), LAYOUT, trusted=trusted)
+
+    if said is None:
+        assert FINISHED == found(trusted=False)[PARENT]
+        return
+    with pytest.raises(HeadgateError, match=said):
+        found(trusted=False)
+    if said == UNREAD:
+        assert {PARENT: FINISHED} == found(trusted=True)
 
 
 @mock_aws
@@ -121,6 +168,6 @@ def test_a_table_of_dynamodb_is_read_completely() -> None:
         padded = lease(f"shardId-{number}", str(number)) | {"ownerSwitchesSinceCheckpoint": {"S": "x" * 20_000}}
         source.put_item(TableName="leases", Item=padded)
 
-    assert 120 == len(read_leases(asyncio.run(scan("leases", source)), "s", "5"))
+    assert 120 == len(read_leases(asyncio.run(read_tables("leases", source)), "s", "5"))
     with pytest.raises(HeadgateError, match="table nothing cannot be read: "):
-        asyncio.run(scan("nothing", source))
+        asyncio.run(read_tables("nothing", source))

@@ -27,7 +27,7 @@ class FakeKinesisStream:
     """Time is ``now_ms``, which each record moves by one millisecond."""
 
     def __init__(self, name: str = "s") -> None:
-        self.name = name
+        self.name, self.id = name, ""
         self.created = 1
         self.now_ms = 1_800_000_000_000
         self.refusals = 0
