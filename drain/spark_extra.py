@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from headgate.errors import HeadgateError
+from headgate.extras import install_extra
 
 PACKAGES: Final = ("pyspark", "pyarrow")
 
@@ -19,5 +20,5 @@ def needs_spark() -> Iterator[None]:
         if package not in PACKAGES:
             raise
         raise HeadgateError(
-            f"this program needs Spark, but {package} is not installed: python3 -m pip install 'headgate-daemon[spark]'"
+            f"this program needs Spark, but {package} is not installed: {install_extra('spark', 'headgate-daemon')}"
         ) from error

@@ -1,4 +1,4 @@
-"""Traces of records, and metrics of clients, through OpenTelemetry: the extra ``headgate-client[otel]``.
+"""Traces of records, and metrics of clients, through OpenTelemetry: the extra ``otel``.
 
     producer = Producer(config, interceptors=[Tracing()])
     consumer = Consumer(config, topic="orders", subscription="billing", interceptors=[Tracing()])
@@ -25,6 +25,7 @@ from headgate.client.consumed_record import ConsumedRecord
 from headgate.client.interceptors import Handle, Interceptor, OutgoingRecord, Send
 from headgate.client.producing.record_batch import Delivery
 from headgate.errors import RequestRejectedError
+from headgate.extras import install_extra
 
 try:
     from opentelemetry import metrics, trace
@@ -33,7 +34,7 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
-    raise ImportError("it needs opentelemetry-api: pip install 'headgate-client[otel]'", name=error.name) from None
+    raise ImportError(f"it needs opentelemetry-api: {install_extra('otel')}", name=error.name) from None
 
 SCOPE: Final = "headgate"
 SYSTEM: Final = "messaging.system"

@@ -1,4 +1,4 @@
-"""Metrics of clients for a Prometheus registry of the program: the extra ``headgate-client[prometheus]``.
+"""Metrics of clients for a Prometheus registry of the program: the extra ``prometheus``.
 
 REGISTRY.register(ClientCollector({"orders": producer, "billing": consumer}))
 """
@@ -6,6 +6,7 @@ REGISTRY.register(ClientCollector({"orders": producer, "billing": consumer}))
 from collections.abc import Iterator, Mapping
 
 from headgate.client.client_metrics import PREFIXES, Measured, described
+from headgate.extras import install_extra
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -13,7 +14,7 @@ try:
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(
-        "headgate.prometheus needs prometheus-client: pip install 'headgate-client[prometheus]'", name=error.name
+        f"headgate.prometheus needs prometheus-client: {install_extra('prometheus')}", name=error.name
     ) from None
 
 

@@ -92,3 +92,12 @@ def test_no_word_of_the_old_vocabulary_is_used() -> None:
     ]
 
     assert [] == found
+
+
+def test_no_command_asks_an_index_for_a_distribution_of_headgate() -> None:
+    """PyPI and npm have none, so the names could become those of another program."""
+    asking = re.compile(r"\b(?:pip|npm) install\b[^`\n]*[ '\"@](headgate(?:-\w+)?)(?=[\[/'\"` ]|$)", re.MULTILINE)
+    texts_by_name = {name: (ROOT / name).read_text() for name in texts()}
+
+    assert ["headgate-client"] == asking.findall("python3 -m pip install 'headgate-client[otel]'")
+    assert {} == {name: found for name, text in texts_by_name.items() if (found := asking.findall(text))}

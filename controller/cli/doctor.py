@@ -39,6 +39,7 @@ from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.client_checks import certificate_finding
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, TransportError
+from headgate.extras import install_extra
 from headgate.ledger.identity import read_ledger_id
 from headgate.model.short_list import listed
 from headgate.protocol.mqtt_topics import daemon_client_id
@@ -91,7 +92,7 @@ def _spark(settings: Settings) -> list[Finding]:
     if not drain.spawn:
         return [ok("Spark", f"not started by this daemon: another program serves {settings.drain_socket}")]
     if importlib.util.find_spec("pyspark") is None:
-        remedy = "python3 -m pip install 'headgate-daemon[spark]'"
+        remedy = install_extra("spark", "headgate-daemon")
         return [problem("Spark", "pyspark is not installed, so nothing counts backlogs", remedy)]
     found = [ok("Spark", f"pyspark {version('pyspark')}, master {drain.master}")]
     try:

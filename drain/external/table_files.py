@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from drain.external.file_reader import DataFile
 from drain.table_mapping import AcknowledgementsTable, EntriesTable
 from headgate.errors import HeadgateError
+from headgate.extras import install_extra
 from headgate.lakehouse.tables import table_errors
 
 SCHEMES: Final = ("file", "s3", "gs", "az", "abfs", "abfss")
@@ -56,7 +57,7 @@ def table_files(
                 count = 1 if table.format in {"csv", "json"} else max(1, -(-file.size_bytes // PIECE_BYTES))
                 found += (replace(file, piece=(at, count)) for at in range(count))
         except ModuleNotFoundError as error:
-            raise HeadgateError(f"it needs {error.name}: pip install 'headgate-client[lakehouse]'") from error
+            raise HeadgateError(f"it needs {error.name}: {install_extra('lakehouse')}") from error
     return found
 
 

@@ -18,6 +18,7 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.java import find_java
 from drain.spark.master import DEFAULT_MASTER, engine_of, is_on_this_machine
 from headgate.errors import ConfigError
+from headgate.extras import install_extra
 from headgate.transport.loopback import IPV4, loopback
 
 JAVA_OPTIONS: Final = (
@@ -130,7 +131,7 @@ def _connect(master: str, extra: Mapping[str, str]) -> SparkSession:
         session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
     except ImportError as error:
         raise ConfigError(
-            f"Spark Connect ({master}) needs more packages: pip install 'headgate-daemon[connect]' ({error})"
+            f"Spark Connect ({master}) needs more packages: {install_extra('connect', 'headgate-daemon')} ({error})"
         ) from error
     except ENGINE_ERRORS as error:
         raise ConfigError(f"no Spark Connect server answers at {master}: {_first_line(error)}") from error

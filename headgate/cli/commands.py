@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
+from headgate.extras import install_daemon
+
 CommandTable = Mapping[str, tuple[str, str]]
 """Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
 
@@ -60,4 +62,4 @@ def daemon_is_installed() -> bool:
 
 def installation_hint(name: str) -> str:
     """Return what to install for the command ``name`` of a daemon."""
-    return f"'{name}' is a command of the daemon: python3 -m pip install 'headgate-daemon{_EXTRAS.get(name, '')}'"
+    return f"'{name}' is a command of the daemon: {install_daemon(_EXTRAS.get(name, ''))}"

@@ -1,4 +1,4 @@
-"""A consumer of Kinesis streams: ``pip install 'headgate-client[kinesis]'``."""
+"""A consumer of Kinesis streams: the extra ``kinesis``."""
 
 from headgate.kinesis.consumer import KinesisConsumer, KinesisRecord
 

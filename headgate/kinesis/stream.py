@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.client.source_listing import ExternalLayout, read_list_shards
 from headgate.errors import ConfigError, HeadgateError
+from headgate.extras import install_extra
 from headgate.log.event_log import get_logger
 
 THREADS: Final = 16
@@ -206,5 +207,5 @@ def new_client(service: str) -> Any:
     try:
         import boto3  # noqa: PLC0415 - in the extra
     except ImportError as error:
-        raise ConfigError(f"boto3 is missing: pip install 'headgate-client[kinesis]' ({error})") from error
+        raise ConfigError(f"boto3 is missing: {install_extra('kinesis')} ({error})") from error
     return boto3.client(service)

@@ -1,4 +1,4 @@
-"""Topics in Delta, Iceberg and Parquet tables: the extra ``headgate-client[lakehouse]``."""
+"""Topics in Delta, Iceberg and Parquet tables: the extra ``lakehouse``."""
 
 import os
 

@@ -193,5 +193,7 @@ def test_the_commands_of_daemons_say_what_to_install(client: Path) -> None:
         [client / "bin" / "headgate", "up"], cwd=client, capture_output=True, text=True, timeout=60, check=False
     )
 
-    wanted = "headgate: 'up' is a command of the daemon: python3 -m pip install 'headgate-daemon[up]'\n"
+    wanted = (
+        "headgate: 'up' is a command of the daemon: in a clone of headgate: python3 -m pip install . './daemon[up]'\n"
+    )
     assert (1, wanted) == (done.returncode, done.stderr)

@@ -174,5 +174,5 @@ def test_a_missing_extra_is_one_line_and_only_where_its_module_is_imported(modul
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert found.stderr.endswith(f"pip install 'headgate-client[{module}]'\n")
+    assert f": python3 -m pip install '{missing.replace('_', '-')}" in found.stderr
     assert 1 == found.stderr.count("Error: "), found.stderr

@@ -13,6 +13,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
 from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import HeadgateError
+from headgate.extras import install_daemon
 
 if TYPE_CHECKING:
     from headgate.cli.cluster.finding import Finding
@@ -61,8 +62,6 @@ def doctor(context: CommandContext, daemon_config: Path | None) -> None:
 
 def _daemon_checks() -> DaemonFindings:
     if not daemon_is_installed():
-        raise HeadgateError(
-            "--daemon-config: the checks of a daemon are in headgate-daemon: python3 -m pip install headgate-daemon"
-        )
+        raise HeadgateError(f"--daemon-config: the checks of a daemon are in headgate-daemon: {install_daemon()}")
     checks: DaemonFindings = import_module("controller.cli.doctor").daemon_findings
     return checks

@@ -25,6 +25,7 @@ from headgate.cli.records.produce_progress import ProgressLine
 from headgate.cli.terminal.place_types import FilePath, Url
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
+from headgate.extras import install_extra
 
 if TYPE_CHECKING:
     from headgate import Admin
@@ -185,9 +186,7 @@ def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTabl
         open_table: OpenTable = getattr(import_module(f"headgate.lakehouse.{kind}"), KINDS[kind])
         from headgate.lakehouse.table_rows import TableRows  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise HeadgateError(
-            f"export --to {kind} needs {error.name}: python3 -m pip install 'headgate-client[lakehouse]'"
-        ) from error
+        raise HeadgateError(f"export --to {kind} needs {error.name}: {install_extra('lakehouse')}") from error
     try:
         types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])
         return open_table, TableRows(types, by_day=by_day)

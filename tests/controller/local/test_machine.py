@@ -33,7 +33,7 @@ def prepare(
 @pytest.mark.parametrize(
     ("packages", "mosquitto", "java", "free_mb", "reason"),
     [
-        pytest.param((), "/m", True, 999, "pyspark is not installed.*: python3 -m pip install 'headgate-d", id="Spark"),
+        pytest.param((), "/m", True, 999, "pyspark is not installed.*: python3 -m pip install .*pyspark", id="Spark"),
         pytest.param(
             ("pyspark",), None, True, 999, "no MQTT broker: apt-get install mosquitto, or python3", id="broker"
         ),

@@ -17,14 +17,15 @@ def without_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("command", "wanted"),
-    [("run", "'headgate-daemon'"), ("up", "'headgate-daemon[up]'"), ("check-config", "'headgate-daemon'")],
+    [("run", "./daemon"), ("up", "./daemon[up]"), ("check-config", "./daemon")],
 )
 @pytest.mark.usefixtures("without_daemon")
 def test_without_the_daemon_its_commands_say_what_to_install(command: str, wanted: str, invoke: Invoke) -> None:
     result = invoke(command, "--config", "headgate.toml")
 
     assert 1 == result.exit_code
-    assert f"headgate: '{command}' is a command of the daemon: python3 -m pip install {wanted}\n" == result.stderr
+    clone = f"in a clone of headgate: python3 -m pip install . '{wanted}'"
+    assert f"headgate: '{command}' is a command of the daemon: {clone}\n" == result.stderr
 
 
 @pytest.mark.usefixtures("without_daemon")
@@ -43,5 +44,5 @@ def test_a_command_whose_library_is_missing_says_what_to_install(
     result = invoke("up")
 
     assert 1 == result.exit_code
-    assert result.stderr.endswith("is a command of the daemon: python3 -m pip install 'headgate-daemon[up]'\n")
+    assert result.stderr.endswith("python3 -m pip install . './daemon[up]'\n")
     assert 1 == result.stderr.count("\n")

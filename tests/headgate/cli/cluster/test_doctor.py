@@ -155,4 +155,4 @@ def test_without_the_daemon_its_checks_say_what_to_install(invoke, configured, m
     result = invoke("doctor", "--daemon-config", str(tmp_path / "headgate.toml"))
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.endswith("python3 -m pip install headgate-daemon\n")
+    assert result.stderr.endswith("python3 -m pip install . './daemon'\n")

@@ -153,7 +153,7 @@ def test_without_the_daemon_verify_says_what_to_install(run, context, requests, 
 
     assert run("backlog", "verify") == 1
     assert context.commands == []
-    assert capsys.readouterr().err.endswith("python3 -m pip install 'headgate-daemon[spark]'\n")
+    assert capsys.readouterr().err.endswith("python3 -m pip install . './daemon[spark]'\n")
 
 
 def test_a_failed_recount_prints_its_log(run, context, requests, capsys):
