@@ -64,6 +64,11 @@ class Fault(ABC):
         """What it did, for people: which process, how often."""
 
     @classmethod
+    def variant(cls, name: str, summary: str, **values: object) -> None:
+        """Add a fault to the catalogue that differs from this one in these values only."""
+        type(cls.__name__, (cls,), {"__doc__": summary, "name": name, **values})
+
+    @classmethod
     def summary(cls) -> str:
         return (cls.__doc__ or "").partition("\n")[0]
 

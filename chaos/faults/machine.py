@@ -54,54 +54,39 @@ class ShimmedFault(Fault):
         return sum(self.cluster.shims[name].effects(self.fault) for name in self._names)
 
 
-class DiskSlow(ShimmedFault):
-    """Each fsync of a daemon takes 300 ms longer."""
-
-    name = "disk-slow"
-    fault = "sync_delay_ms"
-    value = 300
-    everywhere = True
-    continuing = ALL_TOPICS
-
-
-class DiskFull(ShimmedFault):
-    """The disk is full for every daemon: half of each chunk is written, then ENOSPC."""
-
-    name = "disk-full"
-    fault = "disk_full"
-    everywhere = True
-
-
-class FileSyncFails(ShimmedFault):
-    """fsync of a new chunk fails with EIO in the leader of the orders."""
-
-    name = "fsync-fails"
-    fault = "file_sync_fails"
-
-
-class FolderSyncFails(ShimmedFault):
-    """fsync of the folder fails in the leader of the orders, so the outcome of each commit is unknown."""
-
-    name = "fsync-of-folder-fails"
-    fault = "folder_sync_fails"
-
-
-class ClockForward(ShimmedFault):
-    """The wall clock of the leader of the orders steps an hour ahead, and back."""
-
-    name = "clock-forward"
-    fault = "clock_offset_ms"
-    value = HOUR_MS
-    continuing = ALL_TOPICS
-
-
-class ClockBackward(ShimmedFault):
-    """The wall clock of the leader of the orders steps an hour back, and forward again."""
-
-    name = "clock-backward"
-    fault = "clock_offset_ms"
-    value = -HOUR_MS
-    continuing = ALL_TOPICS
+ShimmedFault.variant(
+    "disk-slow",
+    "Each fsync of a daemon takes 300 ms longer.",
+    fault="sync_delay_ms",
+    value=300,
+    everywhere=True,
+    continuing=ALL_TOPICS,
+)
+ShimmedFault.variant(
+    "disk-full",
+    "The disk is full for every daemon: half of each chunk is written, then ENOSPC.",
+    fault="disk_full",
+    everywhere=True,
+)
+ShimmedFault.variant(
+    "fsync-fails", "fsync of a new chunk fails with EIO in the leader of the orders.", fault="file_sync_fails"
+)
+ShimmedFault.variant(
+    "fsync-of-folder-fails",
+    "fsync of the folder fails in the leader of the orders, so the outcome of each commit is unknown.",
+    fault="folder_sync_fails",
+)
+for name, direction, value in (
+    ("forward", "ahead, and back", HOUR_MS),
+    ("backward", "back, and forward again", -HOUR_MS),
+):
+    ShimmedFault.variant(
+        f"clock-{name}",
+        f"The wall clock of the leader of the orders steps an hour {direction}.",
+        fault="clock_offset_ms",
+        value=value,
+        continuing=ALL_TOPICS,
+    )
 
 
 class ChunkDamaged(Fault):

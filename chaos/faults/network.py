@@ -77,50 +77,18 @@ class ClientCut(Partition):
         return [self.cluster.broker_links[name] for name in (f"producer-{ORDERS}", reader.name)]
 
 
-class ClientCutLong(ClientCut):
-    """The producer and a consumer of the orders cannot reach the broker for longer than grace and revocation take."""
-
-    name = "client-cut-long"
-    seconds = 40.0
-
-
-class ZooKeeperOneWayOut(ZooKeeperCut):
-    """What the leader of the orders sends to ZooKeeper is lost."""
-
-    name = "zookeeper-one-way-out"
-    directions = ("to_server",)
-
-
-class ZooKeeperOneWayIn(ZooKeeperCut):
-    """What ZooKeeper sends to the leader of the orders is lost."""
-
-    name = "zookeeper-one-way-in"
-    directions = ("to_client",)
-
-
-class BrokerOneWayOut(BrokerCut):
-    """What the leader of the orders sends to the broker is lost."""
-
-    name = "broker-one-way-out"
-    directions = ("to_server",)
-
-
-class BrokerOneWayIn(BrokerCut):
-    """What the broker sends to the leader of the orders is lost."""
-
-    name = "broker-one-way-in"
-    directions = ("to_client",)
-
-
-class ClientOneWayOut(ClientCut):
-    """What the producer and a consumer of the orders send is lost."""
-
-    name = "client-one-way-out"
-    directions = ("to_server",)
-
-
-class ClientOneWayIn(ClientCut):
-    """What the broker sends to the producer and a consumer of the orders is lost."""
-
-    name = "client-one-way-in"
-    directions = ("to_client",)
+ClientCut.variant(
+    "client-cut-long",
+    "The producer and a consumer of the orders cannot reach the broker for longer than grace and revocation take.",
+    seconds=40.0,
+)
+OUT: Final = {"directions": ("to_server",)}
+IN: Final = {"directions": ("to_client",)}
+ZooKeeperCut.variant("zookeeper-one-way-out", "What the leader of the orders sends to ZooKeeper is lost.", **OUT)
+ZooKeeperCut.variant("zookeeper-one-way-in", "What ZooKeeper sends to the leader of the orders is lost.", **IN)
+BrokerCut.variant("broker-one-way-out", "What the leader of the orders sends to the broker is lost.", **OUT)
+BrokerCut.variant("broker-one-way-in", "What the broker sends to the leader of the orders is lost.", **IN)
+ClientCut.variant("client-one-way-out", "What the producer and a consumer of the orders send is lost.", **OUT)
+ClientCut.variant(
+    "client-one-way-in", "What the broker sends to the producer and a consumer of the orders is lost.", **IN
+)
