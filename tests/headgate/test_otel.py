@@ -18,7 +18,7 @@ from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.otel import Tracing, context_of, observe_clients
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, reader
+from tests.support.worlds.one_shard_programs import client, create, orders, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -117,11 +117,10 @@ async def test_an_error_of_a_handler_or_a_send_is_in_its_span_and_tracing_itself
 
 
 async def test_without_an_sdk_records_get_no_header_and_commits_no_span():
-    world, found = OneShard(), []
+    found = []
     assert installed_tracing() is None
     none = Tracing(NoOpTracerProvider())
-    async with world.leader():
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, _):
         async with Producer(client(world, "p"), interceptors=[none]) as producer:
             await producer.send_and_wait("orders", b"a", b"1")
         async with reader(world, interceptors=[none]) as consumer:
@@ -145,22 +144,20 @@ async def test_a_commit_links_to_sampled_records_only_and_to_a_limited_number():
 
 
 async def test_every_metric_of_a_client_is_an_instrument():
-    world, memory = OneShard(), InMemoryMetricReader()
-    async with world.leader():
-        await create(world, segments=1)
-        async with Producer(client(world, "p")) as producer, reader(world) as consumer:
-            clients = {"in": producer, "out": consumer}
-            observe_clients(clients, MeterProvider([memory]))
-            await producer.send_and_wait("orders", b"a", b"1")
-            await consumer.run(lambda _: None, until_caught_up=True)
-            (scope,) = memory.get_metrics_data().resource_metrics[0].scope_metrics
-            found = {
-                (each.name, point.attributes["messaging.client.id"]): point.value
-                for each in scope.metrics
-                for point in each.data.data_points
-            }
-            del clients["in"], clients["out"]
-            assert memory.get_metrics_data() is None, "a client that the program removed is not reported"
+    memory = InMemoryMetricReader()
+    async with orders(segments=1) as (world, _), Producer(client(world, "p")) as producer, reader(world) as consumer:
+        clients = {"in": producer, "out": consumer}
+        observe_clients(clients, MeterProvider([memory]))
+        await producer.send_and_wait("orders", b"a", b"1")
+        await consumer.run(lambda _: None, until_caught_up=True)
+        (scope,) = memory.get_metrics_data().resource_metrics[0].scope_metrics
+        found = {
+            (each.name, point.attributes["messaging.client.id"]): point.value
+            for each in scope.metrics
+            for point in each.data.data_points
+        }
+        del clients["in"], clients["out"]
+        assert memory.get_metrics_data() is None, "a client that the program removed is not reported"
     assert len(list(described())) == len(found)
     assert (1, 1) == (
         found["headgate.producer.committed_records", "in"],

@@ -5,38 +5,38 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from headgate.client.producer import Producer
 from headgate.prometheus import ClientCollector
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, reader
+from tests.support.worlds.one_shard_programs import client, orders, reader
 
 QUEUE = {"subscription": "jobs", "type": "QUEUE"}
 
 
 @pytest.mark.looptime
 async def test_the_values_of_a_producer_and_a_consumer():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        async with Producer(client(world, "p")) as producer, reader(world, **QUEUE) as consumer:
-            registry = CollectorRegistry()
-            registry.register(ClientCollector({"in": producer, "out": consumer}))
-            for value in (b"1", b"2", b"3"):
-                await producer.send_and_wait("orders", b"a", value)
-            waiting = await producer.send("orders", b"a", b"4")
-            buffered = producer.metrics().buffered_bytes
-            await waiting
-            records = await consumer.get_many(2, timeout_seconds=5)
-            lag_seconds = consumer.metrics().lag_seconds
-            await consumer.negative_acknowledge(records[0])
-            records = [await anext(consumer) for _ in range(3)]
-            for record in records:
-                await consumer.acknowledge(record)
-            await consumer.acknowledge(records[0])
-            await consumer.flush()
-            found = {
-                line.partition("{")[0].removeprefix("headgate_"): float(line.split()[-1])
-                for line in generate_latest(registry).decode().splitlines()
-                if not line.startswith("#")
-            }
+    async with (
+        orders(segments=1) as (world, _),
+        Producer(client(world, "p")) as producer,
+        reader(world, **QUEUE) as consumer,
+    ):
+        registry = CollectorRegistry()
+        registry.register(ClientCollector({"in": producer, "out": consumer}))
+        for value in (b"1", b"2", b"3"):
+            await producer.send_and_wait("orders", b"a", value)
+        waiting = await producer.send("orders", b"a", b"4")
+        buffered = producer.metrics().buffered_bytes
+        await waiting
+        records = await consumer.get_many(2, timeout_seconds=5)
+        lag_seconds = consumer.metrics().lag_seconds
+        await consumer.negative_acknowledge(records[0])
+        records = [await anext(consumer) for _ in range(3)]
+        for record in records:
+            await consumer.acknowledge(record)
+        await consumer.acknowledge(records[0])
+        await consumer.flush()
+        found = {
+            line.partition("{")[0].removeprefix("headgate_"): float(line.split()[-1])
+            for line in generate_latest(registry).decode().splitlines()
+            if not line.startswith("#")
+        }
     seconds = found.pop("producer_commit_seconds_total")
     assert 0.001 * 4 < seconds < 1
     assert 0 < lag_seconds < 5

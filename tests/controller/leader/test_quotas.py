@@ -28,8 +28,8 @@ from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, MAX_REFUSALS_PER_SECOND
 from shard.access.rules import AccessRules, Right, Role
 from shard.requests.quota import IDLE_PRODUCER_MS
-from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client as client_of
 
 pytestmark = pytest.mark.looptime
 

@@ -6,17 +6,14 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.errors import FencedError
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, consume, create, produce, reader
+from tests.support.worlds.one_shard_programs import client, consume, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
 
 async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecessor_and_for_blocked_children():
     """Both look like a subscription without records: nothing arrives for a minute, and nothing is held."""
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, _):
         crashed = reader(world, "crashed")
         await crashed.__aenter__()
         await produce(world, 100)
@@ -37,24 +34,16 @@ async def test_reading_until_caught_up_waits_for_segments_of_a_crashed_predecess
 
 
 async def test_deleting_a_topic_fences_its_consumers():
-    world = OneShard()
-    async with world.leader():
-        await create(world)
-        await produce(world, 20)
-        async with reader(world) as consumer:
-            await consume(consumer, {}, 20)
-            async with Admin(client(world, "admin")) as admin:
-                await admin.delete_topic("orders", force=True)
-            with pytest.raises(FencedError, match="topic 'orders' of consumer"):
-                async with asyncio.timeout(1):  # far below a heartbeat, so a push did it
-                    await anext(consumer)
+    async with orders(records=20) as (world, _), reader(world) as consumer:
+        await consume(consumer, {}, 20)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.delete_topic("orders", force=True)
+        with pytest.raises(FencedError, match="topic 'orders' of consumer"):
+            async with asyncio.timeout(1):  # far below a heartbeat, so a push did it
+                await anext(consumer)
 
 
 async def test_stop_ends_the_iteration_until_everything_is_read():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 3)
-        async with reader(world, "c") as consumer:
-            async for _ in consumer.until_caught_up():
-                consumer.stop()
+    async with orders(segments=1, records=3) as (world, _), reader(world, "c") as consumer:
+        async for _ in consumer.until_caught_up():
+            consumer.stop()

@@ -25,12 +25,12 @@ from headgate.protocol.replies import (
     Reply,
     TopicList,
 )
-from tests.headgate.client.test_against_the_leader import client as client_of
-from tests.headgate.client.test_against_the_leader import create
 from tests.simulation.virtual_loop import VirtualLoop
 from tests.support.fakes.broker import Message
 from tests.support.samples.hostile_messages import hostile
-from tests.support.worlds.one_shard import CLUSTER, OneShard
+from tests.support.worlds.one_shard import CLUSTER
+from tests.support.worlds.one_shard_programs import client as client_of
+from tests.support.worlds.one_shard_programs import orders
 
 
 def reply(body: AnyReplyBody) -> bytes:
@@ -64,27 +64,22 @@ TOPICS = (
 async def test_a_client_counts_undecodable_messages_and_continues(payload: bytes) -> None:
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    world = OneShard()
-    async with world.leader(), world.client("attacker") as attacker:
-        await create(world)
-        async with client_of(world, "producer") as client:
-            await client.shard_map()
-            await client.watch_leader(0)
-            await client.watch_head(0, lambda _: None)
-            for topic in TOPICS:
-                attacker.transport.publish(topic, payload)
-            await asyncio.sleep(0.1)
-            assert (len(TOPICS), []) == (client.undecodable_messages, raised)
+    async with orders() as (world, _), world.client("attacker") as attacker, client_of(world, "producer") as client:
+        await client.shard_map()
+        await client.watch_leader(0)
+        await client.watch_head(0, lambda _: None)
+        for topic in TOPICS:
+            attacker.transport.publish(topic, payload)
+        await asyncio.sleep(0.1)
+        assert (len(TOPICS), []) == (client.undecodable_messages, raised)
 
 
 async def produce_among(payloads: list[bytes]) -> None:
     """Send records while hostile replies to the producer's requests arrive besides the real ones."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    world = OneShard()
     waiting = list(payloads)
-    async with world.leader(), world.client("attacker") as attacker:
-        await create(world)
+    async with orders() as (world, _), world.client("attacker") as attacker:
 
         def answer_first(message: Message) -> None:
             if (

@@ -8,22 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from controller.settings.sections import RetentionSettings
-from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.reading.time_lookup import positions_at
-from tests.headgate.client.test_against_the_leader import client, create, produce
-from tests.support.worlds.one_shard import OneShard, now_ms
+from tests.support.worlds.one_shard import now_ms
+from tests.support.worlds.one_shard_programs import client, orders, produce
 
 pytestmark = pytest.mark.looptime
 
 
 async def test_it_starts_at_a_point_in_time():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, 30)
+    async with orders(segments=1, records=30) as (world, admin):
         await asyncio.sleep(5)
         moment = now_ms()
         await produce(world, 20, "second")
@@ -39,10 +35,10 @@ async def test_it_starts_at_a_point_in_time():
 
 
 async def test_a_time_is_looked_up_again_if_a_segment_was_pruned_meanwhile(monkeypatch: pytest.MonkeyPatch):
-    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, 30)
+    async with orders(segments=1, records=30, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (
+        _world,
+        admin,
+    ):
         moment, lookups = now_ms(), []
 
         async def pruned_after(*args):
@@ -64,9 +60,7 @@ async def test_a_time_is_looked_up_again_if_a_segment_was_pruned_meanwhile(monke
 
 
 async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_was_started_later():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, admin):
         shown = []
         for number in (1, 2):
             async with Consumer(client(world, f"{number}"), topic="orders", subscription="audit", name="c"):
@@ -76,9 +70,7 @@ async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_wa
 
 
 async def test_its_type_is_that_of_its_consumers():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, admin):
         await admin.create_subscription("orders", "audit", type="queue")
         with pytest.raises(RequestRejectedError, match="is of type QUEUE; register as QUEUE"):
             async with Consumer(client(world, "client-c"), topic="orders", subscription="audit", name="c"):
@@ -94,10 +86,7 @@ async def test_its_type_is_that_of_its_consumers():
 @pytest.mark.parametrize("records", [0, 10], ids=["empty", "with records"])
 async def test_the_reply_is_what_a_description_says_right_after(kind: SubscriptionType, start, records: int):
     """At the end of a sealed segment nothing has to be counted: its children are open from the start."""
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, records)
+    async with orders(segments=1, records=records) as (_, admin):
         await admin.split("orders", 0)
         created = await admin.create_subscription("orders", "audit", type=kind, start=start)
         assert created == replace(await admin.describe_subscription("orders", "audit"), point=None)
@@ -112,9 +101,7 @@ async def test_the_reply_is_what_a_description_says_right_after(kind: Subscripti
 
 
 async def test_it_can_be_created_again_after_its_deletion_and_is_another_one(monkeypatch: pytest.MonkeyPatch):
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
+    async with orders(segments=1) as (_, admin):
         first = await admin.create_subscription("orders", "billing")
         shown = await admin.identity("orders", "billing")
         assert shown == await admin.identity("orders", "billing")

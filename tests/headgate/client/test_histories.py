@@ -19,7 +19,7 @@ from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import KEYS, client, consume, create, in_order, produce, reader
+from tests.support.worlds.one_shard_programs import KEYS, client, consume, create, in_order, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -72,11 +72,8 @@ async def test_a_consumer_of_a_lost_history_fails_and_its_next_start_misses_noth
 @pytest.mark.parametrize("new_records", [0, 40])
 async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(new_records: int):
     """Waiting there would skip the records that get these offsets next, and so would going on behind them."""
-    world = OneShard()
     point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 20)
+    async with orders(segments=1, records=20) as (world, _):
         async with reader(world):
             pass
         before = await described(world)
@@ -106,11 +103,8 @@ async def test_positions_from_before_a_restore_of_an_older_ledger_are_refused(ne
 
 
 async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_created_again():
-    world = OneShard()
     point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, 10)
+    async with orders(segments=1, records=10) as (world, admin):
         async with reader(world, "p", **point) as old:
             assert 10 == len([await anext(old) for _ in range(10)])
             positions = old.positions
@@ -129,12 +123,12 @@ async def test_positions_of_a_deleted_topic_are_refused_by_the_one_that_was_crea
 @pytest.mark.parametrize(("read", "behind"), [(10, "error"), (60, "error"), (10, "continue")])
 async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_over(read: int, behind: Behind):
     """Now, and after a restart."""
-    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
     point = {"subscription": "point", "type": "CHECKPOINT"}
     gone = "segment 0 of topic 'orders' was pruned before it was read: its records 10 to 59 are gone"
-    async with world.leader(), Admin(client(world, "admin")) as admin, AsyncExitStack() as stack:
-        await create(world, segments=1)
-        await produce(world, 60)
+    async with (
+        orders(segments=1, records=60, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (world, admin),
+        AsyncExitStack() as stack,
+    ):
         old = await stack.enter_async_context(reader(world, "p", **point, behind=behind))
         assert list(range(read)) == [(await anext(old)).offset for _ in range(read)]
         positions = old.positions
@@ -157,11 +151,11 @@ async def test_a_segment_that_was_pruned_before_its_end_is_an_error_or_passed_ov
 
 async def test_segments_that_came_and_went_while_nothing_read_are_an_error_or_passed_over():
     """The positions name none of them, and are at the end of the only segment that they name."""
-    world = OneShard(retention=RetentionSettings(checkpoint_retention_seconds=0))
     point = {"subscription": "point", "type": "CHECKPOINT"}
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
-        await produce(world, 60)
+    async with orders(segments=1, records=60, retention=RetentionSettings(checkpoint_retention_seconds=0)) as (
+        world,
+        admin,
+    ):
         async with reader(world, "p", **point) as old:
             assert list(range(60)) == [(await anext(old)).offset for _ in range(60)]
             positions = old.positions

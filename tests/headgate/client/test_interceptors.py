@@ -5,8 +5,7 @@ from msgspec.structs import replace
 
 from headgate import ConsumedRecord, Interceptor, OutgoingRecord, Producer
 from headgate.errors import RequestRejectedError
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, produce, reader
+from tests.support.worlds.one_shard_programs import client, orders, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -34,10 +33,9 @@ class Noting(Interceptor):
 
 
 async def test_the_first_interceptor_is_the_outermost_and_what_they_change_is_sent_and_checked():
-    world, seen = OneShard(), []
+    seen = []
     chain = [Noting("a", seen), Noting("b", seen)]
-    async with world.leader():
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, _):
         async with Producer(client(world, "p"), interceptors=chain) as producer:
             await producer.send_and_wait("orders", b"key", b"1", headers={"own": b"1"})
             with pytest.raises(RequestRejectedError, match="65 headers"):
@@ -50,13 +48,11 @@ async def test_the_first_interceptor_is_the_outermost_and_what_they_change_is_se
 
 
 async def test_a_run_passes_every_call_of_its_handler_through_the_chain():
-    world, seen, handled = OneShard(), [], []
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 2)
-        async with reader(world, interceptors=[Noting("a", seen), Noting("b", seen)]) as consumer:
-            report = await consumer.run(lambda record: handled.append(record.value), until_caught_up=True)
-            assert (2, 2) == (report.handled, consumer.metrics().handler_calls)
+    seen, handled = [], []
+    chain = [Noting("a", seen), Noting("b", seen)]
+    async with orders(segments=1, records=2) as (world, _), reader(world, interceptors=chain) as consumer:
+        report = await consumer.run(lambda record: handled.append(record.value), until_caught_up=True)
+        assert (2, 2) == (report.handled, consumer.metrics().handler_calls)
     assert [b"0", b"1"] == handled
     first = [("a", "billing", "c", [b"0"]), ("b", "billing", "c", [b"0"]), ("b", "handled"), ("a", "handled")]
     assert first == seen[:4]

@@ -12,8 +12,8 @@ from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.errors import DeliveryFailedError, ForgottenError, RequestRejectedError
 from headgate.protocol.replies import ProducerIdentity
 from headgate.protocol.requests import OpenProducer
-from tests.headgate.client.test_against_the_leader import client, create
 from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, orders
 
 pytestmark = pytest.mark.looptime
 
@@ -33,10 +33,8 @@ async def import_lines(world: OneShard, name: str = "import-1", topic: str = "or
 @pytest.mark.parametrize("batch_bytes", [1, 50_000], ids=["batches of one", "one batch"])
 async def test_the_position_passes_no_record_that_was_not_stored(batch_bytes):
     """The network is back when the first record has expired and the others have not. The next run stores them all."""
-    world = OneShard()
     settings = ProducerSettings(batch_bytes=batch_bytes, delivery_timeout_seconds=10, request_timeout_seconds=1)
-    async with world.leader():
-        await create(world)
+    async with orders() as (world, _):
         async with Producer(client(world, "importer"), name="import-1", settings=settings) as producer:
             await producer.open("orders")
             world.broker.stop()
@@ -69,9 +67,7 @@ async def stored(world: OneShard) -> list[bytes]:
 
 
 async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_again():
-    world = OneShard()
-    async with world.leader():
-        await create(world)
+    async with orders() as (world, _):
         async with Producer(client(world, "importer"), name="import-1") as running:
             await running.open("orders")
             await running.send_and_wait("orders", b"k", LINES[0], source_position=b"1")
@@ -87,24 +83,22 @@ async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_agai
 
 async def test_an_anonymous_producer_that_was_forgotten_continues_under_a_new_identity():
     """It opens its identity before it sends the next batch, so nothing that was sent is unknown."""
-    world = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
-    async with world.leader():
-        await create(world)
-        async with Producer(client(world, "sensor")) as producer:
-            for line in LINES:
-                metadata = await producer.send_and_wait("orders", b"k", line)
-                assert not metadata.duplicate
-                await asyncio.sleep(70)
-            session = producer.sessions[0].session
-            assert (0, len(LINES) - 1) == (session.resent_batches, session.epoch_bumps)
+    async with (
+        orders(ingest=IngestSettings(producer_idle_seconds=60)) as (world, _),
+        Producer(client(world, "sensor")) as producer,
+    ):
+        for line in LINES:
+            metadata = await producer.send_and_wait("orders", b"k", line)
+            assert not metadata.duplicate
+            await asyncio.sleep(70)
+        session = producer.sessions[0].session
+        assert (0, len(LINES) - 1) == (session.resent_batches, session.epoch_bumps)
 
     assert LINES == await stored(world)
 
 
 async def test_named_producers_are_listed_described_and_deleted():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (world, admin):
         for name in ("import-2", "import-1"):
             await import_lines(world, name)
         await open_anonymous(world, 1)
@@ -183,9 +177,7 @@ async def test_an_import_that_runs_while_an_older_ledger_is_put_back_skips_no_re
 
 async def test_an_import_does_not_continue_in_the_middle_of_a_topic_that_is_created_again():
     """The topic is replaced while the program runs: a position in the new one would skip the lines of the old one."""
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (world, admin):
         async with Producer(client(world, "importer"), name="import-1") as running:
             await running.open("orders")
             await running.send_and_wait("orders", b"k", LINES[0], source_position=b"1")

@@ -20,7 +20,7 @@ from headgate.model.dead_letter import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import KEYS, client, create, in_order, produce, reader
+from tests.support.worlds.one_shard_programs import KEYS, client, in_order, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 POISON, OTHER = KEYS[3], KEYS[4]
@@ -29,16 +29,13 @@ POISON, OTHER = KEYS[3], KEYS[4]
 @asynccontextmanager
 async def stream(records: int = 20, *, dead_letter_topic: str = "dead") -> AsyncIterator[tuple[OneShard, Admin]]:
     """Return a shard with ``records`` in topic orders, the keys in turn, and topic dead."""
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        async with Admin(client(world, "admin")) as admin:
-            await admin.create_topic("dead")
-            await admin.create_subscription("orders", "billing", start="earliest")
-            if dead_letter_topic:
-                await admin.set_delivery_policy("orders", "billing", dead_letter_topic=dead_letter_topic)
-            await produce(world, records)
-            yield world, admin
+    async with orders(segments=1) as (world, admin):
+        await admin.create_topic("dead")
+        await admin.create_subscription("orders", "billing", start="earliest")
+        if dead_letter_topic:
+            await admin.set_delivery_policy("orders", "billing", dead_letter_topic=dead_letter_topic)
+        await produce(world, records)
+        yield world, admin
 
 
 class Program:
@@ -275,7 +272,7 @@ async def test_run_parks_the_key_of_a_record_whose_handler_fails_for_the_last_ti
 
 async def test_what_cannot_be_parked_is_refused_in_one_line_and_stays():
     async with stream(4, dead_letter_topic="") as (world, admin), reader(world) as consumer:
-        records = await consumer.get_many(4, timeout_seconds=10)
+        records = [await anext(consumer) for _ in range(4)]
         with pytest.raises(RequestRejectedError, match="subscription set orders billing --dead-letter TOPIC"):
             await consumer.park(records[3])
         with pytest.raises(TypeError):

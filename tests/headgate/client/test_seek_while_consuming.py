@@ -11,7 +11,7 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.errors import ConfigError
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, produce, reader
+from tests.support.worlds.one_shard_programs import client, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -21,9 +21,7 @@ async def reading(
     records: int = 0, *, segments: int = 2, **options: Any
 ) -> AsyncIterator[tuple[OneShard, Consumer, Admin]]:
     """A shard whose topic ``orders`` has ``records``, with a consumer of its subscription and an administrator."""
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=segments)
+    async with orders(segments=segments) as (world, _):
         if records:
             await produce(world, records)
         async with reader(world, **options) as consumer, Admin(client(world, "admin")) as admin:
@@ -81,18 +79,15 @@ def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
 
 
 async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=2)
-        async with reader(world) as consumer, reader(world, "d") as other:
-            await asyncio.sleep(1)
-            await produce(world, 100)
-            read = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
-            assert all(read)
-            moved = await consumer.seek(to="earliest")
-            again = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
-            with pytest.raises(ConfigError, match="exactly one"):
-                await consumer.seek()
+    async with orders(segments=2) as (world, _), reader(world) as consumer, reader(world, "d") as other:
+        await asyncio.sleep(1)
+        await produce(world, 100)
+        read = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+        assert all(read)
+        moved = await consumer.seek(to="earliest")
+        again = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+        with pytest.raises(ConfigError, match="exactly one"):
+            await consumer.seek()
 
     assert 1 == moved.seek_generation
     assert _offsets(read) == _offsets(again)

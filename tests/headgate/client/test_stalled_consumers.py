@@ -4,26 +4,23 @@ import asyncio
 
 import pytest
 
-from headgate.client.admin import Admin
 from headgate.errors import RequestRejectedError
 from headgate.process.background import end_tasks
 from tests.support.waiting import until
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, produce, reader
+from tests.support.worlds.one_shard_programs import orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["loop", "run"])
 async def test_the_segment_of_a_program_that_hangs_is_read_by_another_until_it_asks_for_records_again(runs):
-    world, lost, resumed, found = OneShard(), [], asyncio.Event(), []
+    lost, resumed, found = [], asyncio.Event(), []
 
     async def hang(record):
         found.append(record)
         await resumed.wait()
 
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=2)
+    async with orders() as (world, admin):
         await admin.create_subscription("orders", "billing", start="earliest")
         async with (
             reader(world, "hangs", on_revoked=lambda *gone: lost.append(gone)) as hanging,
@@ -52,9 +49,7 @@ async def test_the_segment_of_a_program_that_hangs_is_read_by_another_until_it_a
 
 
 async def test_a_subscription_without_acknowledgements_has_no_limit():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (_, admin):
         await admin.create_subscription("orders", "billing", type="CHECKPOINT")
         with pytest.raises(RequestRejectedError, match="is of type CHECKPOINT: only ignored-by-retention can be set"):
             await admin.set_delivery_policy("orders", "billing", max_processing_seconds=60)

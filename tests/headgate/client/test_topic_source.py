@@ -12,32 +12,27 @@ from headgate.client.topic_source import TopicSource, open_topic_source
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError
 from headgate.process.background import end_tasks
 from headgate.reading.topic_reader import TopicReader
-from tests.headgate.client.test_against_the_leader import client, create, produce
 from tests.support.samples.positioned_ledger import LedgerWithPositions
 from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, create, orders, produce
 
 pytestmark = pytest.mark.looptime
 
 
 async def test_a_deletion_is_noticed_soon():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
-        async with open_topic_source(client(world, "reader"), "orders") as source:
-            waiting = asyncio.create_task(source.until_deleted())
-            await produce(world, 5)
-            await asyncio.sleep(100)
-            assert not waiting.done()
-            await admin.delete_topic("orders")
-            with pytest.raises(HeadgateError, match="topic 'orders' was deleted, with its records"):
-                async with asyncio.timeout(5):  # far below the longest time between two questions
-                    await waiting
+    async with orders() as (world, admin), open_topic_source(client(world, "reader"), "orders") as source:
+        waiting = asyncio.create_task(source.until_deleted())
+        await produce(world, 5)
+        await asyncio.sleep(100)
+        assert not waiting.done()
+        await admin.delete_topic("orders")
+        with pytest.raises(HeadgateError, match="topic 'orders' was deleted, with its records"):
+            async with asyncio.timeout(5):  # far below the longest time between two questions
+                await waiting
 
 
 async def test_a_segment_that_is_split_while_it_is_followed_ends_what_reads_it_alone():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=1)
+    async with orders(segments=1) as (world, admin):
         async with open_topic_source(client(world, "reader"), "orders") as source:
             reader = TopicReader(source.ledger, source.description, starts={0: 0}, only_started=True)
             ended: list[bool] = []
@@ -53,16 +48,13 @@ async def test_a_segment_that_is_split_while_it_is_followed_ends_what_reads_it_a
 
 
 async def test_a_topic_that_was_created_again_is_another_one():
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
+    async with orders() as (world, admin), open_topic_source(client(world, "reader"), "orders") as source:
+        waiting = asyncio.create_task(source.until_deleted())
+        await asyncio.sleep(1)
+        await admin.delete_topic("orders")
         await create(world)
-        async with open_topic_source(client(world, "reader"), "orders") as source:
-            waiting = asyncio.create_task(source.until_deleted())
-            await asyncio.sleep(1)
-            await admin.delete_topic("orders")
-            await create(world)
-            with pytest.raises(HeadgateError, match="was deleted and created again; run the command again"):
-                await waiting
+        with pytest.raises(HeadgateError, match="was deleted and created again; run the command again"):
+            await waiting
 
 
 async def test_a_deletion_is_noticed_although_no_leader_answered_for_a_while():

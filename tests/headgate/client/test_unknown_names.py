@@ -8,8 +8,7 @@ from headgate.client.admin import Admin
 from headgate.client.producer import Producer
 from headgate.errors import RequestRejectedError
 from shard.access.rules import AccessRules, Right, Role
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create
+from tests.support.worlds.one_shard_programs import client, orders
 
 pytestmark = pytest.mark.looptime
 
@@ -34,18 +33,14 @@ OF_SUBSCRIPTIONS: dict[str, Question] = {
 
 @pytest.mark.parametrize("question", OF_TOPICS.values(), ids=OF_TOPICS.keys())
 async def test_the_near_topics_are_named(question: Question) -> None:
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (_, admin):
         with pytest.raises(RequestRejectedError, match=r"^topic 'ordres' does not exist; did you mean 'orders'\?$"):
             await question(admin)
 
 
 @pytest.mark.parametrize("question", OF_SUBSCRIPTIONS.values(), ids=OF_SUBSCRIPTIONS.keys())
 async def test_the_near_subscriptions_are_named(question: Question) -> None:
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (_, admin):
         with pytest.raises(RequestRejectedError, match="has no subscription 'biling'; it has none: a consumer creates"):
             await question(admin)
         await admin.create_subscription("orders", "billing")
@@ -55,17 +50,13 @@ async def test_the_near_subscriptions_are_named(question: Question) -> None:
 
 @pytest.mark.parametrize("name", [None, "loader"])
 async def test_a_producer_names_the_near_topics(name: str | None) -> None:
-    world = OneShard()
-    async with world.leader(), Producer(client(world, "producer"), name) as producer:
-        await create(world)
+    async with orders() as (world, _), Producer(client(world, "producer"), name) as producer:
         with pytest.raises(RequestRejectedError, match=r"^topic 'ordres' does not exist; did you mean 'orders'\?$"):
             await (producer.send_and_wait("ordres", b"k", b"") if name is None else producer.open("ordres"))
 
 
 async def test_another_mistake_keeps_its_own_words() -> None:
-    world = OneShard()
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world)
+    async with orders() as (_, admin):
         with pytest.raises(RequestRejectedError, match="exists"):
             await admin.create_topic("orders")
         with pytest.raises(RequestRejectedError, match="active segments are"):
@@ -73,9 +64,7 @@ async def test_another_mistake_keeps_its_own_words() -> None:
 
 
 async def test_a_user_who_may_not_list_the_topics_learns_none() -> None:
-    world = OneShard()
-    async with world.leader():
-        await create(world)
+    async with orders() as (world, _):
         world.access.rules = AccessRules({"eve": (Right(Role.CONSUMER, ("ord*",)),)})
         async with Admin(client(world, "eve", "eve")) as eve:
             with pytest.raises(RequestRejectedError, match=r"^there is no topic 'ordres'$"):

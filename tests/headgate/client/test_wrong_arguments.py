@@ -10,8 +10,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.source_listing import ExternalLayout
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.request_fields import failure_text
-from tests.headgate.client.test_against_the_leader import client, create, produce
-from tests.support.worlds.one_shard import OneShard
+from tests.support.worlds.one_shard_programs import client, orders
 
 pytestmark = pytest.mark.looptime
 
@@ -34,14 +33,12 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "wrong"), CASES, ids=map("-".join, CASES))
 async def test_an_administrator_learns_which_value_is_wrong(method: str, wrong: str) -> None:
-    world = OneShard()
     required = [each for each in METHODS[method] if each.default is each.empty]
     given = {each.name: VALID.get(each.name, "orders" if each.annotation is str else 0) for each in required}
     if method == "seek" and wrong in ("topic", "subscription", "point", "topic_id"):
         given["to"] = "latest"
     values = (5, [WRONG]) if wrong in COLLECTIONS else (WRONG,)
-    async with world.leader(), Admin(client(world, "admin")) as admin:
-        await create(world, segments=2)
+    async with orders() as (_, admin):
         for value in values:
             with pytest.raises((ConfigError, InvalidNameError), match=repr(value).strip("[]")):
                 await getattr(admin, method)(**given | {wrong: value})
@@ -49,16 +46,13 @@ async def test_an_administrator_learns_which_value_is_wrong(method: str, wrong: 
 
 @pytest.mark.parametrize("reason", [b"bytes", ["list"]], ids=["bytes", "list"])
 async def test_a_failure_whose_reason_no_leader_could_read_is_refused_and_others_are_stored(reason: Any) -> None:
-    world = OneShard()
-    async with world.leader():
-        await create(world, segments=1)
-        await produce(world, 2)
-        async with Consumer(
-            client(world, "c"), topic="orders", subscription="s", type="QUEUE", start="earliest"
-        ) as consumer:
-            first = await anext(consumer)
-            with pytest.raises(ConfigError, match=r"reason=.*has to be a str"):
-                await consumer.negative_acknowledge(first, reason=reason)
-            await consumer.negative_acknowledge(first, reason="not UTF-8: \udcff")
-            await consumer.flush()
+    async with (
+        orders(segments=1, records=2) as (world, _),
+        Consumer(client(world, "c"), topic="orders", subscription="s", type="QUEUE", start="earliest") as consumer,
+    ):
+        first = await anext(consumer)
+        with pytest.raises(ConfigError, match=r"reason=.*has to be a str"):
+            await consumer.negative_acknowledge(first, reason=reason)
+        await consumer.negative_acknowledge(first, reason="not UTF-8: \udcff")
+        await consumer.flush()
     assert failure_text("\udcff") == "?"

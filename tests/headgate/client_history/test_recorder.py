@@ -14,8 +14,7 @@ from headgate import Producer
 from headgate.cli.main import main
 from headgate.client_history.recorder import HistoryRecorder
 from headgate.errors import RequestRejectedError
-from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import client, create, reader
+from tests.support.worlds.one_shard_programs import client, orders, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -35,9 +34,8 @@ def verified(path: Path, *lines: str) -> tuple[int, str]:
 async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
     tmp_path: Path, recorder: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, handled, forked = OneShard(), [], copy(recorder)
-    async with world.leader():
-        await create(world, segments=1)
+    handled, forked = [], copy(recorder)
+    async with orders(segments=1) as (world, _):
         async with Producer(client(world, "p"), interceptors=[recorder]) as producer:
             for number in range(3):
                 await producer.send("orders", b"key", b"%d" % number, headers={"own": b"1"})

@@ -3,6 +3,9 @@
 import asyncio
 import itertools
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
@@ -74,3 +77,14 @@ def reader(world: OneShard, name: str = "c", user: str | None = None, **more) ->
 async def create(world: OneShard, segments: int = 2) -> None:
     async with Admin(client(world, "admin")) as admin:
         await admin.create_topic("orders", segments=segments)
+
+
+@asynccontextmanager
+async def orders(segments: int = 2, records: int = 0, **settings: Any) -> AsyncIterator[tuple[OneShard, Admin]]:
+    """Return a shard that is led and has topic orders with ``records``, and a client that administers it."""
+    world = OneShard(**settings)
+    async with world.leader() as world.led, Admin(client(world, "admin")) as admin:
+        await admin.create_topic("orders", segments=segments)
+        if records:
+            await produce(world, records)
+        yield world, admin
