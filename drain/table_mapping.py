@@ -37,6 +37,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError
+from headgate.settings.setting_errors import convert_document
 
 Format = Literal["parquet", "json", "csv", "delta", "iceberg"]
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -94,6 +95,6 @@ def read_tables(path: Path) -> dict[str, ExternalTables]:
         ConfigError: the file cannot be read, or a mapping is invalid; names both.
     """
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), _File).external
+        return convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File).external
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -31,6 +31,7 @@ import msgspec
 from headgate.errors import ConfigError, InvalidNameError
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.request_fields import require_name
+from headgate.settings.setting_errors import convert_document
 from metrics.label_values import Quota
 from shard.access.quotas import DEFAULT_LIMITS, QUOTAS, Limits, limits_of_user
 from shard.access.rules import ANY, AccessRules, Right, Role
@@ -75,7 +76,7 @@ def read_access_file(path: Path) -> AccessRules:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-        found = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), _File)
+        found = convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

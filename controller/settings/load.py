@@ -50,7 +50,7 @@ from headgate.errors import ConfigError, InvalidNameError
 from headgate.files.named_file import with_located_files
 from headgate.protocol.request_fields import require_name
 from headgate.settings.arguments import is_port
-from headgate.settings.setting_errors import explain
+from headgate.settings.setting_errors import convert_document, explain
 from headgate.transport.loopback import host_port
 from headgate.transport.tls_options import FILES, is_loopback, password_warning, tls_option_problem
 
@@ -254,7 +254,7 @@ def _checked_access(access: AccessSettings, path: Path) -> AccessSettings:
 def parse_settings(text: str, source: str) -> Settings:
     """Return the settings in ``text``; errors name ``source``. Raises ConfigError."""
     try:
-        settings = msgspec.convert(tomllib.loads(text), Settings)
+        settings = convert_document(tomllib.loads(text), Settings)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not TOML: {error}") from None
     except msgspec.ValidationError as error:

@@ -6,14 +6,53 @@ that text. Types and limits come from msgspec.inspect.
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+Converted = TypeVar("Converted")
+_ANY_KEY: Final = "[...]"
+"""msgspec's name for a key of a mapping."""
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`$")
+
+
+def convert_document(document: Mapping[str, Any], kind: type[Converted]) -> Converted:
+    """Return ``document`` as a value of ``kind``. Raises ValidationError, whose path names the key of a mapping."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        found = str(error)
+        path, mark, _ = found.partition(_ANY_KEY)
+        if not mark:
+            raise
+        names = path.rpartition("$.")[2].split(".")
+        keys = [key for key in _at(document, names) if _error(_with_only(document, names, key), kind) == found]
+        raise msgspec.ValidationError(found.replace(_ANY_KEY, f".{keys[0]}", 1)) from None
+
+
+def _at(document: Mapping[str, Any], names: list[str]) -> Mapping[str, Any]:
+    for name in names:
+        document = document[name]
+    return document
+
+
+def _with_only(document: Mapping[str, Any], names: list[str], key: str) -> dict[str, Any]:
+    """Return ``document`` with no key but ``key`` in the mapping at ``names``."""
+    if not names:
+        return {key: document[key]}
+    return {**document, names[0]: _with_only(document[names[0]], names[1:], key)}
+
+
+def _error(document: Mapping[str, Any], kind: type) -> str:
+    try:
+        msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
 
 
 def explain(

@@ -45,9 +45,9 @@ def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -
     ("text", "reason"),
     [
         ("[external.t.entries\n", "external.toml"),
-        ('[external.t.entries]\npath = "p"\nsegment = "s"\n', "missing required field `offset`.*external"),
+        ('[external.t.entries]\npath = "p"\nsegment = "s"\n', "missing required field `offset`.*external.t.entries"),
         ('[external.t.entries]\npath = "p"\nsegment = "s"\noffset = "o"\nformat = "xml"\n', "'xml'"),
-        ('[external.t.entrys]\npath = "p"\n', "unknown field `entrys`"),
+        ('[external.t.entrys]\npath = "p"\n', r"unknown field `entrys` - at `\$\.external\.t`"),
         ('[external.t.entries]\npath = ""\nsegment = "s"\noffset = "o"\n', "length >= 1"),
     ],
     ids=["not TOML", "a missing column", "an unknown format", "a misspelled table", "an empty path"],

@@ -255,10 +255,14 @@ def test_every_setting_has_a_docstring():
     [
         ('master = "spark:host:7077"', r"\$\.drain\.master: Spark master 'spark:host:7077': write one of local\[\*\]"),
         ('master = "sc://h/;token=hush"', r"\$\.drain\.master: the Spark master contains a token"),
+        (
+            'spark_conf = {"spark.cores.max" = 4}',
+            r"\$\.drain\.spark_conf\.spark\.cores\.max: expected `str`, got `int`",
+        ),
         ('spark_conf = {"spark.master" = "yarn"}', r"\$\.drain\.spark_conf: spark\.master .* drain\.master"),
         ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* in their environment"),
     ],
-    ids=["invalid master", "token", "second master", "secret"],
+    ids=["invalid master", "token", "number", "second master", "secret"],
 )
 def test_an_invalid_engine_is_rejected_without_repeating_secrets(line: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
