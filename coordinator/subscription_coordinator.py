@@ -18,7 +18,8 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -33,6 +34,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.short_list import listed
+from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.replies import Acknowledged, Done, ExplanationReply, HeartbeatReply, PlanReply, Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,
@@ -144,11 +146,15 @@ class SubscriptionCoordinator:
         return (yield from self._explain(context, sorted(first.values()), ()))
 
     def explain(
-        self, request: ExplainSubscription, drain_problem: str | None = None
+        self,
+        request: ExplainSubscription,
+        drain_problem: str | None = None,
+        delay_reason: Callable[[str], str] = lambda _: "",
     ) -> Steps[ExplanationReply | Refusal]:
         """Explain the requested segment or consumer; everything if neither is named.
 
         ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
+        ``delay_reason``: user → why replies to it are delayed now; empty: they are not.
         """
         yield 2 * self.size
         subscription, topic = self._subscription, self._topic
@@ -160,7 +166,8 @@ class SubscriptionCoordinator:
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
-        context = self.explanation_context(drain_problem)
+        reasons = {delay_reason(user_of(each.client_id)) for each in subscription.consumers.values()}
+        context = replace(self.explanation_context(drain_problem), delayed=sorted(reasons - {""}))
         return ExplanationReply(explanation=(yield from self._explain(context, segments, consumers)))
 
     def _explain(

@@ -93,6 +93,11 @@ class AccessControl:
         spent = self._spending.get(self._key(user)) if self._spending else None
         return 0.0 if spent is None else min(max(spent.debt_seconds(now), 0.0), MAX_DELAY_SECONDS)
 
+    def delay_reason(self, user: str, now: float) -> str:
+        """Return why replies to ``user`` are delayed now; empty: they are not."""
+        quota = self._spending.get(self._key(user), Spending()).exceeded(now, 0.0)
+        return "" if quota is None else exceeded_text(user, quota, self._rules.limits_of(user).of(quota))
+
     def _key(self, user: str) -> str:
         return user if user in self._rules.users else _UNKNOWN_USERS
 

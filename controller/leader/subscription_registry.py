@@ -223,10 +223,14 @@ class SubscriptionRegistry:
             self._handler(ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._query(DescribeSubscription, self._describe),
             self._query(
-                ExplainSubscription, lambda found, request: found.explain(request, self.context.drain_problem())
+                ExplainSubscription,
+                lambda found, request: found.explain(request, self.context.drain_problem(), self._delay_reason),
             ),
             self._query(PlanChanges, SubscriptionCoordinator.plan),
         )
+
+    def _delay_reason(self, user: str) -> str:
+        return self.context.access.delay_reason(user, asyncio.get_running_loop().time())
 
     def _handler(
         self, kind: type[RequestT], respond: Callable[[SubscriptionCoordinator, RequestT, str], Outcome]

@@ -113,9 +113,9 @@ class Spending(NamedTuple):
         """Return how far the burst is exceeded; not above 0 if it is not."""
         return max(self.requests_until, self.bytes_until) - BURST_SECONDS - now
 
-    def exceeded(self, now: float) -> Quota | None:
-        """Return the rate for which a request is refused now; None: it is accepted."""
-        if self.debt_seconds(now) <= MAX_DELAY_SECONDS:
+    def exceeded(self, now: float, delay_seconds: float = MAX_DELAY_SECONDS) -> Quota | None:
+        """Return the rate that delays replies by more than ``delay_seconds`` now; by default, that refuses requests."""
+        if self.debt_seconds(now) <= delay_seconds:
             return None
         return "requests_per_second" if self.requests_until > self.bytes_until else "bytes_per_second"
 

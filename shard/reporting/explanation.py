@@ -67,6 +67,8 @@ class ExplanationContext:
     """Seconds for which the running drain check has had no answer; None: none is running."""
     drain_problem: str | None = None
     """Why drain checks are not answered; None: nothing is known to be wrong."""
+    delayed: Sequence[str] = ()
+    """Why replies to users of its consumers are delayed."""
     unfinished: Mapping[SegmentSlice, Unfinished] = field(default_factory=dict)
     """Slices whose holder has made no progress for more than half of what is allowed."""
     dead_letter_problem: str = ""
@@ -156,6 +158,7 @@ class _Explainer:
             sentences.append("Child segments do not wait for their parents in this subscription.")
         elif gate.blocked:
             sentences.append(self._next_check())
+        sentences += [f"Replies to its consumers are delayed: {_ended(reason)}" for reason in self._context.delayed]
         if lost := subscription.dropped_records:
             sentences.append(f"Retention deleted {lost} record{'s' * (lost != 1)} that it had not acknowledged.")
         return sentences + self._redelivery()

@@ -125,6 +125,22 @@ async def test_a_producer_beyond_its_rate_slows_down_and_stores_everything_once_
     assert 0 == exceeded(shard, "requests_per_second")
 
 
+async def test_the_explanation_of_a_subscription_names_a_rate_that_slows_its_consumers_down() -> None:
+    async with shard_with(requests_per_second=10) as shard, shard.client("client-shop", "shop") as shop:
+        await shop.call(RegisterConsumer, **registration("c1"))
+        async with Admin(client(shard, "operator")) as admin:
+            before = await admin.explain("orders", "s")
+            for _ in range(20):
+                shop.send(ListTopics)
+            await asyncio.sleep(0.1)
+            meanwhile = await admin.explain("orders", "s", segment=0)
+            await asyncio.sleep(60)
+            after = await admin.explain("orders", "s")
+
+    reason = "user shop exceeds its quota requests_per_second of 10 on this daemon"
+    assert [False, True, False] == [reason in str(each.summary) for each in (before, meanwhile, after)]
+
+
 async def test_requests_of_another_version_are_counted_and_logged_once_a_minute_for_each_user() -> None:
     with capture_logs() as logs:
         async with shard_with() as shard, shard.client("client-shop", "shop") as shop:
