@@ -71,22 +71,24 @@ class Snapshot(NamedTuple):
 
 def require_same_topic(position: TopicPosition, now: Snapshot) -> None:
     """Raise OtherHistoryError or PositionOutOfRangeError by rule 1."""
-    topic = now.topic
     if position.ledger_id != now.ledger_id:
         raise OtherHistoryError(
             "other_history",
             f"the position in topic {position.topic!r} is of the ledger with the id {position.ledger_id}, and the "
             f"cluster has the ledger with the id {now.ledger_id}",
         )
-    if position.topic != topic.topic:
-        raise PositionOutOfRangeError(
-            "out_of_range", f"the position is of topic {position.topic!r}, not of {topic.topic!r}"
-        )
-    if position.topic_id != topic.topic_id:
+    require_topic(now.topic, position.topic, position.topic_id)
+
+
+def require_topic(topic: TopicInfo, name: str, topic_id: int) -> None:
+    """Raise PositionOutOfRangeError unless a position in the topic ``name`` with ``topic_id`` is one in ``topic``."""
+    if name != topic.topic:
+        raise PositionOutOfRangeError("out_of_range", f"the position is of topic {name!r}, not of {topic.topic!r}")
+    if topic_id != topic.topic_id:
         raise PositionOutOfRangeError(
             "out_of_range",
-            f"topic {topic.topic!r} was deleted and created again: the position is of the topic with the id "
-            f"{position.topic_id}, and the present one has the id {topic.topic_id}, and other records",
+            f"topic {name!r} was deleted and created again: the position is of the topic with the id {topic_id}, and "
+            f"the present one has the id {topic.topic_id}, and other records",
         )
 
 

@@ -13,12 +13,13 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
 from headgate.cli.subscriptions import position_file
 from headgate.cli.terminal.output import print_json, print_table
-from headgate.errors import HeadgateError
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.reading.topic_position import unread
 
 if TYPE_CHECKING:
     from headgate import Admin, SeekResult, SegmentSeek, SubscriptionInfo, TopicInfo
     from headgate.cli.position_types import PlaceOption
+    from headgate.cli.subscriptions.position_file import SavedPositions
     from headgate.model.entries import Order
 
 
@@ -115,8 +116,18 @@ def set_order(context: CommandContext, topic: str, name: str, order: Order) -> N
 
 
 async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, SubscriptionInfo]:
+    """Raise HeadgateError for a subscription that cannot be moved to positions."""
     subscription = await admin.describe_subscription(topic, name)
-    return await admin.describe_topic(topic), subscription
+    described = await admin.describe_topic(topic)
+    position_file.require_positions(described, subscription)
+    return described, subscription
+
+
+async def _to_restore(admin: Admin, topic: str, name: str, saved: SavedPositions) -> dict[SegmentId, Offset]:
+    described, _ = await _described(admin, topic, name)
+    pruned = unread(described, saved.newest, saved.offsets).keys() - {each.segment for each in described.segments}
+    ends = await admin.pruned_ends(topic, pruned) if pruned else {}
+    return position_file.positions_to_restore(saved, described, ends)
 
 
 @command("headgate subscription export orders billing > billing.json", prints_json=False)
@@ -129,10 +140,7 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     are not saved: after an import they are delivered again.
     """
     described, subscription = context.ask(lambda admin: _described(admin, topic, name))
-    try:
-        print_json(position_file.saved_positions(described, subscription, time.time_ns() // 1_000_000))
-    except position_file.PositionFileError as error:
-        raise HeadgateError(str(error)) from None
+    print_json(position_file.saved_positions(described, subscription, time.time_ns() // 1_000_000))
 
 
 @command(
@@ -149,7 +157,7 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> N
 
     It moves as with `seek`, while its consumers run. FILE (standard input by default) is the output of `headgate
     subscription export` for any subscription of the same topic. Segments that were created since then start at their
-    first record. If a position does not fit, nothing is moved.
+    first record. If a position does not fit, or unread records were pruned since, nothing is moved.
 
     The previous positions are lost. On a terminal, the command shows what would move and asks first. Elsewhere it
     needs --yes.
@@ -157,9 +165,7 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> N
     require_consent(context)
     try:
         saved = position_file.decode_positions(file.read(position_file.MAX_FILE_BYTES + 1))
-        described, subscription = context.ask(lambda admin: _described(admin, topic, name))
-        positions = position_file.positions_to_restore(saved, described, subscription)
-    except position_file.PositionFileError as error:
+    except ValueError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
-    target = {"positions": positions, "point": saved.point, "topic_id": saved.topic_id}
-    move_subscription(context, topic, name, target)
+    positions = context.ask(lambda admin: _to_restore(admin, topic, name, saved))
+    move_subscription(context, topic, name, {"positions": positions, "point": saved.point, "topic_id": saved.topic_id})

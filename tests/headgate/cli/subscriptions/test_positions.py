@@ -23,7 +23,7 @@ WANTED = SeekSubscription("orders", "billing", "", positions=[(0, 5), (1, 0)], h
 
 def test_exported_positions_can_be_imported(invoke: Invoke, cluster: FakeCluster, tmp_path: Path) -> None:
     exported = invoke("subscription", "export", "orders", "billing")
-    assert json.loads(exported.stdout)["segments"][0]["position"] == 5
+    assert json.loads(exported.stdout)["offsets"] == {"0": 5, "1": 0}
 
     for source in ((), ("-",)):
         imported = invoke("subscription", "import", "orders", "billing", *source, "--yes", stdin=exported.stdout)
@@ -51,12 +51,31 @@ def test_a_person_is_asked_first(
     assert result.exit_code == (0 if moved else 1)
 
 
-def test_positions_that_do_not_fit_move_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"offsets": {"1": 5}}, "segment 1 of topic 'orders' ends at 4"),
+        ({"offsets": {"0": -1}}, "FILE: it holds no positions"),
+    ],
+    ids=["beyond the end", "negative"],
+)
+def test_positions_that_do_not_fit_move_nothing(
+    changed: dict[str, object], reason: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
     saved = json.loads(invoke("subscription", "export", "orders", "billing").stdout)
-    saved["segments"][1]["position"] = 5
 
-    result = invoke("subscription", "import", "orders", "billing", "--yes", stdin=json.dumps(saved))
+    result = invoke("subscription", "import", "orders", "billing", "--yes", stdin=json.dumps(saved | changed))
 
-    assert result.exit_code == 2
-    assert "segment 1 at position 5 is beyond its end 4" in result.stderr
+    assert result.exit_code != 0
+    assert reason in result.stderr
+    assert cluster.calls == []
+
+
+def test_unread_records_that_were_pruned_are_missed(invoke: Invoke, cluster: FakeCluster) -> None:
+    saved = invoke("subscription", "export", "orders", "billing").stdout
+    cluster.topics["orders"] = topic("orders", segment(1, 0, 9, next_offset=4))
+
+    result = invoke("subscription", "import", "orders", "billing", "--yes", stdin=saved)
+
+    assert "segment 0 of topic 'orders' was read up to offset 5, and pruned since" in result.stderr
     assert cluster.calls == []
