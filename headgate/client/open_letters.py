@@ -7,8 +7,8 @@ Rules:
 2. A replay stores its position with each record, as a copy does, and moves that subscription at its end. So each dead
    letter is sent back once, whatever interrupts or repeats it.
 3. Only dead letters of this very subscription count, by its id: not those of an earlier one of the same name.
-4. The parked records of a stream are not sent back, which would break the order: their keys are resumed. They are
-   dropped only while no key is parked.
+4. A parked record of a stream is open until it has been processed or its key was dropped. It is not sent back, which
+   would break the order: its key is resumed. Only while no key is parked, the position of rule 1 is moved.
 5. Who has seen the letters up to `OpenLetters.through` acts on no later ones, and not on those of another topic, of
    another ledger, or of an older ledger that was put back: it is a position as a copy stores it.
 """
@@ -51,6 +51,13 @@ class OpenLetters:
     """Segment → offset before which this ends."""
     through: str
     """The same, for `find_open`."""
+    parked: Mapping[bytes, int]
+    """Parked key of a STREAM → number of its last record that is not open any more (rule 4)."""
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether the dead-letter topic has records behind the position of rule 1, open or not."""
+        return any(end > self.starts[segment] for segment, end in self.ends.items())
 
     def reader(self, starts: Mapping[int, int] | None = None) -> TopicReader:
         store, starts = self.opened.description, self.starts if starts is None else starts
@@ -60,8 +67,14 @@ class OpenLetters:
         """Yield them in the order in which they were stored. Raises like `TopicReader.stored`."""
         async with aclosing(self.reader().stored()) as records:
             async for record in records:
-                if (origin := self.origin(record)) is not None:
+                if (origin := self.origin(record)) is not None and self._is_open(record, origin):
                     yield record, origin
+
+    def _is_open(self, record: LedgerRecord, origin: Origin) -> bool:
+        if self.described.type != "STREAM":
+            return True
+        finished = self.parked.get(record.key)
+        return finished is not None and origin.parked_number > finished
 
     def origin(self, record: LedgerRecord) -> Origin | None:
         """Return the origin of a record that is a dead letter of this subscription; None: it is not (rule 3)."""
@@ -71,11 +84,11 @@ class OpenLetters:
 
     def require_order_kept(self, *, replay: bool) -> None:
         """Raise HeadgateError if rule 4 forbids to replay them, or to drop them."""
-        if self.described.type == "STREAM" and (replay or self.described.parked_keys):
+        if self.described.type == "STREAM" and (replay or self.parked):
             of, name = self.source.topic, self.described.subscription
-            if not self.described.parked_keys:
+            if not self.parked:
                 close = f"headgate subscription dead-letters {of} {name} --drop"
-                raise HeadgateError(f"no key is parked, so these records were resumed or given up: {close}")
+                raise HeadgateError(f"no key is parked; records of keys that were resumed or given up: {close}")
             resume = f"headgate subscription resume {of} {name} KEY"
             raise HeadgateError(f"the records of parked keys are resumed in order: {resume}")
 
@@ -142,7 +155,10 @@ async def find_open(
     ends = now.ends if through is None else now.ends | await _seen(opened, through, now)
     starts = {each: passed.get(each, 0) for each in ends}
     through = through or urlsafe_b64encode(encode_copy(now.position(ends))).decode()
-    return OpenLetters(source, described, opened, closing, starts, ends, through)
+    # Asked after the ends: a key whose records are before them is in the answer, or done.
+    parked = await admin.parked_keys(topic, name) if described.type == "STREAM" else []
+    finished = {each.key: each.finished for each in parked}
+    return OpenLetters(source, described, opened, closing, starts, ends, through, finished)
 
 
 async def _seen(opened: TopicSource, through: str, now: Snapshot) -> dict[int, int]:

@@ -136,6 +136,8 @@ class ParkedKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter_topic: str
     is_resuming: bool
     """A command has resumed it, and its consumer delivers its records."""
+    finished: int = 0
+    """Its records up to this number were processed or dropped, and those behind it wait."""
 
 
 class SegmentSeek(msgspec.Struct, frozen=True, kw_only=True):

@@ -248,6 +248,7 @@ def list_parked_keys(request: ListParkedKeys, state: ShardState) -> Decision:
                     reason=each.reason,
                     dead_letter_topic=each.topic,
                     is_resuming=key in parked.resuming,
+                    finished=each.resumed,
                 ),
             )
         if page.is_full:

@@ -134,7 +134,7 @@ async def test_dead_letters_are_counted_first_and_those_that_were_seen_are_close
         status, answer = await post(harness, way, json.dumps(LETTERS))
         assert (status, "are resumed in order" in answer) == (400, True)
     harness.error = None
-    with_letters(monkeypatch, kind="STREAM")  # Those of a key that was resumed stay in the list until they are dropped.
+    with_letters(monkeypatch, kind="STREAM")
     status, answer = await post(harness, path, json.dumps(LETTERS))
     assert (status, "headgate subscription dead-letters orders billing --drop" in answer) == (
         (400, True) if name == "replay" else (200, False)

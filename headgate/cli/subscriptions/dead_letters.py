@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool, drop: bool) -> None:
     """List the dead letters of SUBSCRIPTION of TOPIC that were neither sent back nor dropped, oldest first.
 
+    Of a stream, these are the records of parked keys that were not processed yet: see headgate subscription parked.
+
     A dead-letter topic keeps its records until its retention deletes them. --drop deletes nothing at once: it marks
     them as done in the subscription dead-letters-SHARD-ID of that topic, and so does --replay. From then on retention
     can delete them, and `headgate read` shows them until then.
@@ -52,14 +54,14 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
         found.require_order_kept(replay=replay)
     count, done = len(letters), "sent_back" if replay else "dropped"
     if not context.as_json:
-        _print(found.opened.description.topic, letters, err=replay or drop)
+        _print(found, letters, err=replay or drop)
     if not (replay or drop):
         context.printed_as_json(letters)
         return
     what = f"{count} dead letters of subscription {name} of {topic}"
     if drop and count and context.asks_first:
         ask_first(context, f"Drop {what}?", "nothing was dropped", topic, name)
-    if count and not context.dry_run:
+    if (count or (drop and found.has_stored)) and not context.dry_run:
         from headgate.client.open_letters import act  # noqa: PLC0415
 
         sent = context.ask(lambda admin: act(admin, topic, name, found.through, replay=replay))
@@ -83,9 +85,12 @@ def _letter(record: LedgerRecord, origin: Origin) -> dict[str, Any]:
     return letter | source | {"deliveries": origin.deliveries, "reason": origin.reason, "died_at": origin.died_at_ms}
 
 
-def _print(store: str, letters: list[dict[str, Any]], *, err: bool) -> None:
+def _print(found: OpenLetters, letters: list[dict[str, Any]], *, err: bool) -> None:
     if not letters:
-        click.echo(f"no dead letters are open in {store}", err=True)
+        text = f"no dead letters are open in {found.opened.description.topic}"
+        if found.has_stored and not err:
+            text += "; --drop lets its retention delete the closed ones"
+        click.echo(text, err=True)
         return
     columns = ("source_segment", "source_offset", "deliveries")
     print_table(

@@ -13,9 +13,10 @@ from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
 from headgate.client.consuming.dead_letters import DeadLetterSender
 from headgate.client.consuming.parked_records import ParkedRecords
+from headgate.client.open_letters import act, find_open
 from headgate.client.processing.policies import RetryPolicy
 from headgate.client.producer import Producer
-from headgate.errors import HandlerFailedError, RequestRejectedError, StoreUnavailableError
+from headgate.errors import HandlerFailedError, HeadgateError, RequestRejectedError, StoreUnavailableError
 from headgate.model.dead_letter import Origin
 from headgate.protocol.request_fields import MAX_PARKED_KEY_BYTES
 from tests.support.logged import errors_of
@@ -67,6 +68,16 @@ class Program:
 async def parked(admin: Admin) -> list[tuple[bytes, int, str, bool]]:
     found: list[ParkedKeyInfo] = await admin.parked_keys("orders", "billing")
     return [(each.key, each.records, each.reason, each.is_resuming) for each in found]
+
+
+async def open_letters(admin: Admin) -> tuple[list[int], bool]:
+    """Return the values of the dead letters that are listed, and whether the topic has any."""
+    found = await find_open(admin, "orders", "billing")
+    return [int(record.value) async for record, _ in found.letters()], found.has_stored
+
+
+async def close_letters(admin: Admin) -> None:
+    await act(admin, "orders", "billing", (await find_open(admin, "orders", "billing")).through, replay=False)
 
 
 async def unacknowledged(admin: Admin) -> int:
@@ -205,12 +216,18 @@ async def test_a_resumed_record_that_fails_again_stays_at_its_place():
             await admin.resume_key("orders", "billing", POISON)
             await program.read(consumer, 20)
             assert [(POISON, left, "poison", False)] == await parked(admin)
+            assert ([23, 33, 43][-left:], True) == await open_letters(admin)
+        with pytest.raises(HeadgateError, match="resumed in order"):
+            await close_letters(admin)
         await produce(world, 10)
         program.spared = 1000
         await program.read(consumer, 10)
         await admin.resume_key("orders", "billing", POISON)
         await program.read(consumer, 20)
         assert ([3, 13, 23, 33, 43, 3], []) == (program.values(), await parked(admin))
+        assert ([], True) == await open_letters(admin)
+        await close_letters(admin)
+        assert ([], False) == await open_letters(admin)
 
 
 async def test_what_an_ended_resumption_has_queued_is_not_delivered_by_the_next_one() -> None:

@@ -72,9 +72,11 @@ class RecordingAdmin(OfflineAdmin):
 
 def with_letters(monkeypatch, *, kind="QUEUE", number=2, parked=0):
     """Give the sample subscription dead letters in topic ``dead``, with a hostile key and reason."""
-    described = replace(subscription_document().subscription, type=kind, parked_keys=parked)
+    described = replace(subscription_document().subscription, type=kind)
     opened = TopicSource(replace(topic_document().topic, topic="dead"), None, "", 1, None)
-    found = OpenLetters(topic_document().topic, described, opened, "closing", {0: 1}, {0: 3}, "0/1/0:3")
+    found = OpenLetters(
+        topic_document().topic, described, opened, "closing", {0: 1}, {0: 3}, "0/1/0:3", {b"k": 0} if parked else {}
+    )
     origin = {"ledger": "", "topic": "orders", "topic_id": 1, "subscription": "billing", "subscription_id": 2}
     origin |= {"segment": 0, "deliveries": 5, "reason": HOSTILE, "died_at_ms": 10}
 
