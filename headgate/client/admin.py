@@ -611,9 +611,10 @@ class Admin:
     ) -> ReplyT:
         """Send ``request`` with the positions of a time. They are looked up again if a segment was pruned meanwhile."""
         for last in (False, False, True):
-            found = await self._positions_at(request.topic, timestamp_ms, method)
+            topic_id, found = await self._positions_at(request.topic, timestamp_ms, method)
+            given = {"positions": sorted(found.items()), "topic_id": topic_id}
             try:
-                return await self._ask(msgspec.structs.replace(request, positions=sorted(found.items())), kind)
+                return await self._ask(msgspec.structs.replace(request, **given), kind)
             except RequestRejectedError as error:
                 if last or error.verdict != "invalid":
                     raise
@@ -622,8 +623,8 @@ class Admin:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
-        """Return segment → offset of its first record stored at ``timestamp_ms`` or later; for ``method``."""
+    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> tuple[int, dict[int, int]]:
+        """Return the topic's id, and segment → offset of its first record stored at that time or later."""
         require_time_ms(f"{method}: timestamp_ms", timestamp_ms)
         if timestamp_ms > self.client.now_ms():
             raise ConfigError(
@@ -637,7 +638,7 @@ class Admin:
                 f"{method}: topic {topic!r} is external, so only its source knows when its records were stored; "
                 "give no timestamp"
             )
-        return await positions_at(Ledger(store, described.shard), described, timestamp_ms)
+        return described.topic_id, await positions_at(Ledger(store, described.shard), described, timestamp_ms)
 
     async def _list(self, topic: str | None, request: ListRequestT, kind: type[PageT]) -> list[PageT]:
         """Return the pages of the shard of ``topic``; None: of all shards."""

@@ -131,7 +131,8 @@ async def act(admin: Admin, topic: str, name: str, through: str, *, replay: bool
     # A user who may not close them sends nothing.
     await admin.create_subscription(store, closing, type="QUEUE", start="earliest", if_absent=True)
     sent = await found.send_back(admin) if replay else None
-    await admin.seek(store, closing, positions={each: max(end, found.starts[each]) for each, end in found.ends.items()})
+    behind = {each: max(end, found.starts[each]) for each, end in found.ends.items()}
+    await admin.seek(store, closing, positions=behind, topic_id=found.opened.description.topic_id)
     return sent
 
 

@@ -553,7 +553,8 @@ class CreateSubscription(SubscriptionRequest, frozen=True, tag="create_subscript
     """Create a subscription before its first consumer registers.
 
     It starts at ``start``, or at ``positions``, (segment, offset) pairs: the first record of any other
-    segment. ``if_absent``: one that exists and has this type is no error, and stays as it is.
+    segment. ``if_absent``: one that exists and has this type is no error, and stays as it is. ``topic_id``: of the
+    topic that it is for, and that the positions are of.
     """
 
     subscription_type: SubscriptionType
@@ -561,6 +562,7 @@ class CreateSubscription(SubscriptionRequest, frozen=True, tag="create_subscript
     start: Start = "latest"
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     if_absent: bool = False
+    topic_id: Natural | None = None
 
 
 class DeleteSubscription(SubscriptionRequest, frozen=True, tag="delete_subscription"):

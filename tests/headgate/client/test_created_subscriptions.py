@@ -59,6 +59,29 @@ async def test_a_time_is_looked_up_again_if_a_segment_was_pruned_meanwhile(monke
         assert len(lookups) == 6
 
 
+async def test_a_time_in_a_topic_that_is_created_again_meanwhile_moves_no_subscription_of_the_new_one(monkeypatch):
+    """Its positions would skip records there."""
+    async with orders(segments=1, records=30) as (world, admin):
+        await admin.create_subscription("orders", "audit", start="earliest")
+
+        async def created_again_after(*args):
+            found = await positions_at(*args)
+            await admin.delete_topic("orders")
+            await admin.create_topic("orders")
+            await produce(world, 30)
+            await admin.create_subscription("orders", "audit", start="earliest")
+            return found
+
+        await asyncio.sleep(5)
+        monkeypatch.setattr("headgate.client.admin.positions_at", created_again_after)
+        for change, name in ((admin.seek, "audit"), (admin.create_subscription, "other")):
+            with pytest.raises(RequestRejectedError, match="'orders' was deleted and created again: it has id"):
+                await change("orders", name, timestamp_ms=now_ms())
+        assert [0] == [
+            each.acknowledged_offset for each in (await admin.describe_subscription("orders", "audit")).segments
+        ]
+
+
 async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_was_started_later():
     async with orders(segments=1) as (world, admin):
         shown = []

@@ -119,6 +119,24 @@ async def test_who_may_not_close_dead_letters_sends_none_back(monkeypatch: pytes
 
 
 @pytest.mark.looptime
+async def test_a_replay_closes_no_letters_of_a_topic_that_is_created_again_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
+        await die(world, 1)
+        found, _ = await listed(world)
+
+        async def send_back(*_):
+            await admin.delete_topic("dead", force=True)
+            await admin.create_topic("dead")
+            await admin.create_subscription("dead", found.closing, type="QUEUE", start="earliest")
+            await die(world, 1)
+
+        monkeypatch.setattr(OpenLetters, "send_back", send_back)
+        with pytest.raises(RequestRejectedError, match="'dead' was deleted and created again"):
+            await acted(world, found.through)
+        assert 1 == len((await listed(world))[1])
+
+
+@pytest.mark.looptime
 @pytest.mark.parametrize("deleted", ["subscription", "topic"])
 async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sent_back(deleted: str):
     async with jobs(0, max_deliveries=1, dead_letter_topic="dead") as (world, admin):
