@@ -203,12 +203,12 @@ class Pruner:
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return the segments that the command ``token`` pruned and whose tombstones still exist."""
-        chunk = self.state.commands[token]
+        at_ms = self.state.commands[token]
         tombstones = self.state.tombstones.items()
         return tuple(
             segment
             for (topic_id, segment), tombstone in tombstones
-            if (topic_id, tombstone.chunk) == (topic.topic_id, chunk)
+            if (topic_id, tombstone.at_ms) == (topic.topic_id, at_ms)
         )
 
 

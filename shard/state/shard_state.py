@@ -23,8 +23,11 @@ from shard.state.topic import SegmentTail, Topic
 from shard.state.traffic import Traffic
 from shard.state.usage import Usage
 
-MAX_REMEMBERED_COMMANDS = 256
-"""Commands stored by token, so that a repeated command is not executed twice."""
+MAX_REMEMBERED_COMMANDS = 10_000
+"""Commands stored by token, so that a repeated command is not executed twice. About 100 bytes each."""
+LEAST_REMEMBERED_COMMANDS = 256
+COMMAND_RETENTION_MS = 600_000
+"""For how long more than those are stored: much longer than a client repeats a command, or a broker can delay it."""
 
 
 _FREQUENT = (e.RecordsAcknowledged, e.SegmentGranted, e.SegmentReleased, e.SegmentRevoked)
@@ -61,7 +64,7 @@ class ShardState:
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
         self.commands: dict[str, int] = {}
-        """Token of an executed command → its chunk; the oldest one first."""
+        """Token of an executed command → its ledger time; the oldest one first."""
 
     @property
     def at_ms(self) -> int:
@@ -266,9 +269,13 @@ class ShardState:
     def _remember_command(self, token: str) -> None:
         if not token:
             return  # No client repeats it: no command, or the leader decided it without a request.
-        self.commands[token] = self.chunk
-        while len(self.commands) > MAX_REMEMBERED_COMMANDS:
-            del self.commands[next(iter(self.commands))]
+        self.commands[token] = self.at_ms
+        earliest_ms, oldest = self.at_ms - COMMAND_RETENTION_MS, next(iter(self.commands))
+        while len(self.commands) > (
+            LEAST_REMEMBERED_COMMANDS if self.commands[oldest] < earliest_ms else MAX_REMEMBERED_COMMANDS
+        ):
+            del self.commands[oldest]
+            oldest = next(iter(self.commands))
 
 
 def _set_external_end_offsets(topic: Topic) -> None:

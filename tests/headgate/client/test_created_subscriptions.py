@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from controller.settings.sections import RetentionSettings
+from headgate.client.admin import Admin
 from headgate.client.consumer import Consumer
 from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.entries import SubscriptionType
 from headgate.reading.time_lookup import positions_at
+from tests.support.waiting import until
 from tests.support.worlds.one_shard import now_ms
 from tests.support.worlds.one_shard_programs import client, orders, produce
 
@@ -80,6 +82,22 @@ async def test_a_time_in_a_topic_that_is_created_again_meanwhile_moves_no_subscr
         assert [0] == [
             each.acknowledged_offset for each in (await admin.describe_subscription("orders", "audit")).segments
         ]
+
+
+async def test_a_late_copy_of_a_deletion_deletes_no_topic_that_was_created_since_however_many_commands_followed():
+    async with orders() as (world, admin), Admin(client(world, "other")) as other:
+        await admin.create_topic("busy")
+        await admin.create_subscription("busy", "export", type="QUEUE")
+        deletion = asyncio.create_task(other.delete_topic("orders"))
+        await until(lambda: "orders" not in world.led.state.topics)
+        world.broker.cut("other")  # Its reply is lost, and it repeats the command.
+        assert not deletion.done()
+        for _ in range(10):
+            await asyncio.gather(*(admin.seek("busy", "export", to="latest") for _ in range(100)))
+        await admin.create_topic("orders")
+        world.broker.heal("other")
+        await deletion
+        assert ["busy", "orders"] == [each.topic for each in await admin.list_topics()]
 
 
 async def test_what_was_shown_of_a_consumer_is_not_a_program_of_its_name_that_was_started_later():

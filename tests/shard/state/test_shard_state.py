@@ -141,11 +141,13 @@ def test_a_subscription_counts_the_unread_records_of_a_pruned_segment(external: 
     assert dropped == state.topics["orders"].subscriptions["s"].dropped_records
 
 
-def test_stored_commands_are_limited() -> None:
-    state = state_after([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
+@pytest.mark.parametrize(("age_ms", "kept"), [(600_000, 10_000), (600_001, 256)])
+def test_stored_commands_are_limited_by_number_and_age(age_ms: int, kept: int) -> None:
+    policies = [e.TopicPolicySet(topic_id=1, policy=e.NO_POLICY, token=f"k{n}") for n in range(12_000)]
+    state = state_after([e.TopicCreated(topic_id=1, topic="orders", segments=1, token="create"), *policies])
+    state.apply_all([e.TopicDeleted(topic_id=1, token="delete")], chunk=state.chunk + 1, at_ms=state.at_ms + age_ms)
 
-    assert 256 == len(state.commands)
-    assert "k399" in state.commands
+    assert [*(f"k{n}" for n in range(12_001 - kept, 12_000)), "delete"] == list(state.commands)
 
 
 def test_the_index_of_a_segment_is_limited_and_never_skips_an_offset() -> None:
