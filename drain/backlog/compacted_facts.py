@@ -1,12 +1,10 @@
 """The aggregated facts of a compacted range: one small object beside its records.
 
 With it, a full count needs none of the deleted chunks. Aggregates (drain.backlog.aggregates) are sums and maxima,
-so aggregating or merging them again equals doing that with the facts.
+so aggregating or merging them again equals doing that with the facts. The manifest states the range, the format and a
+checksum of the object, which states none of them.
 """
 
-from typing import Final
-
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,25 +12,12 @@ from drain.backlog.aggregates import SCHEMA
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
-from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 3
-_METADATA_KEY: Final = b"headgate-facts"
 
-
-class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    shard: int
-    first: int
-    last: int
-
-
-def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
-    header = _Header(format=FORMAT, shard=shard, first=first, last=last)
-    schema = SCHEMA.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+def encode_range_facts(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table.select(SCHEMA.names).cast(schema), sink, compression="zstd")
+    pq.write_table(table.select(SCHEMA.names).cast(SCHEMA), sink, compression="zstd")
     return bytes(sink.getvalue())
 
 
@@ -40,18 +25,7 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
     """Return the facts of one range; raises LedgerError, ObjectMissingError or StoreUnavailableError."""
     data = await store.read(manifest.facts)
     check_object(data, manifest.facts, manifest.facts_checksum)
-    try:
-        table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
-        raw = (table.schema.metadata or {}).get(_METADATA_KEY)
-        if raw is None:
-            raise LedgerError(f"{manifest.facts} is a Parquet object that headgate did not write")
-        check_json_format(manifest.facts, raw, FORMAT)
-        header = msgspec.json.decode(raw, type=_Header)
-    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
-        raise LedgerError(f"{manifest.facts} cannot be read: {error}") from error
-    if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
-        raise LedgerError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
-    return table.replace_schema_metadata()
+    return pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False).replace_schema_metadata()
 
 
 async def read_compacted_facts(store: Store, shard: int) -> tuple[Manifest, pa.Table] | None:

@@ -149,15 +149,15 @@ class CompactionJob:
 
     async def _written(self, work: _CompactionWork, last_at_ms: int) -> compacted.Manifest:
         """Write everything of the range but its manifest, which is returned; raises like `run`."""
-        shard, planned = work.shard, work.planned
+        planned = work.planned
         written = await self.runner.run(lambda _: self._write(work))
         _check_record_counts(work, written)
         facts_path = f"{work.folder}/facts.parquet"
-        facts_data = encode_range_facts(written.facts, shard, *planned.range)
+        facts_data = encode_range_facts(written.facts)
         await create_own(self.store, facts_path, facts_data)
         return compacted.Manifest(
             ledger_id=work.ledger_id,
-            shard=shard,
+            shard=work.shard,
             first=planned.range.first,
             last=planned.range.last,
             level=planned.level,

@@ -3,19 +3,16 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
 from controller.snapshots import format as snapshot_format
 from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from drain.backlog import compacted_facts
-from drain.backlog.aggregates import SCHEMA
-from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
+from drain.backlog.compacted_facts import read_compacted_facts
 from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
-from headgate.ledger.checksum import checksum, seal_json
+from headgate.ledger.checksum import seal_json
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
@@ -34,7 +31,6 @@ from tests.support.samples.object_formats import of_newer_format, of_older_forma
 
 CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"
 MANIFEST_PATH = manifest_path(0, ChunkRange(1, 1))
-FACTS_PATH = "compacted/shard=0000/run/facts.parquet"
 
 
 @pytest.fixture
@@ -45,12 +41,6 @@ async def store(tmp_path: Path) -> LocalStore:
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     await store.create(CHUNK_PATH, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
     assert await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0) == 1
-    await store.create(FACTS_PATH, encode_range_facts(pa.Table.from_pylist([], schema=SCHEMA), 0, 1, 1))
-    await write_manifest(store)
-    return store
-
-
-async def write_manifest(store: LocalStore) -> None:
     manifest = Manifest(
         shard=0,
         first=1,
@@ -58,12 +48,12 @@ async def write_manifest(store: LocalStore) -> None:
         level=0,
         written_at_ms=0,
         last_at_ms=1,
-        facts=FACTS_PATH,
-        facts_checksum=checksum(await store.read(FACTS_PATH)),
+        facts="",
+        facts_checksum=0,
         objects=[],
     )
-    await store.delete(MANIFEST_PATH)
     await create_manifest(store, manifest)
+    return store
 
 
 async def rewrite(store: LocalStore, path: str, change: Callable[[bytes], bytes]) -> None:
@@ -118,15 +108,12 @@ async def count_compacted(store: LocalStore) -> object:
         (lambda store: segment_reader(store, 1).run(), MANIFEST_PATH, compacted.FORMAT),
         (lambda store: first_chunk_at(Ledger(store, 0), [1], 5), CHUNK_PATH, chunk.FORMAT),
         (count_compacted, MANIFEST_PATH, compacted.FORMAT),
-        (count_compacted, FACTS_PATH, compacted_facts.FORMAT),
     ],
 )
 async def test_an_older_object_stops_its_reader(
     store: LocalStore, read: Callable[[LocalStore], Awaitable[object]], path: str, supported: int
 ) -> None:
     await rewrite(store, path, of_older_format)
-    if path == FACTS_PATH:
-        await write_manifest(store)
 
     with pytest.raises(LedgerFormatError) as raised:
         await read(store)
