@@ -29,7 +29,7 @@ from controller.snapshots.restore import catch_up
 from headgate.errors import LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import create_manifest, manifest_path, manifest_ranges, named_paths, read_manifest
-from headgate.ledger.feature_level import name_level, read_level
+from headgate.ledger.feature_level import name_level, read_level, read_shards
 from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger, run_start
 from headgate.ledger.paths import chunk_folder, chunk_path, snapshot_path
@@ -124,7 +124,7 @@ class _Copy:
 
     async def _copy_levels(self) -> None:
         if (level := await read_level(self._source)) is not None:
-            await name_level(self._destination, level)
+            await name_level(self._destination, level, await read_shards(self._source))
 
     async def _copy_ranges(self, last: int, ledger_id: str) -> int:
         """Copy the compacted ranges that end at ``last`` or before, each after its objects."""

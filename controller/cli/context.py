@@ -47,14 +47,14 @@ class DaemonContext(CommandContext):
         Raises ConfigError: no leader can write there. StoreUnavailableError: the store does not answer.
         """
         from controller.settings.load import ledger_problem  # noqa: PLC0415
-        from headgate.ledger.ledger import shard_folders  # noqa: PLC0415
+        from headgate.ledger.feature_level import present_shards  # noqa: PLC0415
         from headgate.storage.object_store import open_store  # noqa: PLC0415
         from headgate.storage.write_probe import write_problem  # noqa: PLC0415
 
         found = ledger_problem(url) or await write_problem(open_store(url))
         if found is not None:
             raise ConfigError(f"--ledger {url}: {found}")
-        return max(await shard_folders(open_store(url)), default=-1) + 1
+        return await present_shards(open_store(url))
 
     async def move_ledger(self, settings: Settings, before: str) -> None:
         from controller.connections.zookeeper import move_ledger  # noqa: PLC0415

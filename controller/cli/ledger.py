@@ -16,6 +16,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.place_types import Url
 from headgate.errors import ConfigError
+from headgate.ledger.feature_level import present_shards
 from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
 
@@ -128,7 +129,7 @@ async def _copy(source: Store, destination: Store, name: str) -> list[CopiedShar
 
 async def _check(store: Store, name: str, shards: int | None) -> list[CheckedShard]:
     found = await _shards(store, name)
-    expected = shards or found[-1] + 1
+    expected = shards or await present_shards(store)
     if found[-1] >= expected:
         raise ConfigError(f"{name} has shard {found[-1]}, so it is not a ledger of {expected} shards")
     return [

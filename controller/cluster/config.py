@@ -18,6 +18,7 @@ from controller.leadership.session_secret import SessionSecret
 from controller.settings.load import Settings
 from controller.snapshots.restore import catch_up
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.feature_level import read_shards
 from headgate.ledger.identity import claim_ledger_id, is_ledger_id, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH
@@ -220,10 +221,12 @@ async def shards_of(store: Store, configured: ShardMap) -> ShardMap:
             found[shard], _ = await catch_up(Ledger(store, shard), ShardState(shard), lambda _: None, complete_now)
     counts = max((each.ids.shard_counts for each in found.values()), key=len, default=())
     known = configured if len(counts) < len(configured.counts) else ShardMap(counts)
-    present = max(folders, default=0) + 1
     # Ids are unique within one number of shards.
-    if not counts and known.shards != present and any(state.ids.next_id > 1 for state in found.values()):
-        raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {present} shards. {SHARDS_REMEDY}")
+    first = await read_shards(store)
+    if first is None and any(state.ids.next_id > 1 for state in found.values()):
+        first = max(folders) + 1
+    if not counts and first not in (None, known.counts[0]):
+        raise ConfigError(f"cluster.shards is {known.shards}, and the ledger has {first} shards. {SHARDS_REMEDY}")
     for shard, state in found.items():
         for problem in misplaced(shard, known, state.topics):
             raise ConfigError(f"cluster.shards is {known.shards}, but {problem}. {SHARDS_REMEDY}")

@@ -43,7 +43,8 @@ async def agree_on_level(store: Store, registry: Registry, node: str) -> bool:
         return False
     level, named = level_of(config), await read_level(store)
     if named is None or named < level:
-        await name_level(store, level)
+        shards = ShardMap.read(config.get("shards"))
+        await name_level(store, level, None if named or shards is None else shards.counts[0])
     elif named > level:
         if (problem := join_problem(named, version("headgate-client"), supported())) is not None:
             raise ConfigError(f"the ledger was written under a later level than node {node} has: {problem}")

@@ -14,7 +14,7 @@ from controller.leadership.policy.feature_levels import supported
 from controller.settings.load import Settings
 from controller.settings.sections import ClusterSettings, LedgerSettings
 from headgate.errors import ConfigError, LedgerError, LedgerFormatError
-from headgate.ledger.feature_level import name_level, read_level
+from headgate.ledger.feature_level import name_level, present_shards, read_level
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH, chunk_folder, chunk_name, chunk_path
 from headgate.model import entries as e
@@ -38,9 +38,12 @@ NEWEST = supported()[1]
 
 
 async def joined(
-    service: FakeZooKeeper, store: FakeStore | None = None, observer: RecordingObserver | None = None
+    service: FakeZooKeeper,
+    store: FakeStore | None = None,
+    observer: RecordingObserver | None = None,
+    shards: int = 4,
 ) -> ClusterConfig:
-    settings = Settings(cluster=ClusterSettings(shards=4), ledger=LedgerSettings(url=LEDGER))
+    settings = Settings(cluster=ClusterSettings(shards=shards), ledger=LedgerSettings(url=LEDGER))
     async with service.elections("a", lambda _: None) as elections:
         registry, store = elections.registry, store or FakeStore()
         config = await join_cluster(registry, settings, NODE, store, asyncio.Event(), observer or RecordingObserver())
@@ -165,6 +168,20 @@ async def test_a_cluster_on_a_copied_ledger_knows_its_shards_before_the_first_le
         with pytest.raises(ConfigError, match=f"cluster.shards is 4, but topic '{name}' is in shard {shard}"):
             await joined(service, store)
         assert service.service_state.config is None
+
+
+async def test_shards_that_were_never_led_are_shards_of_the_ledger() -> None:
+    """A cluster that ended at once, or its copy, is used again with the number of shards that it was to have."""
+    store = ledger_of()
+    await joined(FakeZooKeeper(), store)
+    builder = ChunkBuilder()
+    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+    builder.add(e.TopicCreated(topic_id=1, topic="t", segments=1, token="t"))
+    builder.add(e.TopicDeleted(topic_id=1, token="d"))
+    store.objects[chunk_path(0, 1)] = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)
+    assert ((await joined(FakeZooKeeper(), store)).shards, await present_shards(store)) == (ShardMap((4,)), 4)
+    with pytest.raises(ConfigError, match=r"cluster\.shards is 3, and the ledger has 4 shards"):
+        await joined(FakeZooKeeper(), store, shards=3)
 
 
 @pytest.mark.parametrize("shards", [2, 8])
