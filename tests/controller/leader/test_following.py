@@ -25,8 +25,7 @@ async def commit(leader: Contender) -> int:
 
 async def test_a_snapshot_that_cannot_be_used_is_counted() -> None:
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
+    async with Contender(cluster, "a").leading() as a:
         number = await commit(a)
         assert number == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
         cluster.objects[snapshot_path(0, number)] = b"no snapshot"
@@ -37,43 +36,42 @@ async def test_a_snapshot_that_cannot_be_used_is_counted() -> None:
 
 async def test_leader_and_follower_of_an_idle_shard_ask_the_store_seldom_until_a_chunk_comes() -> None:
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b:
-            await asyncio.sleep(60)
-            asked = [sum(each.store.calls.values()) for each in (a, b)]
-            await asyncio.sleep(2400)
-            asked = [sum(each.store.calls.values()) - before for each, before in zip((a, b), asked, strict=True)]
-            assert 14 <= asked[0] <= 20, "the leader, with the chunk of an idle half hour and what the trimmer reads"
-            assert asked[1] <= 40, "one a minute"
-            for seconds in [2] * 6:
-                await commit(a)
-                await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await asyncio.sleep(60)
+        asked = [sum(each.store.calls.values()) for each in (a, b)]
+        await asyncio.sleep(2400)
+        asked = [sum(each.store.calls.values()) - before for each, before in zip((a, b), asked, strict=True)]
+        assert 14 <= asked[0] <= 20, "the leader, with the chunk of an idle half hour and what the trimmer reads"
+        assert asked[1] <= 40, "one a minute"
+        for seconds in [2] * 6:
+            await commit(a)
+            await until(lambda: b.controller.follower.end.chunk == a.leader.state.chunk, seconds)
 
 
 @pytest.mark.parametrize("idle_seconds", [20, 600])
 async def test_a_new_term_of_an_idle_shard_is_noticed_by_those_that_do_not_lead(idle_seconds: int) -> None:
     """A daemon that has not read it would call the shard leaderless, although no chunk is announced."""
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
-            await asyncio.sleep(idle_seconds)
-            b.store.latency_seconds = 1.0, 1.0  # The first read of c finds nothing yet.
-            assert await a.controller.start_transfer("b", "spread") is None
-            await until(lambda: b.leads)
-            await until(lambda: c.controller.follower.end.leader_instance == "b", seconds=3)
-            asked = sum(c.store.calls.values())
-            await asyncio.sleep(600)
-            assert sum(c.store.calls.values()) - asked <= 30, "it follows an idle shard as before"
+    async with (
+        Contender(cluster, "a").leading() as a,
+        Contender(cluster, "b").running() as b,
+        Contender(cluster, "c").running() as c,
+    ):
+        await asyncio.sleep(idle_seconds)
+        b.store.latency_seconds = 1.0, 1.0  # The first read of c finds nothing yet.
+        assert await a.controller.start_transfer("b", "spread") is None
+        await until(lambda: b.leads)
+        await until(lambda: c.controller.follower.end.leader_instance == "b", seconds=3)
+        asked = sum(c.store.calls.values())
+        await asyncio.sleep(600)
+        assert sum(c.store.calls.values()) - asked <= 30, "it follows an idle shard as before"
 
 
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_replica_that_receives_no_announcement_reads_every_half_minute(refused: bool) -> None:
     """A broker drops what its rules do not let a daemon read, or refuses the subscription."""
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
+    async with Contender(cluster, "a").leading() as a:
         b = Contender(cluster, "b")
         subscribe = b.transport.subscribe
 
@@ -113,13 +111,15 @@ async def test_a_term_chunk_whose_write_hangs_is_given_up_in_time_and_logged() -
 
 async def test_a_daemon_that_paused_for_long_before_its_term_follows_at_once_after_it() -> None:
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
-            await asyncio.sleep(1000)
-            await a.stop()
-            await until(lambda: b.leads or c.leads, 10)
-            former, other = (b, c) if b.leads else (c, b)
-            former.controller.post(Event.NUMBER_TAKEN)
-            await until(lambda: other.leads, 10)
-            await until(lambda: former.controller.follower.end.chunk == other.leader.state.chunk, 5)
+    async with (
+        Contender(cluster, "a").leading() as a,
+        Contender(cluster, "b").running() as b,
+        Contender(cluster, "c").running() as c,
+    ):
+        await asyncio.sleep(1000)
+        await a.stop()
+        await until(lambda: b.leads or c.leads, 10)
+        former, other = (b, c) if b.leads else (c, b)
+        former.controller.post(Event.NUMBER_TAKEN)
+        await until(lambda: other.leads, 10)
+        await until(lambda: former.controller.follower.end.chunk == other.leader.state.chunk, 5)

@@ -30,16 +30,14 @@ pytestmark = pytest.mark.looptime
 async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
     """Accepted requests are committed and the lock is released, without a session timeout."""
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b:
-            await asyncio.sleep(3)
-            a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
-            before = asyncio.get_running_loop().time()
-            a.controller.post(Event.STOP_REQUESTED)
-            await until(lambda: b.leads)
-            took = asyncio.get_running_loop().time() - before
-            assert {"t"} == set(b.leader.state.topics)
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await asyncio.sleep(3)
+        a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        before = asyncio.get_running_loop().time()
+        a.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: b.leads)
+        took = asyncio.get_running_loop().time() - before
+        assert {"t"} == set(b.leader.state.topics)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
     assert took < 1
 
@@ -47,8 +45,7 @@ async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
 async def test_a_zookeeper_outage_ends_no_term_and_stops_no_ingestion() -> None:
     cluster = Cluster()
     client = BareClient(cluster.broker)
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
+    async with Contender(cluster, "a").leading() as a:
         await client.open()
         cluster.zookeeper.stop()
         await asyncio.sleep(60)
@@ -140,22 +137,20 @@ async def test_a_follower_that_meets_a_hole_contends_only_when_it_is_filled() ->
     """By number, the hole looks like the end of the ledger; only a listing shows what follows."""
     cluster = Cluster()
     with capture_logs() as logs:
-        async with Contender(cluster, "a").running() as a:
-            await until(lambda: a.leads)
-            async with Contender(cluster, "b").running() as b:
-                await until(lambda: b.controller.follower.end.chunk == 1)
-                b.store.freeze()
-                for _ in range(2):
-                    a.leader.commit.barrier()
-                    await a.leader.commit.flush()
-                chunk = cluster.objects.pop(CHUNK_2)
-                a.controller.post(Event.STOP_REQUESTED)
-                b.store.thaw()
-                await asyncio.sleep(600)
-                assert b.controller.leadership.role is Role.FAILED
-                assert "chunk 2 is missing" in str(b.controller.follower.fault)
-                cluster.objects[CHUNK_2] = chunk
-                await until(lambda: b.leads, 61)
+        async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+            await until(lambda: b.controller.follower.end.chunk == 1)
+            b.store.freeze()
+            for _ in range(2):
+                a.leader.commit.barrier()
+                await a.leader.commit.flush()
+            chunk = cluster.objects.pop(CHUNK_2)
+            a.controller.post(Event.STOP_REQUESTED)
+            b.store.thaw()
+            await asyncio.sleep(600)
+            assert b.controller.leadership.role is Role.FAILED
+            assert "chunk 2 is missing" in str(b.controller.follower.fault)
+            cluster.objects[CHUNK_2] = chunk
+            await until(lambda: b.leads, 61)
     assert 1 == sum(line["event"] == "leadership.changed" and line["after"] == "failed" for line in logs)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 

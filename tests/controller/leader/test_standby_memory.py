@@ -26,8 +26,7 @@ def propose_topic(leader: Contender, name: str = "orders") -> None:
 @asynccontextmanager
 async def led(cluster: Cluster) -> AsyncIterator[Contender]:
     """A leader with one topic."""
-    async with Contender(cluster, "a").running() as leader:
-        await until(lambda: leader.leads)
+    async with Contender(cluster, "a").leading() as leader:
         propose_topic(leader)
         await leader.leader.commit.flush()
         yield leader

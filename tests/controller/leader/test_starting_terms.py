@@ -75,8 +75,7 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
     wrong, right = Cluster(), Cluster()
     await wrong.term("x", topics=5)
     del wrong.objects[IDENTITY_PATH]
-    async with Contender(right, "a").running() as a:
-        await until(lambda: a.leads)
+    async with Contender(right, "a").leading() as a:
         a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="right", segments=1, token="r"))
         b = Contender(right, "b")
         b.store.objects = wrong.objects
@@ -92,8 +91,7 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
 async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
     cluster = Cluster()
     with capture_logs() as logs:
-        async with Contender(cluster, "a").running() as a:
-            await until(lambda: a.leads)
+        async with Contender(cluster, "a").leading() as a:
             a.store.freeze()
             a.leader.commit.barrier()
             began = asyncio.get_running_loop().time()

@@ -24,14 +24,12 @@ Create = Callable[[str, bytes], Awaitable[None]]
 @asynccontextmanager
 async def three(cluster: Cluster) -> AsyncIterator[tuple[Contender, Contender, Contender]]:
     """Run a leader "a" and two followers, who wait in the order of their names and have read the ledger."""
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b:
-            await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("b")))
-            async with Contender(cluster, "c").running() as c:
-                await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("bc")))
-                await until(lambda: c.controller.follower.end.chunk > 0)
-                yield a, b, c
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("b")))
+        async with Contender(cluster, "c").running() as c:
+            await until(lambda: a.elections.queue(0) == SeenQueue("a", frozenset("bc")))
+            await until(lambda: c.controller.follower.end.chunk > 0)
+            yield a, b, c
 
 
 async def test_a_leader_serves_until_its_successor_has_read_the_ledger() -> None:

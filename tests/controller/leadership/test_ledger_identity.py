@@ -85,20 +85,18 @@ async def test_any_other_ledger_is_refused(content: bytes | None, error: type[Ex
 async def test_a_standby_whose_disk_was_unmounted_writes_nothing_and_leads_when_it_is_mounted() -> None:
     """The number after the last one it has read is free on the disk below: it would begin a second history there."""
     cluster = Cluster()
-    async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        async with Contender(cluster, "b").running() as b:
-            await until(lambda: b.controller.follower.end.chunk == 1)
-            b.store.objects = {}
-            a.controller.post(Event.STOP_REQUESTED)
+    async with Contender(cluster, "a").leading() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: b.controller.follower.end.chunk == 1)
+        b.store.objects = {}
+        a.controller.post(Event.STOP_REQUESTED)
 
-            await until(lambda: b.controller.leadership.role is Role.FAILED)
-            assert "memory: has no object ledger.json" in str(b.controller.follower.fault)
-            await asyncio.sleep(120)
-            assert b.store.objects == {}
+        await until(lambda: b.controller.leadership.role is Role.FAILED)
+        assert "memory: has no object ledger.json" in str(b.controller.follower.fault)
+        await asyncio.sleep(120)
+        assert b.store.objects == {}
 
-            b.store.objects = cluster.objects
-            await until(lambda: b.leads, 61)
+        b.store.objects = cluster.objects
+        await until(lambda: b.leads, 61)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 

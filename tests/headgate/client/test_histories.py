@@ -19,7 +19,7 @@ from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.one_shard import OneShard
-from tests.support.worlds.one_shard_programs import KEYS, client, consume, create, in_order, orders, produce, reader
+from tests.support.worlds.one_shard_programs import KEYS, client, create, orders, produce, reader
 
 pytestmark = pytest.mark.looptime
 
@@ -31,42 +31,6 @@ async def described(world: OneShard):
 
 async def read_all(consumer: Consumer, count: int) -> list[int]:
     return [(await anext(consumer)).offset for _ in range(count)]
-
-
-@pytest.mark.parametrize("lost", [20, 40])
-async def test_a_consumer_of_a_lost_history_fails_and_its_next_start_misses_nothing(lost: int):
-    """A backup with 10 records is put back while it runs: 25 new records take the offsets of lost ones.
-
-    The term that writes them has the leader epoch of a lost term.
-    """
-    world = OneShard()
-    found: dict[bytes, list[int]] = {}
-    async with AsyncExitStack() as stack:
-        async with world.leader():
-            await create(world, segments=1)
-            await produce(world, 10)
-            consumer = await stack.enter_async_context(reader(world))
-            await consume(consumer, found, 10)
-            await asyncio.sleep(1)
-        backup = dict(world.store.objects)
-        async with world.leader():
-            await produce(world, 10 + lost)
-            await consume(consumer, found, 10 + lost)
-            await asyncio.sleep(1)
-        world.store.objects.clear()
-        world.store.objects.update(backup)
-        async with world.leader() as leader:
-            assert 2 == leader.leader_epoch
-            await produce(world, 25)
-            with pytest.raises(
-                OtherHistoryError, match="is not in the ledger of shard 0: an older ledger was put back"
-            ):
-                await consume(consumer, found, 100)
-            assert {10} == {each.acknowledged_offset for each in (await described(world)).segments}
-            again: dict[bytes, list[int]] = {}
-            async with reader(world) as restarted:
-                await consume(restarted, again, 25)
-    assert in_order(25) == again
 
 
 @pytest.mark.parametrize("new_records", [0, 40])

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from headgate.client.decisions.session_batches import Outcome
-from tests.support.worlds.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import Dialogue, led, streaming
 
 # Deadlines, gaps and epoch bumps
 
@@ -120,9 +120,7 @@ def test_a_batch_that_expired_in_flight_is_not_sent_again_after_its_attempt(end)
 
 def test_the_answer_to_an_expired_probe_opens_the_window():
     """After an outage each batch expires before the answer to the one before it: giving up that one ends nowhere."""
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk.offer_until("a", 0.5)
     talk.identify()
     talk.offer_until("b", 20)
@@ -188,9 +186,7 @@ def test_fenced_resolves_every_batch_and_renumbers_none():
 
 
 def test_fenced_while_opening_rejects_the_identity():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk.offer("a")
     assert ["open rejected: fenced"] == talk.refuse(talk.opening, "fenced")
     assert Outcome.FENCED is talk.outcomes["a"]
@@ -283,9 +279,7 @@ def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():
 
 
 def test_an_identity_that_is_refused_for_good_fails_the_queue():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk.offer("a")
     assert ["open rejected: invalid"] == talk.refuse(talk.opening, "invalid")
     assert Outcome.INVALID is talk.outcomes["a"]

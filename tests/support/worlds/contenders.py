@@ -175,6 +175,13 @@ class Contender:
                 if isinstance(outcome, Exception):
                     raise outcome
 
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[Contender]:
+        """Run it; the block begins once it leads."""
+        async with self.running():
+            await until(lambda: self.leads)
+            yield self
+
     async def _spread(self) -> None:
         if self._spreads:
             await self.spreader.own.register()
@@ -193,8 +200,7 @@ class Cluster:
 
     async def term(self, name: str, topics: int) -> None:
         """Run a term that commits so many chunks with a topic each."""
-        async with Contender(self, name).running() as a:
-            await until(lambda: a.leads)
+        async with Contender(self, name).leading() as a:
             for number in range(1, topics + 1):
                 created = e.TopicCreated(topic_id=number, topic=f"t{number}", segments=1, token=f"create {number}")
                 a.leader.commit.propose(created)

@@ -123,11 +123,17 @@ class Dialogue:
         return self.wait(self.session.wake_at - self.now)
 
 
-def streaming(*offered: str, **settings) -> Dialogue:
-    """Return a session that has an identity, has committed the probe "0", and sends what is ``offered``."""
+def led(**settings) -> Dialogue:
+    """Return a session that is connected, and knows its leader."""
     talk = Dialogue(**settings)
     talk.connect()
     talk.leader()
+    return talk
+
+
+def streaming(*offered: str, **settings) -> Dialogue:
+    """Return a session that has an identity, has committed the probe "0", and sends what is ``offered``."""
+    talk = led(**settings)
     assert ["open"] == talk.offer("0")
     assert ["0@0"] == talk.identify()
     talk.commit("0")

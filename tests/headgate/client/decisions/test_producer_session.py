@@ -9,7 +9,7 @@ from headgate.client.decisions.session_batches import REMEMBERED_SECONDS, Identi
 from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol.replies import ProducerIdentity, Rejected
 from shard.requests.quota import IDLE_PRODUCER_MS
-from tests.support.worlds.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import Dialogue, led, streaming
 
 # Opening, probing, streaming
 
@@ -22,9 +22,7 @@ def test_nothing_is_sent_without_a_leader_and_a_connection():
 
 
 def test_the_first_batch_is_sent_alone_and_its_commit_opens_the_window():
-    talk = Dialogue(max_in_flight=3)
-    talk.connect()
-    talk.leader()
+    talk = led(max_in_flight=3)
     talk.offer("a", "b", "c", "d", "e")
     assert ["a@0"] == talk.identify()
     assert ["b@1", "c@2", "d@3"] == talk.commit("a")
@@ -66,9 +64,7 @@ def test_a_silence_is_shorter_than_any_leader_forgets_an_idle_producer():
 
 
 def test_the_identity_says_whether_the_producer_is_new():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     assert ["open"] == talk._record(talk.session.open(0.0))
     reply = ProducerIdentity(producer_id=1, producer_epoch=4, created=True)
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
@@ -76,9 +72,7 @@ def test_the_identity_says_whether_the_producer_is_new():
 
 
 def test_an_unanswered_open_request_is_repeated_with_the_same_token():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk.offer("a")
     first = talk.opening
     assert ["open"] == talk.wait(5.1)
@@ -234,9 +228,7 @@ def test_what_a_leader_does_not_answer_soon_after_it_returned_is_sent_again():
 
 
 def test_a_request_for_an_identity_is_repeated_too_after_the_leader_returned():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     assert ["open"] == talk.offer("a")
     token = talk.opening.token
     assert [] == talk.leader(1)

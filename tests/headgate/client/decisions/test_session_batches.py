@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.client.decisions.session_batches import Outcome, RoundTrip
-from tests.support.worlds.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import Dialogue, led, streaming
 
 
 def closed(talk: Dialogue) -> None:
@@ -108,9 +108,7 @@ def test_an_opening_that_knows_no_history_makes_what_was_sent_unknown_and_sends_
 
 def measured(seconds: float, **settings) -> Dialogue:
     """Return a session whose every answer took ``seconds``."""
-    talk = Dialogue(**settings)
-    talk.connect()
-    talk.leader()
+    talk = led(**settings)
     talk.offer("0")
     talk.wait(seconds)
     talk.identify()

@@ -3,7 +3,7 @@
 from headgate.client.decisions.session_batches import Outcome
 from headgate.client.decisions.session_transitions import Phase
 from headgate.protocol.replies import ProducerIdentity
-from tests.support.worlds.session_dialogue import Dialogue, streaming
+from tests.support.worlds.session_dialogue import led, streaming
 
 
 def test_a_doubled_identity_changes_nothing():
@@ -25,9 +25,7 @@ def test_a_late_identity_is_no_reply_to_the_request_for_the_next_epoch():
 
 
 def test_an_identity_that_was_requested_without_a_batch_is_requested_once():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     assert ["open"] == talk._record(talk.session.open(talk.now))
     talk.identify()
     talk.wait(60)
@@ -35,9 +33,7 @@ def test_an_identity_that_was_requested_without_a_batch_is_requested_once():
 
 
 def test_an_identity_that_was_refused_for_good_is_not_requested_again_without_a_batch():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk._record(talk.session.open(talk.now))
     assert ["open rejected: invalid"] == talk.refuse(talk.opening, "invalid")
     assert [] == talk.wait(60)
@@ -55,9 +51,7 @@ def test_a_refused_request_is_repeated_with_the_same_token():
 
 
 def test_a_request_for_an_identity_is_not_repeated_before_its_timeout():
-    talk = Dialogue()
-    talk.connect()
-    talk.leader()
+    talk = led()
     talk.offer("a")
     talk._record(talk.session.tick(4.9, 1.0))
     assert Phase.OPENING is talk.session.phase
