@@ -15,13 +15,16 @@ tables: the commits of one that was created again at the same place are taken fo
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from msgspec.structs import replace
 
-from headgate.errors import HeadgateError
+from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.table_rows import DAY, TableRows
 from headgate.lakehouse.tables import created_again, decoded, deleted, encoded, foreign_rows, table_errors
+from headgate.model.short_list import listed
 from headgate.reading.topic_position import TopicPosition
 
 ORIGIN: Final = "headgate.origin"
@@ -37,6 +40,8 @@ class DeltaExport:
         self._app = f"headgate/{begin.ledger_id}/{begin.topic}/{begin.topic_id}"
         with table_errors(self.name, CommitFailedError):
             if not DeltaTable.is_deltatable(url):
+                if others := _others(url):
+                    raise ConfigError(f"{self.name} would share its folder with {listed(others)}: choose an empty one")
                 DeltaTable.create(
                     url,
                     schema=rows.schema,
@@ -109,3 +114,12 @@ class DeltaExport:
 
     def _version(self, name: str) -> int | None:
         return self._table.transaction_version(f"{self._app}/{name}")
+
+
+def _others(url: str) -> list[str]:
+    """Return what a folder without a table has. VACUUM would delete it, except names that begin with _ or a dot."""
+    try:
+        found = pa_fs.PyFileSystem(DeltaStorageHandler(url)).get_file_info(pa_fs.FileSelector(""))
+    except TableNotFoundError:  # A local folder that does not exist.
+        return []
+    return sorted(each.path for each in found if each.path[0] not in "_.")

@@ -397,8 +397,18 @@ def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) 
         kind.opened()
 
 
-def test_a_folder_of_another_table_gets_no_parquet_files(tmp_path: Path) -> None:
-    DeltaExport(str(tmp_path), ORIGIN, TableRows(None, by_day=False)).append(rows(b"1"), position(1))
+@pytest.mark.parametrize(
+    ("first", "second", "refusal"),
+    [
+        pytest.param(DeltaExport, ParquetExport, "has _delta_log beside data", id="Parquet into Delta"),
+        pytest.param(ParquetExport, DeltaExport, "would share its folder with data", id="Delta into Parquet"),
+    ],
+)
+def test_a_table_shares_its_folder_with_no_other(
+    first: OpenTable, second: OpenTable, refusal: str, tmp_path: Path
+) -> None:
+    """VACUUM deletes what is not of its Delta table."""
+    first(str(tmp_path), ORIGIN, TableRows(None, by_day=False)).append(rows(b"1"), position(1))
 
-    with pytest.raises(HeadgateError, match="has _delta_log beside data"):
-        ParquetExport(str(tmp_path), ORIGIN, TableRows(None, by_day=False))
+    with pytest.raises(HeadgateError, match=refusal):
+        second(str(tmp_path), ORIGIN, TableRows(None, by_day=False))

@@ -80,7 +80,7 @@ def test_the_subscription_moves_in_the_segments_that_are_left_at_the_end(
         (
             ("lake", "--to", "delta", "--schema", "schema.json"),
             1,
-            "names and types: the schema has field 'n' of type 'int'",
+            "schema.json: the schema has field 'n' of type 'int'",
         ),
         (
             ("lake", "--to", "delta", "--schema", "broken.json"),
