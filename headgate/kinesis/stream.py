@@ -203,9 +203,13 @@ def _page(found: dict[str, Any]) -> Page:
 
 
 def new_client(service: str) -> Any:
-    """Return a client of boto3; raises ConfigError without it."""
+    """Return a client of boto3. Raises ConfigError: it is missing, or not configured."""
     try:
         import boto3  # noqa: PLC0415 - in the extra
+        from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - in the extra
     except ImportError as error:
         raise ConfigError(f"boto3 is missing: {install_extra('kinesis')} ({error})") from error
-    return boto3.client(service)
+    try:
+        return boto3.client(service)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"AWS is not configured: {error} See AWS_DEFAULT_REGION, or aws configure") from error

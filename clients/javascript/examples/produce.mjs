@@ -19,7 +19,8 @@ async function flush() {
   stored.then(() => console.log(`stored ${first} ${count}`), () => {});
 }
 for await (const line of createInterface({ input: process.stdin })) {
-  const [key, value] = [line.slice(0, line.indexOf("\t")), line.slice(line.indexOf("\t") + 1)];
+  const [, key, value] = /^([^\t]+)\t(.*)$/.exec(line) ?? [];
+  if (!key) throw new Error(`line ${lines} is not key<TAB>value: ${line.slice(0, 100)}`);
   records.push({ key: Buffer.from(key), value: Buffer.from(value) });
   lines++;
   if (records.length >= Number(batch)) await flush();
