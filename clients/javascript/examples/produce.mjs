@@ -10,8 +10,7 @@ const { topic, batch = "10", ...broker } = parseArgs({ options }).values;
 const onFailure = (error) => (process.exitCode = 1) && console.error(error.message);
 const producer = new Producer({ host: "127.0.0.1", port: 1883, cluster: "local", onFailure, ...broker });
 await producer.open(topic);
-let lines = 0;
-let records = [];
+let [lines, records] = [0, []];
 async function flush() {
   const [first, count] = [lines - records.length, records.length];
   if (!count) return;
