@@ -25,13 +25,16 @@ def test_the_last_in_line_are_left_until_the_locks_differ_by_one() -> None:
     """Rules 1 and 3. Shard 0 is being restored."""
     assert [4, 3] == left_to_others("a", [1, 2, 3, 4], queues("ab", "ab", "ab", "ab", "ab"), DAEMONS)
     assert [3, 2] == left_to_others("a", [1, 2, 3], queues("ab", "ab", "ab", "ab"), DAEMONS)
-    assert [] == left_to_others("a", [0, 1], queues("ab", "ab", "bc"), DAEMONS)
+    assert [] == left_to_others("a", [0, 1, 2, 7], queues("ab", "ab", "bc"), DAEMONS), "not b's, nor what is not seen"
+    assert [2] == left_to_others("a", [0, 1, 2], queues("ab", "ab", "ab"), DAEMONS[1:]), "a has not registered yet"
 
 
 def test_shards_go_to_those_that_are_next_in_their_queues() -> None:
     """Rule 2."""
     assert [3, 2] == left_to_others("a", [1, 2, 3], queues("ab", "ab", "ac", "ab"), DAEMONS)
     assert [2, 1] == left_to_others("a", [0, 1, 2], queues("ab", "ac", "ab"), DAEMONS)
+    doubtful = [DAEMONS[0], replace(DAEMONS[1], readiness="doubtful")]
+    assert [2] == left_to_others("a", [0, 1, 2], queues("ab", "ab", "ab"), doubtful)
 
 
 @pytest.mark.parametrize("unable", [{"in_maintenance": True}, {"leaving": True}, {"readiness": "no_store"}, None])
@@ -39,7 +42,7 @@ def test_no_shard_is_left_to_a_daemon_that_would_give_it_away(unable: dict[str, 
     """Rule 2. None: it has not registered, or has ended."""
     live = DAEMONS[:1] if unable is None else [DAEMONS[0], replace(DAEMONS[1], **unable)]
 
-    assert [] == left_to_others("a", [0, 1, 2], queues("ab", "ab", "ab"), live)
+    assert [] == left_to_others("a", [0, 1, 2], queues("abc", "abc", "abc"), [*live, DAEMONS[2]])
 
 
 def test_a_daemon_that_cannot_lead_leaves_all_shards_to_those_that_are_ready() -> None:

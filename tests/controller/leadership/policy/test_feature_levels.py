@@ -26,8 +26,8 @@ def test_the_document_lists_what_each_level_allows() -> None:
 
 def test_the_level_can_rise_once_every_daemon_supports_it() -> None:
     assert judged(2, {"a": (1, 3), "b": (2, 3)}, ["a"]) == FeatureLevel(level=2, newest=3)
-    assert judged(3, {"a": (1, 3), "b": (2, 3)}, ["gone"]) == FeatureLevel(level=3, newest=3)
-    assert judged(2, {}, []) == FeatureLevel(level=2, newest=2)
+    assert judged(3, {"a": (1, 3), "b": (3, 3)}, ["gone"]) == FeatureLevel(level=3, newest=3)
+    assert judged(2, {}, []) == judged(2, {"a": (1, 1)}, []) == FeatureLevel(level=2, newest=2), "never lower"
 
 
 def test_what_prevents_a_higher_level_is_named() -> None:

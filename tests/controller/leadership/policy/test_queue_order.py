@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from controller.leadership.policy.queue_order import QueueOrder, in_order, newest_node, queue_nodes, read_order
+from controller.leadership.policy.queue_order import (
+    QueueOrder,
+    in_order,
+    newest_node,
+    passing_over,
+    queue_nodes,
+    read_order,
+)
 
 A, B, C = "b-1-0a1b2c3d-0000000007", "a-00000000-0000000008", "c-ffffffff-0000000010"
 
@@ -53,3 +60,9 @@ def test_the_newest_node_of_an_instance_counts() -> None:
     again = "b-1-0a1b2c3d-0000000011"
 
     assert [newest_node(name, [again, A, B, C]) for name in ("b-1", "a", "c", "b", "")] == [again, B, C, None, None]
+
+
+def test_one_that_passes_a_lock_on_goes_behind_the_next() -> None:
+    """Rule 6. What another has passed on before stays as it is."""
+    assert passing_over([A, B, C], "b-1") == QueueOrder(first=B)
+    assert passing_over([A, B, C], "a") is passing_over([A], "b-1") is passing_over([], "a") is None

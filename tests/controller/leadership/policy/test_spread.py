@@ -65,7 +65,7 @@ def views(draw: st.DrawFn, *, heavy: bool = False, troubled: bool = True) -> tup
             ShardQueue(
                 shard,
                 holder,
-                frozenset(names) - {holder} - absent,
+                frozenset([*names, "ended"] if troubled else names) - {holder} - absent,
                 fixed=draw(flag) and draw(flag),
                 weight=draw(WEIGHT) if heavy else 1,
             )
@@ -127,6 +127,7 @@ def queue(shard: int, holder: str, waiting: str, weight: int, *, fixed: bool = F
 def test_weights_are_whole_numbers_relative_to_the_mean() -> None:
     """Rule 6."""
     assert weights({0: 100, 1: 1, 2: 0, 3: 10_000}) == {0: 1, 1: 1, 2: 1, 3: 3}
+    assert weights({0: 0, 1: 0}) == {0: 1, 1: 1}
     assert weights(dict.fromkeys(range(9), 1.0) | {9: 1000.0})[9] == MAX_WEIGHT
 
 

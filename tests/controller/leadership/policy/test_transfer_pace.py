@@ -3,7 +3,7 @@
 import pytest
 
 from controller.leadership.policy.spread import Move
-from controller.leadership.policy.transfer_pace import Abandoned, History, startable
+from controller.leadership.policy.transfer_pace import Abandoned, History, abandonments, startable
 from metrics.label_values import TransferReason
 
 MAX_IN_FLIGHT = 4
@@ -87,6 +87,9 @@ def test_a_stopping_daemon_tries_the_same_successor_again_after_all_others() -> 
 
     assert started("shutdown", abandoned=abandoned) == [2, 3, 4, 5]
     assert started("shutdown", led_since=dict.fromkeys(range(3), 0.0), abandoned=abandoned) == [2, 1, 0]
+    abandoned[1, "c"] = Abandoned(4, NOW)
+    assert abandonments(abandoned, 1, leaving=False) == {"b": 1, "c": 4}
+    assert abandonments(abandoned, 7, leaving=True) == {"b": 3, "c": 4}
 
 
 def test_a_daemon_starts_only_transfers_of_shards_that_it_leads() -> None:
@@ -117,10 +120,11 @@ def test_a_daemon_that_has_just_started_spreads_all_shards_at_once() -> None:
     young = dict.fromkeys(range(40), NOW - TERM_SECONDS)
     settled_since = NOW - SETTLE_SECONDS - START_SECONDS
 
-    def number(started_at: float, in_flight: int = 0) -> int:
+    def number(started_at: float, in_flight: int = 0, reason: TransferReason = "spread") -> int:
         history = History(young, started_at, in_flight=frozenset(range(in_flight)), spread_at=[NOW] * SPREAD_BUDGET)
-        return len(startable(moves("spread", 40), "a", history, NOW, settle_seconds=SETTLE_SECONDS))
+        return len(startable(moves(reason, 40), "a", history, NOW, settle_seconds=SETTLE_SECONDS))
 
     assert number(settled_since + 1) == MAX_UNPACED
     assert number(settled_since + 1, in_flight=10) == MAX_UNPACED - 10
     assert number(settled_since) == 0
+    assert number(settled_since + 1, reason="shutdown") == MAX_IN_FLIGHT

@@ -32,6 +32,7 @@ def test_no_other_event_ends_a_term(event: Event) -> None:
 
     assert after.role is Role.LEADING
     assert actions == ((Action.NOMINATE,) if event is Event.TRANSFER_REQUESTED else ())
+    assert after.transferring == (event is Event.TRANSFER_REQUESTED)
 
 
 TRANSFERRING = Leadership(Role.LEADING, holds_lock=True, transferring=True)
