@@ -98,7 +98,7 @@ class HttpApi:
     async def _action(self, request: web.Request, query: Query) -> Any:
         try:
             given = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidQueryError(f"the body is no JSON object: {error}") from None
         name, authorization = request.match_info["action"], request.headers.get("Authorization")
         return await self._actions.run(name, given, authorization, dry_run=query.dry_run)

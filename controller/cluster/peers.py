@@ -126,7 +126,7 @@ class Peers:
             if status != 200:  # noqa: PLR2004
                 raise NotAnsweredError(f"daemon {daemon!r} at {url} answered with status {status}")
             return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NotAnsweredError(f"daemon {daemon!r} at {url} is of another version: {error}") from error
 
 

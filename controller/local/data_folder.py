@@ -72,7 +72,7 @@ class DataFolder:
             return msgspec.json.decode((self.path / "up.json").read_bytes(), type=NodeState)
         except FileNotFoundError:
             return NodeState()
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{self.path / 'up.json'}: {error}; delete the file, and repeat --tls and --ledger"
             ) from None

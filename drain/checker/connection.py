@@ -128,7 +128,7 @@ class Connection:
             )
         except protocol.DrainCheckError as error:
             self._fail(error)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._fail(protocol.DrainCheckError(f"{self._path} does not speak this protocol: {error}", "invalid"))
         except (OSError, ValueError) as error:
             # A line beyond the limit raises ValueError.

@@ -78,7 +78,7 @@ class DrainServer:
     async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         try:
             request = protocol.decode_request(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reply: protocol.AnyResponse = protocol.FailureResponse(id=0, error=f"not a valid request: {error}")
         else:
             reply = await self._reply(request)

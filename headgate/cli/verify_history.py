@@ -26,7 +26,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
             fault = fault_of(event)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             fault = str(error)
         if fault is not None:
             raise HeadgateError(f"{path}, line {number}: {fault}")

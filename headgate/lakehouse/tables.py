@@ -104,5 +104,5 @@ def encoded(position: TopicPosition) -> str:
 def decoded(text: str | bytes, table: str) -> TopicPosition:
     try:
         return msgspec.json.decode(text, type=TopicPosition)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HeadgateError(f"{table} has a position that this version does not read: {error}") from None

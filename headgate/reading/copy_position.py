@@ -48,7 +48,7 @@ def encode_copy(position: TopicPosition) -> bytes:
 def decode_copy(stored: bytes) -> TopicPosition | None:
     try:
         found = _DECODER.decode(stored)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if found.kind != _KIND or len(found.segments) != len(found.offsets):
         return None

@@ -228,7 +228,8 @@ async def test_a_form_of_another_site_changes_nothing(harness):
     ("path", "body", "status", "message"),
     [
         ("split", "x", 400, "the body is no JSON object"),
-        ("split", b"\xff", 400, "the body is no JSON object"),
+        ("split", b'{"topic": "\xff"}', 400, "the body is no JSON object"),
+        ("split", '{"topic": ' + "[" * 9_000, 400, "the body is no JSON object"),
         ("split", "{}", 400, "Object missing required field `topic`; fields: topic, segment"),
         ("split", '{"topic": "orders", "segment": "x"}', 400, "segment: Expected `int`"),
         ("split", '{"topic": "orders", "segment": 2, "x": 1}', 400, "Object contains unknown field `x`"),
@@ -247,12 +248,7 @@ async def test_a_form_of_another_site_changes_nothing(harness):
         ("maintenance", '{"daemon": "x", "on": true}', 400, "no daemon 'x' is live; these are: one, two"),
         ("seek", '{"topic": "orders", "subscription": "billing", "to": "noon"}', 400, "'noon' is not a time"),
         ("evict", json.dumps(GIVEN["evict"] | {"consumer": "x"}), 400, "billing has no consumer 'x'"),
-        (
-            "resume",
-            json.dumps(GIVEN["resume"] | {"key": ""}),
-            400,
-            "key '' is not parked; these are: alice, /w== (base64)",
-        ),
+        ("resume", json.dumps(GIVEN["resume"] | {"key": ""}), 400, "key '' is not parked; these are: alice, /w== ("),
         ("resume", json.dumps(GIVEN["resume"] | {"key_encoding": "base64", "key": "?"}), 400, "'?' is not base64: "),
         ("create-subscription", json.dumps(GIVEN["create-subscription"] | {"type": "x"}), 400, "type='x': use"),
         ("splat", "{}", 404, "there is no action 'splat'; choose from split, merge"),

@@ -36,7 +36,7 @@ def encode_record(record: InstanceRecord) -> bytes:
 def read_record(data: bytes) -> InstanceRecord:
     try:
         return msgspec.json.decode(data, type=InstanceRecord)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return InstanceRecord()
 
 

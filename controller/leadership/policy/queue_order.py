@@ -52,7 +52,7 @@ def read_order(data: bytes) -> QueueOrder:
     """Return the order in the data of a folder (rule 5)."""
     try:
         return msgspec.json.decode(data, type=QueueOrder)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return QueueOrder()
 
 

@@ -190,7 +190,7 @@ def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTabl
     try:
         types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])
         return open_table, TableRows(types, by_day=by_day)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{schema} is not a JSON object of names and types: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{schema}: {error}") from None

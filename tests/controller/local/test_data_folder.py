@@ -86,8 +86,9 @@ def test_the_state_is_saved_and_loaded(tmp_path: Path):
         assert folder.load_state() == NodeState(mqtt_port=1, shards=4)
 
 
-def test_a_damaged_state_file_is_named_with_a_remedy(tmp_path: Path):
-    (tmp_path / "up.json").write_text("{")
+@pytest.mark.parametrize("damaged", [b"{", b'{"ledger": "\xff"}'])
+def test_a_damaged_state_file_is_named_with_a_remedy(damaged: bytes, tmp_path: Path):
+    (tmp_path / "up.json").write_bytes(damaged)
 
     with DataFolder(tmp_path) as folder, pytest.raises(ConfigError, match=r"up\.json.*delete the file"):
         folder.load_state()

@@ -130,6 +130,7 @@ async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
     ("line", "reason"),
     [
         pytest.param(b"certainly not json\n", "invalid", id="garbage"),
+        pytest.param(b'{"type": "\xff"}\n', "invalid", id="not UTF-8"),
         pytest.param(b'{"type":"pong","id":1,"runs":0}\n', "invalid", id="another reply"),
         pytest.param(encode_line(DrainedResponse(id=7)), "invalid", id="another id"),
         pytest.param(encode_line(FailureResponse(id=0, error="no")), "failed", id="a request not understood"),

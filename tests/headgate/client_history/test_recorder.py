@@ -26,7 +26,7 @@ def recorder(tmp_path: Path) -> Iterator[HistoryRecorder]:
 
 
 def verified(path: Path, *lines: str) -> tuple[int, str]:
-    path.write_text("".join(lines))
+    path.write_bytes("".join(lines).encode("latin-1"))
     result = CliRunner().invoke(main, ["verify-history", "--complete", str(path)])
     return result.exit_code, result.output
 
@@ -59,5 +59,6 @@ async def test_a_recorded_history_has_no_violation_until_a_line_of_it_is_lost(
     assert "headgate: violations: 1 lost" in text
     code, text = verified(path, *lines[:-1], lines[-1].replace('"content":"', '"content":"0'))
     assert (code, "violations: 1 changed" in text) == (1, True)
+    assert "history, line 2: 'utf-8' codec can't decode byte 0xff" in verified(path, lines[0], '{"event":"\xff"}\n')[1]
     code, text = verified(path, *lines[:2], "{}\n")
     assert (code, "history, line 3: event None is none of send," in text) == (1, True)

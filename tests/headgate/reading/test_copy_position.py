@@ -72,7 +72,7 @@ async def test_each_record_is_copied_once_in_any_number_of_runs(chunks, limits: 
     assert ([], stored) == await run(known, stored, 10_000), "nothing is left"
 
 
-@pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x"], ids=["empty", "text", "of a file"])
+@pytest.mark.parametrize("stored", [b"", b"text", b"\x93\x05\x01\xa1x", b"\x99\xa1\xff" + bytes(8)])
 def test_the_position_of_another_program_is_none_of_a_copy(stored: bytes) -> None:
     assert decode_copy(stored) is None
 

@@ -11,7 +11,9 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert read_record(encode_record(record)) == record
 
 
-@pytest.mark.parametrize("data", [b"", b"here", b"[]", b'{"settled": "yes"}', b'{"readiness": "near"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"here", b"[]", b'{"settled": "yes"}', b'{"readiness": "near"}', b'{"url": "\xff"}']
+)
 def test_other_data_is_a_daemon_that_gets_no_shards(data: bytes) -> None:
     assert read_record(data) == InstanceRecord()
     assert not InstanceRecord().settled

@@ -102,15 +102,9 @@ def test_shards_without_topics_are_spread_at_once() -> None:
     spent = [NOW] * SPREAD_BUDGET
 
     assert started("spread", spread_at=spent, without_topics=frozenset({2, 5, 7})) == [2, 5, 7]
-    assert (
-        started(
-            "spread", without_topics=frozenset({0, 1, 2}), led_since=dict.fromkeys(range(3), NOW - TERM_SECONDS + 1)
-        )
-        == []
-    )
-    assert started(
-        "spread", without_topics=frozenset({0}), led_since={0: NOW - TERM_SECONDS, 1: NOW - TERM_SECONDS}
-    ) == [0]
+    young, old = (dict.fromkeys(range(3), NOW - TERM_SECONDS + seconds) for seconds in (1, 0))
+    assert started("spread", without_topics=frozenset(young), led_since=young) == []
+    assert started("spread", without_topics=frozenset({0}), led_since=old) == [0]
     # A transfer of another shard waits for them.
     assert started("spread", without_topics=frozenset({0})) == [0]
 
