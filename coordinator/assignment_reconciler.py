@@ -221,14 +221,14 @@ class AssignmentReconciler:
     def release_all(self) -> dict[SegmentSlice, Sequence[str]] | None:
         """Release all holdings because positions moved; return the former holders.
 
-        None: those were more than `MAX_MOVES_PER_TURN`, so a later turn grants the segments again.
+        None: the topic has more segments than `MAX_MOVES_PER_TURN`, so a later turn grants them again.
         """
         former: dict[SegmentSlice, Sequence[str]] = {
             held: (holding.consumer,) for held, holding in self._subscription.holdings.items()
         }
         self._gate = None
         self._release(sorted(former), "rewound", "positions changed")
-        if len(former) > MAX_MOVES_PER_TURN:
+        if len(self._topic.layout.segments) > MAX_MOVES_PER_TURN:
             self._continue_later({**(self._waiting_preferences or {}), **former})
             return None
         return former

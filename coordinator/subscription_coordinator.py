@@ -298,7 +298,7 @@ class SubscriptionCoordinator:
     def adapt(self, reason: str) -> None:
         """Assign again after a change of layout or order, already applied: revoke what is blocked now."""
         self.reconciler.reconcile(reason)
-        self.drain.wake()
+        self._context.later(self.size, self.drain.wake)
 
     def positions_changed(self) -> None:
         """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
@@ -312,7 +312,7 @@ class SubscriptionCoordinator:
         former = self.reconciler.release_all()
         if former is not None:
             self.reconciler.reconcile("positions changed", preferred_owners=former)
-        self.drain.wake()
+        self._context.later(self.size, self.drain.wake)
 
     def order_changed(self) -> None:
         """Drop what is outdated after a change of the order, already applied. `adapt` must follow."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
@@ -124,6 +125,11 @@ class Layout:
             segments[parent] = replace(segments[parent], children=(*segments[parent].children, *children))
         return Layout(self.layout_epoch + 1, max([self.next_segment_id, *(n + 1 for n in new)]), segments)
 
+    @cached_property
+    def sealed(self) -> frozenset[int]:
+        """The sealed segments."""
+        return frozenset([n for n, segment in self.segments.items() if segment.state is SegmentState.SEALED])
+
     def active(self) -> list[Segment]:
         return _active(self.segments)
 
@@ -150,10 +156,12 @@ class Layout:
     def descendants(self, segment_ids: AbstractSet[int]) -> set[int]:
         """Return all segments that have one of ``segment_ids`` as an ancestor, at any depth."""
         behind: set[int] = set()
+        reached = set(segment_ids)
         # Parents have lower ids than their children.
         for segment_id, segment in sorted(self.segments.items()):
-            if any(parent in segment_ids or parent in behind for parent in segment.parents):
+            if not reached.isdisjoint(segment.parents):
                 behind.add(segment_id)
+                reached.add(segment_id)
         return behind
 
     def split(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
@@ -204,7 +212,7 @@ class Layout:
             segment = segments.get(segment_id)
             if segment is None or segment.state is SegmentState.ACTIVE:
                 raise LayoutError(f"segment {segment_id} is not a sealed segment of this layout")
-            if any(parent in segments for parent in segment.parents):
+            if not segments.keys().isdisjoint(segment.parents):
                 older = sorted(self.ancestors(segment_id) & segments.keys())
                 raise LayoutError(f"segment {segment_id} still has ancestors {older}: prune those first")
             del segments[segment_id]

@@ -12,7 +12,7 @@ knows already:
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 from shard.balancing.bucket_split import Pool, pools
@@ -80,14 +80,14 @@ def preferred_owners_of(
     held_segments = {segment_of(held) for held in holders} if free else set()
     nearest = _nearest_held(layout, {segment_of(each) for each in free} - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
-    ranked: dict[tuple[range, tuple[int, ...]], Sequence[str]] = {}
+    ranked: dict[tuple[tuple[int, int], tuple[int, ...]], Sequence[str]] = {}
     """(buckets, origins) → preferred owners, the same for all slices: a long chain has one origin."""
     for each in free:
         segment = segment_of(each)
         origins = (segment,) if segment in held_segments else nearest.get(segment, ())
         if not origins:
             continue
-        key = buckets_of(each), origins
+        key = bucket_bounds(each), origins
         if key not in ranked:
             related = [held for s in origins for held in (s, *ranges_by_segment.get(s, ())) if held in holders]
             ranked[key] = _ranked(each, related, holders)
@@ -100,11 +100,11 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
 
     Parents have lower ids than their children, so one pass over the ancestors of all is enough.
     """
-    known = layout.segments
+    known = dict(layout.segments)  # Its mapping proxy is slower, and is read thousands of times.
     concerned, pending = set(wanted), list(wanted)
     while pending:
         for parent in known[pending.pop()].parents:
-            if parent in known and parent not in held and parent not in concerned:
+            if parent not in concerned and parent in known and parent not in held:
                 concerned.add(parent)
                 pending.append(parent)
     found: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -112,7 +112,7 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
         near = [
             (1, (p,)) if p in held else (found[p][0] + 1, found[p][1])
             for p in known[segment].parents
-            if p in held or p in found
+            if p in found or p in held
         ]
         if len(near) == 1:
             found[segment] = near[0]

@@ -100,7 +100,7 @@ def _coarsest_division(segment: int, ranges: Iterable[BucketRange]) -> list[Segm
     pending = [(range(KEY_BUCKETS), list(ranges))]
     while pending:
         buckets, inside = pending.pop()
-        if not inside or buckets in [buckets_of(each) for each in inside]:
+        if not inside or (len(inside) == 1 and buckets_of(inside[0]) == buckets):
             found.append(_slice(segment, buckets))
             continue
         pending += [

@@ -102,6 +102,8 @@ def _unheld_grants(
         segment = segment_of(segment_slice)
         if segment in wanted:
             held_slices.setdefault(segment, []).append(segment_slice)
+    if not held_slices:
+        return grants
     return [
         (segment_slice, owner)
         for segment_slice, owner in grants

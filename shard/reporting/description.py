@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of, slice_fields
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.replies import BucketStart, ConsumerFenced, Grant
 from headgate.views.subscriptions import (
@@ -37,14 +37,17 @@ def build_grant(
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
     segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
-    segment, buckets, redelivery = segment_of(segment_slice), buckets_of(segment_slice), subscription.redelivery
-    progress = subscription.progress
-    starts = _bucket_starts(subscription, segment, buckets) if segment in progress.progress_by_bucket else []
-    start = min([part.start_offset for part in starts]) if starts else subscription.position(segment)
+    segment, redelivery, progress = segment_of(segment_slice), subscription.redelivery, subscription.progress
+    first_bucket, end_bucket = bucket_bounds(segment_slice)
+    divided = segment in progress.progress_by_bucket
+    starts = _bucket_starts(subscription, segment, buckets_of(segment_slice)) if divided else []
+    start = min([part.start_offset for part in starts]) if starts else progress.positions.get(segment, 0)
     acknowledged = progress.acknowledged_ranges.get(segment)
     described, tail = topic.layout.segments[segment], topic.tails[segment]
     return Grant(
-        **slice_fields(segment_slice),
+        segment=segment,
+        first_bucket=first_bucket,
+        end_bucket=end_bucket,
         generation=subscription.holdings[segment_slice].generation,
         first_hash=described.first_hash,
         last_hash=described.last_hash,
@@ -59,7 +62,7 @@ def build_grant(
         parked=[
             key
             for key in redelivery.parked.within(described.first_hash, described.last_hash)
-            if key_bucket(key, KEY_BUCKETS) in buckets
+            if key_bucket(key, KEY_BUCKETS) in buckets_of(segment_slice)
         ]
         if redelivery.parked.keys
         else [],

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from headgate.errors import LayoutError
 from headgate.model.bucket_ranges import SegmentSlice, slice_fields
-from headgate.model.layout import Layout, SegmentState
+from headgate.model.layout import Layout
 from headgate.model.short_list import listed
 from headgate.protocol.requests import PlanChanges
 from headgate.views.explanations import ConsumerSegmentCount, Plan, ProposedMove, ProposedSegment
@@ -44,9 +44,8 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: PlanChan
     gate = compute_gate(layout, drained, subscription.type, subscription.order)
     yield size
     after_rebalance = compute_target(subscription, layout, gate.grantable, consumers, kept)
-    sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
     if tracks_acknowledgements(subscription.type):
-        drained |= sealed
+        drained |= layout.sealed
     yield size
     later_gate = compute_gate(layout, drained, subscription.type, subscription.order)
     yield size

@@ -23,15 +23,16 @@ def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, Rec
     """Return the entry for ``batch``, and its records segment by segment, with the offset of each."""
     segments = topic.layout.route(segment_hashes([record.key for record in batch.records]))
     order = sorted(range(len(segments)), key=segments.__getitem__)
-    records, headers = [batch.records[index] for index in order], batch.headers_by_record()
+    segments = list(map(segments.__getitem__, order))
+    records, headers = list(map(batch.records.__getitem__, order)), batch.headers_by_record()
     tails, described = topic.tails, topic.layout.segments
     placements = [
         e.Placement(each, described[each].first_hash, described[each].last_hash, tails[each].next_offset, count)
-        for each, count in sorted(Counter(segments).items())
+        for each, count in Counter(segments).items()
     ]
     found = RecordColumns(
         topic_id=[topic.topic_id] * len(order),
-        segment=sorted(segments),
+        segment=segments,
         offset=[offset for each in placements for offset in range(each.first_offset, each.first_offset + each.count)],
         timestamp_ms=[record.timestamp_ms for record in records],
         key=[record.key for record in records],

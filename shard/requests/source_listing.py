@@ -14,7 +14,9 @@ from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashe
 from headgate.model.short_list import listed as shortened
 from headgate.protocol.request_fields import LABEL_PATTERN
 from headgate.protocol.requests import ImportTopic, SegmentImport
+from shard.steps import Steps
 
+COST_PER_SEGMENT: Final = 2
 _LABEL: Final = re.compile(LABEL_PATTERN)
 
 
@@ -31,8 +33,14 @@ class GraphNode:
     """Whether every parent that the source names is in the graph."""
 
 
-def index_listing(request: ImportTopic) -> dict[str, SegmentImport]:
+def step_cost(request: ImportTopic) -> int:
+    """Return the cost of each step that looks at all segments."""
+    return len(request.segments) * COST_PER_SEGMENT
+
+
+def index_listing(request: ImportTopic) -> Steps[dict[str, SegmentImport]]:
     """Return the segments by name, parents first; rule 1, and rule 2 for each segment."""
+    yield step_cost(request)
     listed: dict[str, SegmentImport] = {}
     for item in request.segments:
         label = item.segment
@@ -46,7 +54,9 @@ def index_listing(request: ImportTopic) -> dict[str, SegmentImport]:
         if request.positions == "offsets" and item.sealed and item.end_offset is None:
             raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
         _check_hashes(item, request.hash_bits)
+    yield step_cost(request)
     _check_unlisted_parents(listed)
+    yield step_cost(request)
     return {label: listed[label] for label in _parents_first(listed)}
 
 

@@ -29,19 +29,17 @@ from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Layout, Segment, SegmentState
 from headgate.model.short_list import listed
-from headgate.protocol.replies import AnyReplyBody, TopicImportReply
+from headgate.protocol.replies import TopicImportReply
 from headgate.protocol.requests import ImportTopic, SegmentImport
-from headgate.views.topics import TopicImportResult, TopicInfo
-from shard.requests.handlers import Answer, Decision, StepResult, stepwise_command
-from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text
+from headgate.views.topics import TopicImportResult
+from shard.requests.handlers import Answer, Decision, StepResult, Stepwise, stepwise_command
+from shard.requests.source_listing import GraphNode, check_graph, end_of, index_listing, range_text, step_cost
 from shard.requests.topic_commands import MAX_SEGMENTS, describe, repeated
 from shard.requests.topic_shard import refuse_creation
 from shard.state.shard_state import ShardState
 from shard.state.topic import SegmentTail, Topic
 from shard.steps import Steps
 from shard.subscriptions.refusal import invalid
-
-COST_PER_SEGMENT: Final = 2
 
 
 @dataclass(slots=True)
@@ -59,21 +57,20 @@ class ImportPlan:
 def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[StepResult]:
     """Create an external topic of ``user``, or update it to match its source.
 
-    The steps: check the listing, compare it with the topic, decide. If the layout changes between
-    the last two, the listing is compared again, so the decision is about one state.
+    The steps: check the listing, compare it with the topic, decide. If the layout changes after the first of these
+    comparisons, the listing is compared again, so the decision is about one state.
     """
-    cost = len(request.segments) * COST_PER_SEGMENT
-    yield cost
     try:
-        listed = index_listing(request)
+        listed = yield from index_listing(request)
         topic, layout, plan = None, None, None
         while plan is None or _layout_of(topic := state.topics.get(request.topic)) is not layout:
-            yield cost
+            yield step_cost(request)
             topic = state.topics.get(request.topic)
             if request.token in state.commands:
                 return repeated(request.topic, state, _answer(request.topic, ImportPlan()))
-            layout, plan = _layout_of(topic), plan_import(request, listed, topic)
-            yield cost
+            layout = _layout_of(topic)
+            plan = yield from plan_import(request, listed, topic)
+            yield step_cost(request)
         _check_acknowledged(topic, plan)
     except LayoutError as error:
         return invalid(f"topic {request.topic!r} cannot be imported: {error}")
@@ -83,22 +80,30 @@ def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[St
     if entry is None:
         return Decision((), _answer(request.topic, plan))
     if request.dry_run:
-        return Decision(
-            (), _answer(request.topic, plan, describe(_dry_run_topic(entry, topic, state.at_ms), state.shard))
-        )
+        return Decision((), _answer(request.topic, plan, _dry_run_topic(entry, topic, state.at_ms)))
     return Decision((entry,), _answer(request.topic, plan))
 
 
-def plan_import(request: ImportTopic, listed: Mapping[str, SegmentImport], topic: Topic | None) -> ImportPlan:
+def plan_import(
+    request: ImportTopic, listed: Mapping[str, SegmentImport], topic: Topic | None
+) -> Steps[ImportPlan | None]:
     """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
-    ``listed``: the result of `index_listing`. The plan depends on the topic's layout only.
+    ``listed``: the result of `index_listing`. The plan depends on the topic's layout only: if that changes between two
+    steps, the result is None.
     Raises LayoutError: the listing violates a rule; the text names the segment.
     """
-    planner = _Planner(request, listed, topic)
+    layout, planner = _layout_of(topic), _Planner(request, listed, topic)
     planner.update_known_segments()
-    planner.add_segments()
-    check_graph(planner.graph(), request.hash_bits)
+    yield step_cost(request)
+    if _layout_of(topic) is layout:
+        planner.add_segments()
+        yield step_cost(request)
+    if _layout_of(topic) is not layout:
+        return None
+    graph = planner.graph()
+    yield step_cost(request)
+    check_graph(graph, request.hash_bits)
     return planner.plan
 
 
@@ -307,17 +312,27 @@ def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | Non
     return replace(topic, layout=layout, tails=tails)
 
 
-def _answer(name: str, plan: ImportPlan, dry_run_topic: TopicInfo | None = None) -> Answer:
-    def answer(state: ShardState) -> AnyReplyBody:
-        result = TopicImportResult(
-            topic=dry_run_topic or describe(state.topics[name], state.shard),
-            created=tuple(segment.label for segment in plan.created),
-            sealed=tuple(plan.sealed_labels),
-            expired_parents=tuple(plan.expired_parents),
-        )
-        return TopicImportReply(result=result)
+def _answer(name: str, plan: ImportPlan, dry_run_topic: Topic | None = None) -> Answer:
+    def answer(state: ShardState) -> Stepwise:
+        topic = dry_run_topic
+        if topic is None:
+            imported = state.topics[name]
+            topic = replace(imported, tails=dict(imported.tails))
+        return Stepwise(_describe_result(topic, state.shard, plan))
 
     return answer
+
+
+def _describe_result(topic: Topic, shard: int, plan: ImportPlan) -> Steps[StepResult]:
+    """``topic``: as the import has left it. It does not change."""
+    yield len(topic.layout.segments)
+    result = TopicImportResult(
+        topic=describe(topic, shard),
+        created=tuple(segment.label for segment in plan.created),
+        sealed=tuple(plan.sealed_labels),
+        expired_parents=tuple(plan.expired_parents),
+    )
+    return TopicImportReply(result=result)
 
 
 def _label(segment: Segment) -> str:

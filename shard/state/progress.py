@@ -125,7 +125,8 @@ class Progress:
             self.acknowledged_ranges[segment] = progress.acknowledged_ranges
 
     def seek(self, entry: e.SubscriptionSeek, at_ms: int) -> None:
-        moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
+        before = self.positions
+        moves = tuple([(s, before.get(s, 0), to) for s, to in sorted(entry.positions.items())])
         self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
         self.started_at_ms = at_ms
         # Replaced, and not changed: the snapshots that were taken before keep theirs.
@@ -154,6 +155,6 @@ class Progress:
 
 def _without(values: Mapping[int, ValueT], segments: Iterable[int]) -> dict[int, ValueT]:
     kept = dict(values)
-    for segment in segments:
+    for segment in segments if kept else ():
         kept.pop(segment, None)
     return kept

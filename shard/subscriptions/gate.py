@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.model.entries import Order, SubscriptionType
-from headgate.model.layout import Layout, SegmentState
+from headgate.model.layout import Layout
 
 MAX_NAMED_BLOCKERS: Final = 10
 """Limit for the ancestors that a blocked segment names: a long chain would name each ancestor in each descendant."""
@@ -52,13 +52,7 @@ def compute_gate(
     layout: Layout, drained: AbstractSet[int], subscription_type: SubscriptionType | None, order: Order
 ) -> Gate:
     """Return the grantable, blocked and retired segments of ``layout``; ``drained`` comes from the ledger."""
-    retired = frozenset(
-        segment_id
-        for segment_id in drained
-        if tracks_acknowledgements(subscription_type)
-        and segment_id in layout.segments
-        and layout.segments[segment_id].state is SegmentState.SEALED
-    )
+    retired = layout.sealed & drained if tracks_acknowledgements(subscription_type) else frozenset()
     waiting = _behind_undrained(layout, drained) if is_gated(subscription_type, order) else set()
     return Gate(
         grantable=tuple(s for s in sorted(layout.segments) if s not in retired and s not in waiting),
@@ -121,11 +115,7 @@ def blocked_since_ms(layout: Layout, blocked: Iterable[int], gated_since_ms: int
 
 def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int]:
     """Return the sealed segments that are not recorded as drained: those that a drain poll asks about."""
-    return frozenset(
-        segment_id
-        for segment_id, segment in layout.segments.items()
-        if segment.state is SegmentState.SEALED and segment_id not in drained
-    )
+    return layout.sealed - drained
 
 
 def drained_without_count(

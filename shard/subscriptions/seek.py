@@ -50,13 +50,14 @@ def seek_positions(
         return moved
     behind_named = layout.descendants({segment for segment, offset in seek_target.items() if offset < ends[segment]})
     moved.update(dict.fromkeys(behind_named - seek_target.keys(), 0))
-    after = {**positions, **moved}
-    behind_unread = layout.descendants(
-        {segment for segment in layout.segments if after.get(segment, 0) < ends[segment]}
-    )
-    for segment, offset in sorted(seek_target.items()):
-        if offset > 0 and segment in behind_unread:
-            return _skipped_records_error(segment, offset, layout, ends, after)
+    if above_start := [segment for segment, offset in sorted(seek_target.items()) if offset > 0]:
+        after = {**positions, **moved}
+        behind_unread = layout.descendants(
+            {segment for segment in layout.segments if after.get(segment, 0) < ends[segment]}
+        )
+        for segment in above_start:
+            if segment in behind_unread:
+                return _skipped_records_error(segment, seek_target[segment], layout, ends, after)
     return dict(sorted(moved.items()))
 
 

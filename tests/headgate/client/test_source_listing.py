@@ -11,6 +11,7 @@ from headgate.errors import LayoutError
 from headgate.protocol.requests import ImportTopic, SegmentImport
 from shard.requests.source_listing import index_listing
 from shard.requests.topic_import import plan_import
+from shard.steps import complete
 
 TOP = str(2**128 - 1)
 
@@ -114,7 +115,8 @@ def test_a_listing_from_aws_can_be_imported() -> None:
         hash_bits=layout.hash_bits,
         missing_parents=layout.missing_parents,
     )
-    plan = plan_import(request, index_listing(request), None)
+    plan = complete(plan_import(request, complete(index_listing(request)), None))
 
+    assert plan is not None
     assert ["shardId-000000000000"] == plan.expired_parents
     assert [[], [], [0], [0], [2, 3]] == [segment.parents for segment in plan.created]

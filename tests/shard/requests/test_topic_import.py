@@ -417,10 +417,10 @@ def begin(steps: Steps[Any], count: int) -> None:
         next(steps)
 
 
-BEFORE_OR_AFTER_THE_PLAN = pytest.mark.parametrize("taken", [2, 3], ids=["before the plan", "after the plan"])
+BETWEEN_TWO_STEPS = pytest.mark.parametrize("taken", range(1, 9), ids="after step {}".format)
 
 
-@BEFORE_OR_AFTER_THE_PLAN
+@BETWEEN_TWO_STEPS
 def test_a_plan_for_a_former_layout_is_made_again(shard: Shard, taken: int) -> None:
     shard.do(decided(import_topic(listing(*chain(2)), shard.state, "alice")))
     steps = import_topic(listing(*chain(4), token="late"), shard.state, "alice")
@@ -431,7 +431,19 @@ def test_a_plan_for_a_former_layout_is_made_again(shard: Shard, taken: int) -> N
     assert {"s00000": 0, "s00001": 1, "s00002": 2, "s00003": 3} == ids(shard)
 
 
-@BEFORE_OR_AFTER_THE_PLAN
+@BETWEEN_TWO_STEPS
+def test_a_segment_that_was_pruned_between_two_steps_is_a_former_parent(shard: Shard, taken: int) -> None:
+    """Its hashes are forgotten, and those of the other parent are not all of the child's."""
+    shard.imported(A, B, C)
+    steps = import_topic(msgspec.structs.replace(listing(A, B_SEALED, C_SEALED, D), hash_bits=4), shard.state, "alice")
+    begin(steps, taken)
+    shard.imported(A, B_SEALED, C_SEALED, D)
+    shard.apply(e.SegmentsPruned(topic_id=1, segments=[0, 1]))
+
+    assert () == shard.do(decided(steps)).result.created
+
+
+@BETWEEN_TWO_STEPS
 def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shard, taken: int) -> None:
     shard.do(decided(import_topic(listing(*chain(2)), shard.state, "alice")))
     steps = import_topic(listing(*chain(3), token="late"), shard.state, "alice")
@@ -441,7 +453,7 @@ def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shar
     assert ("s00000", "s00001", "s00002") == shard.do(decided(steps)).result.created
 
 
-@BEFORE_OR_AFTER_THE_PLAN
+@BETWEEN_TWO_STEPS
 def test_an_acknowledgement_between_two_steps_counts(shard: Shard, taken: int) -> None:
     active = SegmentImport(segment="s")
     shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state, "alice")))
