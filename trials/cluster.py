@@ -204,7 +204,7 @@ class LocalCluster:
     async def start_daemon(self, name: str) -> LocalDaemon:
         """Start a daemon."""
         settings = self.settings(name)
-        command = python_module("controller", "run", "--config", str(self.write_settings(settings)))
+        command = python_module("headgate", "run", "--config", str(self.write_settings(settings)))
         process = await ChildProcess.start(*command, log_path=self.log_path(name), environ=self.daemon_environ(name))
         self.programs[name] = process
         daemon = self.daemons[name] = LocalDaemon(process, settings)
