@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from headgate.model import entries as e
+from headgate.model.bucket_ranges import BucketRange
 from headgate.model.hashing import segment_hash
 from headgate.protocol.requests import AcknowledgeBatch, Acknowledgement, ParkedRecord, ParkKey, ResumedKey, UnparkKey
 from shard.state.parked_keys import ParkedKey
 from shard.subscriptions import acknowledgements
-from shard.subscriptions.parking import ParkedInBatch, judge_park, judge_unpark, resuming_keys
+from shard.subscriptions.parking import ParkedInBatch, has_key, judge_park, judge_unpark, resuming_keys
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -41,7 +43,8 @@ def state(harness: CoordinatorHarness, key: bytes = LOW) -> ParkedKey:
 
 
 def park(harness: CoordinatorHarness, limit: int = 9, **other: Any) -> e.KeyParked | str | None:
-    fields = {**ADA, "segment": 0, "generation": generation(harness), "offset": 5, "key": OTHER, **other}
+    segment = other.get("segment", 0)
+    fields = {**ADA, "segment": segment, "generation": generation(harness, segment), "offset": 5, "key": OTHER, **other}
     return judge_park(harness.subscription, harness.topic, ParkKey(**fields), limit)
 
 
@@ -67,25 +70,35 @@ def acknowledge(
     ("other", "outcome"),
     [
         ({}, e.KeyParked(**IDS, key=OTHER, reason="")),
+        ({"offset": 3}, e.KeyParked(**IDS, key=OTHER, reason="")),
+        ({"key": HIGH, "segment": 1}, e.KeyParked(**IDS, key=HIGH, reason="")),
         ({"key": LOW}, None),
         ({"offset": 2}, None),
-        ({"number": 1}, None),
+        ({"key": LOW, "number": 1}, None),
         ({"consumer": "eve"}, None),
+        ({"incarnation": 0}, None),
         ({"generation": 99}, None),
         ({"offset": 18}, "has no offset 18 with this key"),
         ({"key": HIGH}, "has no offset 5 with this key"),
         ({"limit": 1}, "has 1 parked keys, the most that are kept"),
     ],
-    ids=["parked", "again", "acknowledged", "not resuming", "who", "generation", "offset", "segment", "limit"],
 )
 async def test_a_key_is_parked_by_its_holder(harness: CoordinatorHarness, other: Any, outcome: Any) -> None:
     judged = park(harness, **other)
     assert outcome == judged if not isinstance(outcome, str) else outcome in str(judged)
 
 
+async def test_only_a_stream_parks_keys(lead: Lead) -> None:
+    assert "only a STREAM parks keys" in str(park(lead("ada", segments=2, records=18, type="QUEUE")))
+
+
 async def test_a_key_without_a_dead_letter_topic_is_not_parked(harness: CoordinatorHarness) -> None:
+    acknowledge(harness, 6, parked=(4,))
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
     harness.propose(e.DeliveryPolicySet(**IDS, policy=e.DeliveryPolicy(), token="q"))
-    assert "headgate subscription set orders billing --dead-letter TOPIC" in str(park(harness))
+    again = park(harness, limit=1, key=LOW, number=1, offset=99)
+    assert e.KeyParked(**IDS, key=LOW, reason="") == again, "a key that was parked before needs no space, nor a topic"
+    assert "headgate subscription set orders billing --dead-letter TOPIC" in str(park(harness, offset=7))
     assert "dead" == state(harness).topic
 
 
@@ -110,21 +123,22 @@ async def test_a_segment_keeps_as_many_parked_records_as_its_limit(harness: Coor
 
 
 async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_parked(harness: CoordinatorHarness) -> None:
-    assert (
-        acknowledge(harness, 6, parked=(4,), key=OTHER)[2]
-        == "offset 4 of segment 0 is not of a key that is parked there"
-    )
+    harness.propose(e.KeyParked(**IDS, key=HIGH, reason=""))
+    for key in (OTHER, HIGH):
+        reason = acknowledge(harness, 6, parked=(4,), key=key)[2]
+        assert "offset 4 of segment 0 is not of a key that is parked there" == reason
     assert 3 == harness.subscription.position(0)
 
 
 async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: CoordinatorHarness) -> None:
     parking = state(harness).number
 
-    def unpark(last: int, parking: int = parking) -> Any:
-        held = {"segment": 0, "generation": generation(harness), "key": LOW}
-        request = UnparkKey(**ADA, **held, parking=parking, last=last)
+    def unpark(last: int, parking: int = parking, segment: int = 0, **other: Any) -> Any:
+        held = {"segment": segment, "generation": generation(harness, segment), "key": LOW}
+        request = UnparkKey(**{**ADA, **held, **other}, parking=parking, last=last)
         return judge_unpark(harness.subscription, harness.topic, request)
 
+    harness.propose(e.KeyParked(**IDS, key=HIGH, reason="another one, which is not resumed"))
     assert "were not processed" in unpark(0), "it is not resumed"
     acknowledge(harness, 6, parked=(4, 5))
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
@@ -134,8 +148,13 @@ async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: Co
     assert [1] == [each.stored for each in resuming_keys(harness.subscription, harness.topic, "ada")]
 
     assert "were not processed" in unpark(2)
-    assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 2), (LOW, 1), (LOW, 3), (HIGH, 1)))
+    alone = AcknowledgeBatch(**ADA, acknowledgements=[], resumed=[ResumedKey(0, generation(harness), LOW, 2)])
+    assert [] == ParkedInBatch(harness.subscription, harness.topic, alone, 9).resumed, "its holding is not confirmed"
+    assert ([], [(LOW, 2)], "") == acknowledge(harness, 6, resumed=((LOW, 2), (LOW, 1), (LOW, 3), (OTHER, 1)))
+    assert ([], [], "") == acknowledge(harness, 7, resumed=((LOW, 1), (LOW, 2))), "a late copy moves nothing back"
     assert "were not processed" in unpark(1)
+    assert "were not processed" in unpark(2, segment=1)
+    assert isinstance(unpark(2, consumer="eve"), str)
     assert park(harness, key=LOW, number=2) is None, "it was processed"
     assert unpark(2, parking=parking + 1) is None
     ended = unpark(2)
@@ -143,8 +162,9 @@ async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: Co
     harness.propose(ended)
     assert unpark(2) is None
     assert not harness.subscription.redelivery.parked.resuming
+    assert [HIGH] == harness.subscription.redelivery.parked.within(0, 0xFFFF)
     harness.propose(e.KeyParked(**IDS, key=LOW, reason="poison"))
-    assert (2, 2, 2) == (state(harness).last, state(harness).resumed, state(harness).number)
+    assert (2, 2, 3) == (state(harness).last, state(harness).resumed, state(harness).number)
 
 
 async def test_a_dropped_key_is_resumed_behind_its_records(harness: CoordinatorHarness) -> None:
@@ -152,7 +172,9 @@ async def test_a_dropped_key_is_resumed_behind_its_records(harness: CoordinatorH
     harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=True, token="r"))
     (named,) = resuming_keys(harness.subscription, harness.topic, "ada")
     assert (1, 1) == (named.number, named.last)
+    before = state(harness)
     harness.propose(e.KeyParked(**IDS, key=LOW, reason="again"))
+    assert replace(before, reason="again") == state(harness)
     assert [] == resuming_keys(harness.subscription, harness.topic, "ada")
 
 
@@ -160,6 +182,7 @@ async def test_a_grant_names_the_parked_keys_of_its_part(harness: CoordinatorHar
     harness.propose(e.KeyParked(**IDS, key=HIGH, reason=""))
     parked = harness.subscription.redelivery.parked
     assert ([LOW], [HIGH]) == (parked.within(0, 0x7FFF), parked.within(0x8000, 0xFFFF))
+    assert 1 == sum(has_key(harness.topic, BucketRange(0, first, first + 8), LOW) for first in (0, 8))
 
 
 async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(harness: CoordinatorHarness) -> None:

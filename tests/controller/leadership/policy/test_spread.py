@@ -113,13 +113,6 @@ def test_loads_become_even_up_to_one_shard(view: tuple) -> None:
         assert loads[queue.holder] - min(loads[each.name] for each in view[0]) <= queue.weight
 
 
-def test_a_busy_shard_counts_as_several() -> None:
-    live, queues = cluster(dict.fromkeys(range(4), "a"), "ab")
-    queues[3] = replace(queues[3], weight=3)
-
-    assert plan(live, queues).moves == (Move(3, "a", "b", "spread"),)
-
-
 def queue(shard: int, holder: str, waiting: str, weight: int, *, fixed: bool = False) -> ShardQueue:
     return ShardQueue(shard, holder, frozenset(waiting), fixed=fixed, weight=weight)
 

@@ -89,9 +89,3 @@ def test_the_order_of_later_successors_is_the_same_on_every_version() -> None:
     found = successors(*cluster({100: "u", 101: "v"}, "uvwxyz"), 5)
 
     assert ["".join(found[shard][1:]) for shard in (100, 101)] == ["xyzv", "xyuz"]
-
-
-def test_a_shard_whose_leader_is_gone_has_successors() -> None:
-    live, queues = cluster({0: "gone"})
-
-    assert set(successors(live, queues, 3)[0]) == set("abc")
