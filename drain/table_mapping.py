@@ -17,7 +17,7 @@
 
 ``path`` is a folder, a file, files with wildcards, or a URL of a bucket (s3, gs, az). For ``iceberg`` it is
 CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for. ``delta`` and ``iceberg`` need the extra
-``headgate-client[lakehouse]``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables
+``lakehouse``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables
 in drain.external.known_files.
 
 With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's position: a whole number
@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError
-from headgate.settings.setting_errors import convert_document
+from headgate.settings.setting_errors import convert_document, explain
 
 Format = Literal["parquet", "json", "csv", "delta", "iceberg"]
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -84,17 +84,21 @@ class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
     """Subscription id → segment → the acknowledged checkpoint, inclusive."""
 
 
-class _File(msgspec.Struct, frozen=True):
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     external: dict[str, ExternalTables] = {}
 
 
 def read_tables(path: Path) -> dict[str, ExternalTables]:
-    """Return topic → its tables, from the section ``external`` of a TOML file; other sections are ignored.
+    """Return topic → its tables, from the section ``external`` of a TOML file.
 
     Raises:
         ConfigError: the file cannot be read, or a mapping is invalid; names both.
     """
     try:
         return convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File).external
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {explain(str(error), _File)}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None

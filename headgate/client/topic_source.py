@@ -146,9 +146,8 @@ async def topic_source(
     if description.shard != shard:
         raise HeadgateError(f"topic {topic!r} was deleted and created again meanwhile; run the command again")
     if description.external is not None:
-        raise HeadgateError(
-            f"topic {topic!r} is external: its records are at {description.external.source}, not in the ledger"
-        )
+        source = description.external.source or "its source"
+        raise HeadgateError(f"topic {topic!r} is external: its records are at {source}, not in the ledger")
     return TopicSource(
         description, ledger, ledger_id, max(1, newest_chunk), describe, pruned_ends=partial(admin.pruned_ends, topic)
     )

@@ -89,10 +89,13 @@ def _example(field: str, path: str) -> str:
 
 
 def _type_at(path: str, root: type[msgspec.Struct]) -> inspect.Type | None:
-    """Return the type of the setting at ``path``; None inside a list or a mapping."""
+    """Return the type of the setting at ``path``; None inside a list, or behind a key with a dot."""
     current: inspect.Type | None = inspect.type_info(root)
     for name in path.split(".")[1:]:
-        current = _fields(current).get(name)
+        current = current.value_type if isinstance(current, inspect.DictType) else _fields(current).get(name)
+        match current:
+            case inspect.UnionType(types=(current, inspect.NoneType())):
+                pass
     return current
 
 
