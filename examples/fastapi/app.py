@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headgate import ConsumedRecord, Consumer, Producer, load_client_config
 
@@ -25,7 +25,7 @@ totals: dict[str, int] = {}
 class Order(BaseModel):
     """What a request has."""
 
-    customer: str
+    customer: str = Field(min_length=1)  # a key is never empty
     total: int
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from headgate_faststream import HeadgateBroker, HeadgateMessage
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 TOPIC = os.environ.get("TOPIC", "web-orders")
 broker = HeadgateBroker()
@@ -23,7 +23,7 @@ totals: dict[str, int] = {}
 class Order(BaseModel):
     """What a request has, and a handler gets."""
 
-    customer: str
+    customer: str = Field(min_length=1)  # a key is never empty
     total: int
 
 
