@@ -96,9 +96,7 @@ def read_tables(path: Path) -> dict[str, ExternalTables]:
     """
     try:
         return convert_document(tomllib.loads(path.read_text("utf-8-sig")), _File).external
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {explain(str(error), _File)}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', error)}") from None
