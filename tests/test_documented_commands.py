@@ -38,7 +38,6 @@ def epilogs(command: click.Command, path: str = "headgate") -> Iterator[Document
         context = click.Context(command)
         for name in command.list_commands(context):
             found = command.get_command(context, name)
-            assert found is not None
             yield from epilogs(found, f"{path} {name}")
 
 

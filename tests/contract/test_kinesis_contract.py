@@ -235,9 +235,7 @@ async def test_only_what_passes_is_tried_again(code: str, status: int, passes: b
 @pytest.mark.parametrize(
     ("code", "asked"), [("LimitExceededException", LISTING_ATTEMPTS), ("AccessDeniedException", 1)]
 )
-async def test_a_listing_that_is_refused_for_now_is_repeated(
-    code: str, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_listing_that_is_refused_for_now_is_repeated(code: str, asked: int, monkeypatch: pytest.MonkeyPatch):
     """Programs that start at the same time may ask more often than Kinesis allows."""
     monkeypatch.setattr("headgate.kinesis.stream.BACKOFF", Backoff(first_seconds=0.001, longest_seconds=0.001))
     client = Refusing(code, 400)

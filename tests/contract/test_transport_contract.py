@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -18,16 +17,6 @@ from tests.support.servers.real_brokers import BROKERS, expect_to_fail, real_bro
 from tests.support.waiting import never, until
 
 Will = tuple[str, bytes, bool]
-
-
-class BrokerHarness(Protocol):
-    """A broker whose connections can fail."""
-
-    async def open(self, client_id: str, will: Will | None = None) -> Transport: ...
-    async def build(self, client_id: str, will: Will | None = None) -> Transport: ...
-    async def drop(self, client_id: str) -> None: ...
-    async def begin_outage(self) -> None: ...
-    async def end_outage(self) -> None: ...
 
 
 class FakeBrokerHarness:
@@ -78,6 +67,10 @@ class MosquittoHarness:
     async def end_outage(self) -> None:
         for proxy in self._proxies.values():
             await proxy.heal()
+
+
+BrokerHarness = FakeBrokerHarness | MosquittoHarness
+"""A broker whose connections can fail."""
 
 
 async def opened(stack: AsyncExitStack, transport: Transport) -> Transport:

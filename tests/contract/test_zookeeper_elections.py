@@ -37,9 +37,7 @@ async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: A
         await elections.registry.cluster_config({"shards": 1})
 
 
-async def test_a_cluster_finds_the_others_with_live_daemons_on_its_ledger(
-    zookeeper: Server, stack: AsyncExitStack
-) -> None:
+async def test_a_cluster_finds_the_others_with_live_daemons_on_its_ledger(zookeeper: Server, stack: AsyncExitStack):
     harness = ZooKeeperHarness(stack, zookeeper)
     own = (await joined(stack, harness, "a")).elections.registry
 
@@ -57,9 +55,7 @@ async def test_a_cluster_finds_the_others_with_live_daemons_on_its_ledger(
     assert [each[-2:] for each in await own.clusters_on("1")] == ["/x"]
 
 
-async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(
-    zookeeper: Server, stack: AsyncExitStack
-) -> None:
+async def test_nodes_that_belong_to_no_contender_are_logged_and_ignored(zookeeper: Server, stack: AsyncExitStack):
     """One of them at the front of the queue left the shard without a leader, and every daemon ready."""
     harness = ZooKeeperHarness(stack, zookeeper)
 

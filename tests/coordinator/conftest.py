@@ -1,27 +1,13 @@
 """Coordinators for tests, closed after each test."""
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
-
-class Lead(Protocol):
-    """Starts a coordinator that is closed after the test."""
-
-    def __call__(
-        self,
-        *consumers: str,
-        segments: int = 1,
-        type: str | None = "STREAM",  # noqa: A002
-        order: str | None = None,
-        records: int = 0,
-        with_drain_check: bool = True,
-        **registration: object,
-    ) -> CoordinatorHarness:
-        """Register ``consumers``, and store ``records`` in each of ``segments``."""
+Lead = Callable[..., CoordinatorHarness]
+"""Starts a coordinator that is closed after the test."""
 
 
 @pytest.fixture
@@ -29,6 +15,7 @@ async def lead() -> AsyncIterator[Lead]:
     started: list[CoordinatorHarness] = []
 
     def start(*consumers, segments=1, records=0, type="STREAM", order=None, with_drain_check=True, **registration):  # noqa: A002
+        """Register ``consumers``, and store ``records`` in each of ``segments``."""
         harness = CoordinatorHarness(segments=segments, type=type, order=order, with_drain_check=with_drain_check)
         started.append(harness)
         harness.join(*consumers, **registration)

@@ -104,9 +104,7 @@ async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: Coo
 # Two witnesses
 
 
-async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported_once(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_a_claim_that_the_leader_contradicts_opens_nothing_and_is_reported_once(harness: CoordinatorHarness):
     """As of a Spark process that counts another ledger, in which everything was acknowledged."""
     harness.checker.claims = {0: DrainClaim(5)}
     harness.acknowledge("ada", 0, 2)

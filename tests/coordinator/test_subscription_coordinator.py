@@ -5,7 +5,6 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Done, Push, Registered, Revocation
 from headgate.protocol.requests import EvictConsumer
-from shard.subscriptions.refusal import Refusal
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -138,7 +137,6 @@ async def test_an_eviction_of_an_unknown_consumer_names_the_consumers(harness: C
     command = EvictConsumer(topic="orders", subscription="billing", consumer="eve", token="t")
     refused = harness.coordinator.evict(command)
 
-    assert isinstance(refused, Refusal)
     assert "has no consumer 'eve'; consumers: ada, bob" in refused.reason
 
 
@@ -156,9 +154,7 @@ async def test_a_will_starts_the_grace_period_at_once_and_only_once(harness: Coo
     assert 1 == len(harness.proposed(e.ConsumerDisconnected))
 
 
-async def test_client_presence_renews_connected_consumers_but_not_disconnected_ones(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_client_presence_renews_connected_consumers_but_not_disconnected_ones(harness: CoordinatorHarness):
     harness.register("ada")
     await harness.run(14)
     harness.coordinator.members.client_connected("anonymous/client-ada")

@@ -51,7 +51,6 @@ def test_a_server_that_is_away_is_one_line(as_json: bool, expected: str, capsys:
 
 def test_a_command_stops_spark_before_it_ends_by_a_signal() -> None:
     with subprocess.Popen([sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
         assert command.stdout.readline() == "counting\n"
         command.send_signal(signal.SIGTERM)
         assert command.stdout.read() == "stopped Spark\n"

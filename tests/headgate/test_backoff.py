@@ -29,9 +29,7 @@ def test_jitter_is_the_random_part_of_a_pause(jitter: float, lowest: float) -> N
 
 
 @given(failures=st.integers(0, 10_000), draw=DRAWS, jitter=DRAWS)
-def test_no_pause_is_shorter_than_the_shortest_or_longer_than_its_bound(
-    failures: int, draw: float, jitter: float
-) -> None:
+def test_no_pause_is_shorter_than_the_shortest_or_longer_than_its_bound(failures: int, draw: float, jitter: float):
     backoff = Backoff(first_seconds=2, longest_seconds=900, jitter=jitter, shortest_seconds=2)
 
     assert 2 <= backoff.seconds(failures, draw) <= backoff.bound_seconds(failures) + 1e-9

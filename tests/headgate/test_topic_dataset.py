@@ -118,9 +118,7 @@ def test_a_wrong_filter_is_one_line(ledger: TrimmedLedger, options: dict, error:
         headgate.dataset("orders", **options)
 
 
-def test_a_segment_that_is_pruned_before_it_is_read_is_named(
-    ledger: TrimmedLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_is_pruned_before_it_is_read_is_named(ledger: TrimmedLedger, monkeypatch: pytest.MonkeyPatch):
     found = headgate.dataset("orders")
 
     async def without_segment_0() -> TopicInfo:

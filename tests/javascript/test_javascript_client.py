@@ -198,9 +198,7 @@ def test_a_batch_without_an_answer_in_time_is_unknown_and_one_that_was_not_sent_
     assert ["DeliveryUnknownError", "DeliveryFailedError"] == evaluate(programs, program)
 
 
-def test_what_is_behind_a_failed_batch_with_a_source_position_fails_until_the_position_is_asked_for(
-    programs: Path,
-) -> None:
+def test_what_is_behind_a_failed_batch_with_a_source_position_fails_until_the_position_is_asked_for(programs: Path):
     program = """
         const session = new ProducerSession({ connected: false, forget() {} }, {}, () => {}, () => {});
         const offer = (topic, ms) => session.offer({ topic, source_position: "1" }, performance.now() + ms).catch(({ message }) => message);
@@ -267,9 +265,7 @@ def test_records_that_are_read_one_by_one_read_each_chunk_once_for_each_segment(
     assert ["60"] == evaluate(programs, program)
 
 
-def test_a_resumed_key_is_held_once_its_records_are_delivered_and_unparked_once_nothing_of_it_is_parked(
-    programs: Path,
-) -> None:
+def test_a_resumed_key_is_held_once_its_records_are_delivered_and_unparked_once_nothing_of_it_is_parked(programs: Path):
     """Records 1 and 3 of four are lost. What the leader said before the key was parked again begins nothing."""
     program = """
         const key = Buffer.from("k");

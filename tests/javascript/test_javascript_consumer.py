@@ -60,7 +60,6 @@ async def test_parallel_handlers_get_each_record_once_and_in_the_order_of_its_ke
     await wait_until(read, "the first segment is read")
     await cluster.commands.succeed("topic", "split", "orders", "0")
     producer = await start("produce.mjs", cluster, tmp_path / "producer.out", stdin=subprocess.PIPE)
-    assert producer.stdin is not None
     producer.stdin.write(b"".join(b"key-%d\t%d\n" % (value % KEYS, value) for value in range(COUNT, 2 * COUNT)))
     producer.stdin.close()
     assert await producer.ended(60) == 0, producer.errors()

@@ -108,7 +108,6 @@ class Inquirer:
 
     def _note(self, state: ShardState) -> None:
         """Remember what is true of the subscription that was asked about."""
-        assert self._asked is not None
         _, name, subscription_name = self._asked
         topic = state.topics.get(name)
         if topic is not None and (subscription := topic.subscriptions.get(subscription_name)) is not None:

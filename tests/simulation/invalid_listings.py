@@ -66,12 +66,10 @@ def split_hashes(hashes: tuple[str, str] | None, rng: random.Random) -> tuple[tu
 
 def _wrong_hashes(listing: Listing, parent: SegmentImport, new: Listing) -> dict[str, Listing]:
     found: dict[str, Listing] = {"a new segment has no parents": _with(listing, replace(new[-1], parents=[]))}
-    assert parent.hashes is not None
     first, last = map(int, parent.hashes)
     if first < last:
         found["another range"] = _with(listing, replace(parent, hashes=(parent.hashes[0], str(last - 1))))
     newest = new[-1].hashes
-    assert newest is not None
     if newest[0] != newest[1]:
         found["a hash without an active segment"] = _with(
             listing, replace(new[-1], hashes=(newest[0], str(int(newest[1]) - 1)))
@@ -88,7 +86,6 @@ def _swapped_children(listing: Listing, parent: SegmentImport, new: Listing) -> 
     for low, high in pairwise(active):
         if low.segment not in children or high.segment in children:
             continue
-        assert low.hashes is not None
         assert high.hashes is not None
         if low.hashes[0] == low.hashes[1]:
             continue

@@ -244,7 +244,6 @@ class LedgerRules:
         labels = [each.label for each in known.values()]
         if len(set(labels)) < len(labels):
             raise InvariantViolationError(f"{topic.name}: two segments have one name: {labels}")
-        assert topic.external is not None
         if topic.external.hash_bits:
             ranges = [parse_hashes(topic.external.hashes.get(each.segment_id)) for each in topic.layout.active()]
             _check_tiling(topic.name, [each for each in ranges if each is not None], 1 << topic.external.hash_bits)

@@ -268,7 +268,6 @@ class SimulatedDaemon:
             await self.machine.awaited(self.spreader.evacuate())
         for controller in self.controllers:
             controller.post(Event.STOP_REQUESTED)
-        assert self._task is not None
         self._ended.set()
         await self._task
 
@@ -290,7 +289,6 @@ class SimulatedDaemon:
         self.simulation.zookeeper.heal(self.name)
 
     async def _end(self) -> None:
-        assert self._task is not None
         self._task.cancel()
         self.store.thaw()
         with suppress(asyncio.CancelledError):

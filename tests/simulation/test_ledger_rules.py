@@ -144,9 +144,7 @@ async def test_positions_are_at_most_the_end_and_skip_nothing(ledger: CheckedLed
 
 
 @pytest.mark.parametrize(("max_age_ms", "fits"), [(None, False), (AGE_MS + 1, False), (AGE_MS, True)])
-async def test_segments_are_pruned_after_their_retention(
-    ledger: CheckedLedger, max_age_ms: float | None, fits: bool
-) -> None:
+async def test_segments_are_pruned_after_their_retention(ledger: CheckedLedger, max_age_ms: float | None, fits: bool):
     ledger.read_parent()
     ledger.checker.rules.max_age_ms = max_age_ms
     ledger.prune(ledger.orders, 0)

@@ -200,7 +200,6 @@ class ClusterSimulation:
     @property
     def level(self) -> int:
         """The feature level of the cluster."""
-        assert self.zookeeper.service_state.config is not None
         return int(self.zookeeper.service_state.config["level"])
 
     @property
@@ -229,7 +228,6 @@ class ClusterSimulation:
 
     def fail(self, error: BaseException) -> None:
         """End the run with ``error``."""
-        assert self._failure is not None
         if not self._failure.done():
             self._failure.set_exception(error)
 

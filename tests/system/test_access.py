@@ -69,9 +69,7 @@ async def test_every_role_does_its_work(cluster: SecuredTestCluster) -> None:
     assert not [user for user in cluster.users.users if cluster.password_of(user) in log]
 
 
-async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored_twice(
-    cluster: SecuredTestCluster,
-) -> None:
+async def test_a_user_beyond_its_quotas_slows_down_and_nothing_is_lost_or_stored_twice(cluster: SecuredTestCluster):
     """Two programs with windows of 128 batches are far beyond a rate of 40."""
     address = cluster.daemons["only"].http_address
     async with Admin(cluster.config_of("tenant")) as tenant:

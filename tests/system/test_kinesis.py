@@ -132,9 +132,7 @@ async def until_delivered(node: Node, topic: str, count: int) -> None:
     await wait_until(lambda: different() >= count, lambda: f"{different()} of {count} are read", 90)
 
 
-async def test_a_resharded_stream_is_read_in_parent_order_though_a_program_is_killed(
-    node: Node, stream: Stream
-) -> None:
+async def test_a_resharded_stream_is_read_in_parent_order_though_a_program_is_killed(node: Node, stream: Stream):
     topic = stream.name
     programs = [await reader(node, stream, name) for name in ("one", "two")]
     await until_delivered(node, topic, 6 * KEYS)
@@ -248,9 +246,7 @@ def left(found: list[BacklogInfo]) -> dict[str | None, int | None]:
 
 
 @pytest.mark.nightly
-async def test_the_backlog_of_the_stream_is_counted_from_its_tables(
-    counting: Node, admin: Admin, stream: Stream
-) -> None:
+async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: Node, admin: Admin, stream: Stream):
     for topic in ("orders", "rubbish"):
         first = await reader(counting, stream, "one", topic)
         await until_delivered(counting, topic, 6 * KEYS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headgate import Admin, Client, NoLeaderError, load_client_config
-from headgate.protocol.replies import Rejected, Reply
+from headgate.protocol.replies import Reply
 from headgate.protocol.requests import AnyRequestBody, CreateTopic
 from tests.support.servers.cluster import Cluster
 from tests.support.servers.programs import TEST_SECONDS
@@ -42,7 +42,6 @@ async def term_age_ms(client: Client) -> int:
     client.replies.expect(send(client, CreateTopic(topic="asking", token="a"), 0), reply.set_result)
     async with asyncio.timeout(60):
         refused = (await reply).body
-    assert isinstance(refused, Rejected)
     assert refused.term_age_ms is not None
     return refused.term_age_ms
 
@@ -50,7 +49,6 @@ async def term_age_ms(client: Client) -> int:
 def send(client: Client, body: AnyRequestBody, max_term_age_ms: int) -> int:
     """Send one copy of a command; return its request id."""
     leader = client.leader(0)
-    assert leader is not None
     request_id = next(client.request_ids)
     assert client.send(0, request_id, leader.leader_epoch, body, max_term_age_ms)
     return request_id

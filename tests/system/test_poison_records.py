@@ -81,7 +81,6 @@ async def test_a_record_that_kills_its_worker_is_a_dead_letter_after_three_deliv
     assert [b"poison"] == [each.key for each in dead]
     assert {"n": 2, "id": "poison"} == json.loads(dead[0].value)
     origin = origin_of(dead[0].headers)
-    assert origin is not None
     assert ("orders", "jobs", 3) == (origin.topic, origin.subscription, origin.deliveries)
     assert origin.reason.startswith("its consumer worker was lost")
 

@@ -93,9 +93,7 @@ class Load:
 
 
 @pytest.mark.nightly
-async def test_daemons_are_replaced_and_taken_back_without_a_failed_request_until_the_level_is_raised(
-    tmp_path: Path,
-) -> None:
+async def test_daemons_are_replaced_and_taken_back_without_a_failed_request_until_the_level_is_raised(tmp_path: Path):
     """One of them in maintenance. Once the feature level is raised, an older daemon is refused."""
     snapshots = SnapshotSettings(min_chunks=20, min_interval_seconds=0.5)
     sections = {"shards": len(NAMES), "spread": SpreadSettings(settle_seconds=1), "snapshots": snapshots}

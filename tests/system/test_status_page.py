@@ -100,9 +100,7 @@ async def test_every_page_is_accessible_in_both_color_schemes_and_on_a_phone(
     assert [each for each in browser.messages if "axe" not in each] == [], "no script fails, and no policy is violated"
 
 
-async def test_parts_change_in_place_and_keep_the_focus_and_what_is_unfolded(
-    harness: HttpHarness, browser: Browser
-) -> None:
+async def test_parts_change_in_place_and_keep_the_focus_and_what_is_unfolded(harness: HttpHarness, browser: Browser):
     await browser.open(f"http://{harness.server.address}/")
     await browser.until("document.getElementById('live').innerText === 'live'")
     await browser.press("Tab")
@@ -189,9 +187,7 @@ async def test_an_action_is_shown_before_it_is_confirmed(browser: Browser) -> No
     assert browser.messages == []
 
 
-async def test_dead_letters_are_listed_and_sent_back_once_confirmed(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dead_letters_are_listed_and_sent_back_once_confirmed(browser: Browser, monkeypatch: pytest.MonkeyPatch):
     with_letters(monkeypatch)
     rules = AccessRules({"me": (Right(role=Role.ADMINISTRATOR),)})
     access = HttpAccess(tokens=Tokens((("me", hashlib.sha256(TOKEN.encode()).digest()),)), rules=rules)

@@ -20,7 +20,6 @@ async def test_a_new_subscription_appears_and_ctrl_c_ends_the_command(node: Node
         limit=2**20,
     )
     try:
-        assert watching.stdout is not None
         assert json.loads(await watching.stdout.readline())["cluster"]
         await node.commands.succeed("topic", "create", "clocks")
         await node.commands.succeed("subscription", "create", "clocks", "clock-face", "--type", "queue")

@@ -90,8 +90,6 @@ class Terminals:
 
     async def read_on(self, lines: list[str]) -> None:
         """Press Enter until the reader has shown ``lines``. Independent segments may come in another sequence."""
-        assert self.reader is not None
-        assert self.reader.stdin is not None
         for _ in lines:
             if self.confirmed < self.shown:
                 self.reader.stdin.write(b"\n")
@@ -106,8 +104,6 @@ class Terminals:
 
     async def ctrl_d(self) -> int:
         """End the reader's input; return its exit code."""
-        assert self.reader is not None
-        assert self.reader.stdin is not None
         self.reader.stdin.close()
         return await self.reader.ended()
 

@@ -138,9 +138,7 @@ async def test_a_ledger_of_another_number_of_shards_is_recognized_by_its_topics(
         ([1, 2], [ChunkRange(1, 4)], ["ends at chunk 4, and the last chunk is 2"]),
     ],
 )
-def test_numbers_without_a_chunk_or_a_range_are_named(
-    numbers: list[int], ranges: list[ChunkRange], named: list[str]
-) -> None:
+def test_numbers_without_a_chunk_or_a_range_are_named(numbers: list[int], ranges: list[ChunkRange], named: list[str]):
     found = list(missing_numbers(0, numbers, ranges))
 
     assert len(named) == len(found)

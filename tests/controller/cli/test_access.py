@@ -112,9 +112,7 @@ def test_export_prints_the_brokers_configuration(invoke: Invoke, config: str) ->
         ('username = "headgate"', 'username = "shop"', "user shop is the daemons' own"),
     ],
 )
-def test_an_unusable_configuration_is_one_line(
-    invoke: Invoke, config: str, replaced: str, by: str, problem: str
-) -> None:
+def test_an_unusable_configuration_is_one_line(invoke: Invoke, config: str, replaced: str, by: str, problem: str):
     Path(config).write_text(SETTINGS.replace(replaced, by))
     failed = invoke("access", "export", "--config", config)
 

@@ -38,9 +38,7 @@ def encrypted_settings(broker: TlsBroker) -> Settings:
     )
 
 
-def test_unusable_certificates_are_found_when_the_daemon_is_created_and_keep_the_old_ones_at_a_reload(
-    tmp_path: Path,
-) -> None:
+def test_unusable_certificates_are_found_when_the_daemon_is_created_and_keep_the_old_ones_at_a_reload(tmp_path: Path):
     settings = encrypted_settings(TlsBroker(tmp_path))
     certificate = Path(settings.broker.certificate_file or "")
     good, daemon = certificate.read_text(), Daemon(settings)

@@ -37,9 +37,7 @@ async def test_leaders_check_again_once_when_the_drain_service_becomes_ready(tmp
 OWN, OTHER = CountedLedger("a" * 32, "file:///new"), CountedLedger("b" * 32, "file:///old")
 
 
-async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_counts_the_cluster_s(
-    tmp_path: Path,
-) -> None:
+async def test_a_drain_service_of_another_ledger_degrades_the_daemon_until_it_counts_the_cluster_s(tmp_path: Path):
     """The service is started again with another ledger, and no check is due for a quarter of an hour."""
     rechecks: list[None] = []
     fake = FakeDrainService()

@@ -94,9 +94,7 @@ async def test_the_daemon_publishes_nothing_where_the_device_may_not_read(
         ("", b"", False),
     ],
 )
-def test_response_topics_are_short_and_below_the_users_own(
-    topic: str, correlation: bytes | None, accepted: bool
-) -> None:
+def test_response_topics_are_short_and_below_the_users_own(topic: str, correlation: bytes | None, accepted: bool):
     assert may_confirm(CLUSTER, "ada", topic, correlation) == accepted
     assert not may_confirm(CLUSTER, "ad", topic, correlation)
     assert not may_confirm(CLUSTER, None, topic, correlation)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.leader.cluster_answers import MAX_PENDING_ANSWERS
-from headgate.protocol.replies import ClusterReply, Rejected
+from headgate.protocol.replies import ClusterReply
 from headgate.protocol.requests import DescribeCluster
 from tests.support.worlds.one_shard import OneShard
 
@@ -29,7 +29,6 @@ async def test_more_requests_than_may_wait_are_refused_as_unavailable():
     async with shard.leader(), shard.client() as client:
         waiting = [client.send(DescribeCluster) for _ in range(MAX_PENDING_ANSWERS)]
         refused = await client.call(DescribeCluster)
-        assert isinstance(refused, Rejected)
         assert (refused.verdict, "64 requests wait" in refused.reason) == ("unavailable", True)
         counted = "headgate_requests_over_limit_total"
         assert shard.registry.get_sample_value(counted, {"limit": "cluster_overviews"}) == 1

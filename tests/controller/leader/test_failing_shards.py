@@ -56,7 +56,6 @@ async def longest_commit_seconds(contenders: Sequence[Contender], seconds: float
     while loop.time() < end:
         for shard in HEALTHY:
             (leader,) = [each.controllers[shard].leader for each in contenders if shard in each.led]
-            assert leader is not None
             began, durable = loop.time(), asyncio.Event()
             leader.commit.when_durable(leader.commit.barrier(), durable.set)
             await durable.wait()
@@ -89,7 +88,6 @@ async def test_an_endless_object_as_the_next_chunk_fails_only_its_shard() -> Non
         await until(lambda: len(daemon.led) == SHARDS)
         before = {each.shard: each.term.ended for each in daemon.controllers}
         leader = daemon.controllers[DAMAGED].leader
-        assert leader is not None
         path = chunk_path(DAMAGED, leader.commit.durable + 1)
         daemon.store.endless.add(path)
         leader.commit.barrier()
@@ -99,7 +97,6 @@ async def test_an_endless_object_as_the_next_chunk_fails_only_its_shard() -> Non
         daemon.store.endless.clear()
         await until(lambda: len(daemon.led) == SHARDS, 120)
 
-    assert fault is not None
     assert fault.startswith(f"{path} is not a regular file")
     ended = {each.shard for each in daemon.controllers if each.term.ended > before[each.shard]}
     assert {DAMAGED} == ended

@@ -151,5 +151,4 @@ async def test_a_transfer_names_the_term_that_it_ends() -> None:
     async with world.leader(), world.client() as client:
         for epoch in (None, 7):
             refused = await client.call(TransferShard, daemon="a", token="t", leader_epoch=epoch)
-            assert isinstance(refused, Rejected)
             assert refused.verdict == "not_leader"

@@ -233,9 +233,7 @@ async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_be
 
 
 @pytest.mark.parametrize("ready_seconds", [0, EVACUATION_SECONDS - 1])
-async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(
-    daemons: Daemons, ready_seconds: float
-) -> None:
+async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(daemons: Daemons, ready_seconds: float):
     """Its session lives on, so ZooKeeper would leave the locks with it."""
     a, b, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
     await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
@@ -265,7 +263,6 @@ async def test_a_command_whose_successor_began_no_term_is_not_executed_again(dae
     await until(lambda: 0 in a.led)
     b.store.create = accepted  # type: ignore[method-assign]
 
-    assert problem is not None
     assert "daemon 'b' was ready" in problem
     assert await a.spreader.transfer(0, "b", "first") == problem
     assert 0 in a.led
@@ -325,9 +322,7 @@ async def refused(path: str, data: bytes) -> None:
     raise StoreUnavailableError(f"{path}: the bucket refuses writes")
 
 
-async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_whose_store_accepts_them(
-    daemons: Daemons,
-) -> None:
+async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_whose_store_accepts_them(daemons: Daemons):
     daemons.unreachable_seconds, daemons.settings = 600, SpreadSettings(settle_seconds=1)
     a, b = await daemons.two()
 
@@ -344,9 +339,7 @@ async def test_the_shards_of_a_daemon_whose_store_refuses_writes_move_to_one_who
     await until(lambda: a.led)
 
 
-async def test_without_the_broker_the_terms_end_once_and_none_begins_until_a_daemon_reaches_it(
-    daemons: Daemons,
-) -> None:
+async def test_without_the_broker_the_terms_end_once_and_none_begins_until_a_daemon_reaches_it(daemons: Daemons):
     a, b = await daemons.two()
     c = await daemons.start("c")
     await until(lambda: numbers(a, b, c) == [2, 2, 2])

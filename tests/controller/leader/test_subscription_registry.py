@@ -6,7 +6,7 @@ import pytest
 
 from controller.settings.sections import RetentionSettings
 from headgate.client.admin import Admin
-from headgate.protocol.replies import Registered, Rejected
+from headgate.protocol.replies import Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,
     Acknowledgement,
@@ -44,7 +44,6 @@ async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, 
 
         reply = await client.call(kind, **{"topic": "orders", "subscription": "s", **fields})
 
-    assert isinstance(reply, Rejected)
     assert reply.verdict == "invalid"
     assert re.search(reason, reply.reason)
 

@@ -94,7 +94,6 @@ async def test_zookeeper_serves_and_restarts_until_it_is_stopped(tmp_path: Path)
 async def test_a_server_that_dies_is_restarted_and_that_is_logged(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
         first = broker.pid
-        assert first is not None
         with capture_logs() as logs:
             os.kill(first, signal.SIGKILL)
             await until(lambda: broker.pid not in {None, first})
@@ -126,7 +125,6 @@ async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str)
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(embedded.__file__).parents[2])},
     )
-    assert parent.stdout is not None
     child = int(await parent.stdout.readline())
     assert runs(child)
     # Ctrl-C at the terminal signals the process group of the terminal. The child has its own group.
@@ -146,9 +144,7 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-async def test_a_free_port_that_another_program_took_first_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Possible where a port cannot be reserved until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lost = ReservedPort()
@@ -224,9 +220,7 @@ async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=["ends at once", "never serves"],
 )
-async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(
-    tmp_path: Path, script: str, error: str
-) -> None:
+async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(tmp_path: Path, script: str, error: str):
     never_ready = AsyncMock(return_value=False)
     server = SupervisedProcess(
         ProcessSpec("a server", ["sh", "-c", script], tmp_path / "server.log", never_ready, start_seconds=0.3)
@@ -245,7 +239,6 @@ async def test_a_server_that_dies_soon_after_each_start_is_restarted_after_growi
     async with SupervisedProcess(spec) as server:
         for _ in range(3):
             pid = server.pid
-            assert pid is not None
             began = loop.time()
             os.kill(pid, signal.SIGKILL)
             await until(lambda pid=pid: server.pid not in {None, pid})

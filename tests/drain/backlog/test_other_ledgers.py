@@ -56,9 +56,7 @@ async def test_results_of_another_ledger_beside_this_one_are_deleted_and_counted
 
 
 @pytest.mark.parametrize("watermark", [2, 3], ids=["an earlier chunk", "the same chunk"])
-async def test_results_of_another_cluster_elsewhere_are_neither_merged_nor_deleted(
-    tmp_path: Path, watermark: int
-) -> None:
+async def test_results_of_another_cluster_elsewhere_are_neither_merged_nor_deleted(tmp_path: Path, watermark: int):
     elsewhere = FakeStore()
     await publish_result(elsewhere, Result(0, watermark, FOREIGN.rows, ledger_id=OTHER))
     before = dict(elsewhere.objects)

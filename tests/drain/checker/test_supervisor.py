@@ -228,7 +228,6 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
     )
     command = [sys.executable, "-c", program, tmp_path]
     with await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         reading = asyncio.get_running_loop().run_in_executor(None, lambda: [next(parent.stdout), next(parent.stdout)])
         state, pid = (await asyncio.wait_for(reading, 60))[1].split()
         parent.kill()

@@ -48,9 +48,7 @@ class Processes:
 
 
 @pytest.mark.parametrize("swept", [True, False], ids=["its objects are swept", "its objects still exist"])
-async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_nothing_when_it_continues(
-    swept: bool,
-) -> None:
+async def test_a_run_that_was_suspended_between_upload_and_manifest_changes_nothing_when_it_continues(swept: bool):
     """Its manifest 1-6 made readers skip 5-8, and the same run deleted 1-4 as a narrower range."""
     world = Processes()
     late = await world.upload(1, 6, "a")

@@ -107,7 +107,6 @@ class Running:
             env=environment,
             start_new_session=True,
         )
-        assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         self.socket = self.line.removeprefix("ready ").strip()
 

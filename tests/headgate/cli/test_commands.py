@@ -36,9 +36,7 @@ def test_without_the_daemon_the_help_names_its_distribution(invoke: Invoke) -> N
     assert "Commands of a daemon (install the distribution headgate-daemon):" in result.stdout
 
 
-def test_a_command_whose_library_is_missing_says_what_to_install(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_whose_library_is_missing_says_what_to_install(invoke: Invoke, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "controller.cli.up", None)
 
     result = invoke("up")

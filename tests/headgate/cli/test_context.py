@@ -19,7 +19,6 @@ def leaves(command: click.Command) -> list[click.Command]:
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"verify-history"}))  # That one reads files only.
 def test_every_command_of_a_cluster_has_both_options(name):
     command = main.get_command(click.Context(main), name)
-    assert command is not None
     for leaf in leaves(command):
         assert {"--config", "--timeout"} <= {option for each in leaf.params for option in each.opts}, leaf.name
 

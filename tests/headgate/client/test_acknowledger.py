@@ -220,9 +220,7 @@ async def test_a_flush_names_what_is_not_stored_in_time_and_why_and_a_later_one_
     assert (stream.acknowledger.unstored.stored, stream.acknowledger.unstored.late) == (7, 0)
 
 
-async def test_what_was_given_up_is_reported_once_by_the_next_flush(
-    stream: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_was_given_up_is_reported_once_by_the_next_flush(stream: Harness, caplog: pytest.LogCaptureFixture):
     stream.script += [FORBIDDEN] * 99
     stream.acknowledge(4)
     await asyncio.sleep(INTERVAL_SECONDS + 0.01)

@@ -38,9 +38,7 @@ def test_the_line_is_the_secret_without_its_end(tmp_path: Path, end: str, mode: 
     ],
     ids=["empty", "empty line", "empty windows line", "two lines", "empty second line", "nul", "binary", "long"],
 )
-def test_an_error_names_setting_and_file_and_nothing_of_the_contents(
-    tmp_path: Path, contents: bytes, problem: str
-) -> None:
+def test_an_error_names_setting_and_file_and_nothing_of_the_contents(tmp_path: Path, contents: bytes, problem: str):
     path = secret_file(tmp_path, contents)
     with pytest.raises(ConfigError) as caught:
         read_secret(path, SETTING)

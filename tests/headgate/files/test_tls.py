@@ -170,9 +170,7 @@ def test_an_unusable_ca_file_is_one_clear_error(
 
 
 @pytest.mark.parametrize(("damage", "problem"), CERTIFICATES)
-def test_an_unusable_certificate_is_one_clear_error(
-    tmp_path: Path, damage: Callable[[Path, Path], None], problem: str
-) -> None:
+def test_an_unusable_certificate_is_one_clear_error(tmp_path: Path, damage: Callable[[Path, Path], None], problem: str):
     pair = LocalCertificateAuthority(tmp_path).issue("till", hosts=HOSTS, client=True)
     path = pair.certificate_file
     damage(path, pair.key_file)

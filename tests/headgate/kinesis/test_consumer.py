@@ -124,9 +124,7 @@ async def test_a_stream_that_is_resharded_is_read_once_and_in_order_by_two_progr
     assert (stream.pushed_records > 0) == (stream_consumer is not None)
 
 
-async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handled_twice(
-    stream: FakeKinesisStream,
-) -> None:
+async def test_a_busy_shard_moves_to_a_program_that_joins_and_no_record_is_handled_twice(stream: FakeKinesisStream):
     reader = Reader()
     reader.pace_seconds = 0.5
     stream.split("shardId-000000000000")

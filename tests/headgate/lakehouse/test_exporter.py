@@ -75,9 +75,7 @@ async def run(exporter: Exporter) -> None:
     st.integers(0, 21),
     st.sampled_from([1, 500, 10**6]),
 )
-async def test_each_record_is_in_the_table_once(
-    chunks, crashes: list[str | None], compacted: int, commit_bytes: int
-) -> None:
+async def test_each_record_is_in_the_table_once(chunks, crashes: list[str | None], compacted: int, commit_bytes: int):
     """Processes end before and after any commit. Records, splits, a compaction and another export come between."""
     known, commits, left = LedgerWithPositions(), [], iter(crashes)
     await known.write(1)
@@ -222,9 +220,7 @@ async def test_what_a_prune_does_not_explain_ends_the_export(change: dict[str, A
     ],
     ids=["all chunks", "a trimmed ledger", "an older ledger"],
 )
-async def test_a_ledger_tells_which_term_wrote_a_chunk_that_was_trimmed(
-    kept: list[int], found: list[int | None]
-) -> None:
+async def test_a_ledger_tells_which_term_wrote_a_chunk_that_was_trimmed(kept: list[int], found: list[int | None]):
     ledger, before = Ledger(FakeStore(latency_seconds=(0, 0)), 0), 0
     for number, term in enumerate((11, 11, 22, 22, 22), 1):
         if number in kept:

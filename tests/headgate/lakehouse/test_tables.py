@@ -123,7 +123,6 @@ def bucket() -> Iterator[None]:
         subprocess.Popen([sys.executable, "-c", serve], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
         pytest.MonkeyPatch.context() as environment,
     ):
-        assert process.stdout is not None
         for name, value in json.loads(process.stdout.readline()).items():
             environment.setenv(name, value)
         yield
@@ -174,7 +173,6 @@ def test_a_position_is_read_back_with_the_rows_of_its_commit(kind_anywhere: Kind
         table.append(rows(*values), stated)
         assert stated == table.position == kind_anywhere.opened().position
     other = kind_anywhere.opened(origin=replace(ORIGIN, topic_id=8)).position
-    assert other is not None
     assert other.topic_id == ORIGIN.topic_id, "which is refused, see test_exporter.py"
     found = kind_anywhere.rows()
     assert [b"a", b"b", b"c"] == kind_anywhere.values()

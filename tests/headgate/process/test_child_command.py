@@ -71,8 +71,6 @@ def test_a_recount_ends_with_its_command() -> None:
     """SIGTERM of `headgate backlog verify`. Its output ends once every process that inherited it has ended."""
     words = [sys.executable, "-c", RECOUNT]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        assert parent.stderr is not None
         assert parent.stderr.readline() == "headgate: started\n"
         parent.terminate()
         assert parent.stdout.read() == ""

@@ -46,7 +46,6 @@ def test_the_threads_of_all_descendants_change_their_cores() -> None:
     sleeping = "import threading; print(1, flush=True); threading.Thread(target=input).start(); input()"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleeping!r}])"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
         assert started.stdout.readline(), "it runs, and its child does"
         try:
             for wanted in (all_but_one(cores), cores):

@@ -100,9 +100,7 @@ def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_o
 
 
 @pytest.mark.parametrize(("labels", "external"), [([None, None], False), (["a", None], True), ([], False)])
-def test_a_subscription_is_of_an_external_topic_if_a_segment_has_a_label(
-    labels: list[str | None], external: bool
-) -> None:
+def test_a_subscription_is_of_an_external_topic_if_a_segment_has_a_label(labels: list[str | None], external: bool):
     backlog = summarize_backlog(
         topic="t",
         subscription="s",

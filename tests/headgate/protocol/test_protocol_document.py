@@ -373,7 +373,6 @@ def test_chunk_paths_and_columns_match_the_ledger() -> None:
     path = f"{chunk_folder(3)}/{chunk_name(42)}"
     shape = re.search(r"<ledger_url>/(\S*)<shard, (\d) digits>/<number, (\d+) digits>(\S*)", text)
 
-    assert shape is not None
     assert path == f"{shape[1]}{3:0{shape[2]}d}/{42:0{shape[3]}d}{shape[4]}"
     assert [(ticked(name)[0], kind) for name, kind in DOCUMENT["Reading chunks"].table()] == [
         (name, COLUMNS[name]) for name in RECORD_COLUMNS

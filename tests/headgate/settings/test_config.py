@@ -91,7 +91,6 @@ def test_files_beside_the_configuration_are_found_and_checked_when_it_is_loaded(
     config = load_client_config(file)
     assert ("s3cret", str(ca_file)) == (config.password(), config.ca_file)
     tls = config.broker_tls()
-    assert tls is not None
     assert ("127.0.0.1", f"an authority in {ca_file}") == (tls.server_name, tls.authorities)
 
     ca_file.write_text("")

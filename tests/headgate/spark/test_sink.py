@@ -151,9 +151,7 @@ def test_a_task_that_another_one_fenced_waits_for_it_because_its_failure_would_s
     assert slept == pauses
 
 
-def test_a_task_waits_as_long_as_rows_are_stored_and_then_says_what_prevents_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_waits_as_long_as_rows_are_stored_and_then_says_what_prevents_it(monkeypatch: pytest.MonkeyPatch):
     """A user beyond a quota of bytes stores slowly, and less than is sent together within the timeout."""
     counts = [0, 0, 5, 10, 10]
     """What is stored: when opening begins, and whenever the timeout ends while the row is sent."""

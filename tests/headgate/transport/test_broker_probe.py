@@ -18,7 +18,6 @@ async def test_what_is_absent_has_the_default_of_the_standard() -> None:
     async with scripted_broker(connack()) as port:
         found = await probe(port)
 
-    assert found is not None
     assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (None, 2, True, True)
     assert found.answer_seconds > 0
 
@@ -28,7 +27,6 @@ async def test_limits_are_read() -> None:
     async with scripted_broker(connack(properties=limits)) as port:
         found = await probe(port)
 
-    assert found is not None
     assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (2**20, 0, False, False)
 
 

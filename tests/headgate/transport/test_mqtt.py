@@ -82,7 +82,6 @@ def open_files() -> int:
 
 
 def paho_of(transport: MqttTransport) -> paho.mqtt.client.Client:
-    assert transport._client is not None
     return transport._client._client
 
 
@@ -283,9 +282,7 @@ async def test_an_error_in_a_handler_is_reported_and_the_connection_stays_open(
 
 
 @pytest.mark.contract
-async def test_two_programs_with_one_client_id_are_reported(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_two_programs_with_one_client_id_are_reported(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture):
     """Each one ends the other's connection. Neither amqtt nor mosquitto 2.0.11 says why it ends one."""
     if broker.kind == "amqtt":
         pytest.skip("amqtt keeps both connections; it runs where mosquitto is installed, as in CI")
@@ -316,9 +313,7 @@ async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> No
 
 
 @pytest.mark.parametrize("host", ["a..b", "ä" * 64, ".", "no-broker.invalid"])
-async def test_a_host_that_cannot_be_looked_up_is_a_reason_and_no_bug(
-    host: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_host_that_cannot_be_looked_up_is_a_reason_and_no_bug(host: str, caplog: pytest.LogCaptureFixture):
     async with MqttTransport(host, 1883, "a") as a:
         await until(lambda: a.unreachable_reason is not None)
 

@@ -62,9 +62,7 @@ async def test_a_broker_that_refuses_mqtt5_is_spoken_to_with_mqtt_3_1_1() -> Non
 
 
 @pytest.mark.contract
-async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_correlates(
-    broker: EmbeddedBroker,
-) -> None:
+async def test_a_message_of_a_device_has_its_properties_and_the_answer_what_it_correlates(broker: EmbeddedBroker):
     arrived: list[ArrivedMessage] = []
     asks = Properties(PacketTypes.PUBLISH)
     asks.ResponseTopic, asks.CorrelationData = "replies/a", b"17"

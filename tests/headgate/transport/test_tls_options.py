@@ -50,7 +50,6 @@ def test_settings_with_their_partners_are_right(fields: dict[str, object]) -> No
 )
 def test_an_error_names_both_settings(fields: dict[str, object], field: str, problem: str, tmp_path: Path) -> None:
     found = tls_option_problem(client_config(**fields))
-    assert found is not None
     assert field == found[0]
     assert problem in found[1]
 

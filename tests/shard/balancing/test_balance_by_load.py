@@ -154,9 +154,7 @@ async def test_a_bucket_range_weighs_its_proportion_and_a_backlog_counts_by_buck
     ]
 
 
-async def test_the_idle_reason_of_a_consumer_that_would_not_even_out_the_load(
-    stream_harness: CoordinatorHarness,
-) -> None:
+async def test_the_idle_reason_of_a_consumer_that_would_not_even_out_the_load(stream_harness: CoordinatorHarness):
     harness = stream_harness
     harness.register("ada", balance="load")
     harness.register("bob", capacity=1)

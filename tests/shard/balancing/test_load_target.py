@@ -98,9 +98,7 @@ def test_rule_2_nothing_moves_within_the_tolerance(case: Case) -> None:
 
 @pytest.mark.parametrize(("beyond", "moves"), [(0, False), (1, True)])
 @pytest.mark.parametrize("is_over", [True, False], ids=["overloaded", "underloaded"])
-def test_rule_2_a_consumer_is_beyond_the_tolerance_by_more_than_a_fifth(
-    is_over: bool, beyond: int, moves: bool
-) -> None:
+def test_rule_2_a_consumer_is_beyond_the_tolerance_by_more_than_a_fifth(is_over: bool, beyond: int, moves: bool):
     """The mean is 10000, and the others are within the tolerance. The first has 12000 or more, or the last 8000 or less."""
     given = (2000 + beyond, 8999, 1, 9000 - beyond) if is_over else (1000, 10_000, 1000 + beyond, 8000 - beyond)
     weights = dict(enumerate((10_000, *given), 1))
@@ -190,9 +188,7 @@ def test_rule_3_moves_do_not_raise_the_highest_level(case: Case) -> None:
 
 
 @given(cases(most_keys=5, most_consumers=3))
-def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(
-    case: Case,
-) -> None:
+def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(case: Case):
     """Compared with all possible assignments, for consumers of equal capacity."""
     if not case.capacities or not case.grantable:
         return

@@ -124,9 +124,7 @@ def test_rule_2_a_load_within_the_band_of_a_recorded_weight_changes_nothing_in_a
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), min_size=10, max_size=60))
-def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_term(
-    loads: list[tuple[int, int]],
-) -> None:
+def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_term(loads: list[tuple[int, int]]):
     stream = Stream({0: 16, 1: 16})
     began = stream.at
     for first, second in loads:

@@ -54,7 +54,6 @@ class Shard(CommandShard):
 
     def identity(self, token: str, **kwargs: Any) -> ProducerIdentity:
         reply = self.do(self.outcome(token, **kwargs))
-        assert isinstance(reply, ProducerIdentity)
         self.last_id = max(self.last_id, reply.producer_id)
         return reply
 
@@ -107,7 +106,6 @@ class Shard(CommandShard):
 
     def refusal(self, token: str, **kwargs: Any) -> Refusal:
         outcome = self.outcome(token, **kwargs)
-        assert isinstance(outcome, Refusal)
         assert outcome.after_barrier
         return outcome
 
@@ -160,9 +158,7 @@ def test_a_token_that_has_opened_one_name_does_not_open_another(shard: Shard) ->
 
 
 @pytest.mark.parametrize("epoch", [0, 7])
-def test_a_producer_that_requests_the_next_epoch_of_another_than_the_current_one_is_fenced(
-    shard: Shard, epoch: int
-) -> None:
+def test_a_producer_that_requests_the_next_epoch_of_another_than_the_current_one_is_fenced(shard: Shard, epoch: int):
     """It is stale, or has chosen an epoch itself."""
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
@@ -308,7 +304,6 @@ def test_a_name_keeps_a_position_for_each_topic(shard: Shard) -> None:
     assert AfterBarrier(SourcePosition(topic_id=1)) == shard.position("loader", "returns")
     shard.apply(e.TopicDeleted(topic_id=0, token="gone"))
     missing = shard.position("loader")
-    assert isinstance(missing, Refusal)
     assert "there is no topic 'orders'" in missing.reason
     assert {} == shard.state.producers[1].source_positions
     shard.apply(e.TopicCreated(topic_id=2, topic="orders", segments=1, token="again"))
@@ -318,13 +313,10 @@ def test_a_name_keeps_a_position_for_each_topic(shard: Shard) -> None:
 @pytest.mark.parametrize(
     ("name", "user", "verdict"), [("loader", "rival", "forbidden"), ("other", ANONYMOUS, "invalid")]
 )
-def test_a_position_of_another_user_or_of_an_unknown_name_is_refused(
-    shard: Shard, name: str, user: str, verdict: str
-) -> None:
+def test_a_position_of_another_user_or_of_an_unknown_name_is_refused(shard: Shard, name: str, user: str, verdict: str):
     shard.open("a", name="loader")
 
     refused = shard.position(name, user=user)
-    assert isinstance(refused, Refusal)
     assert (verdict, True) == (refused.verdict, refused.after_barrier)
 
 
@@ -346,9 +338,7 @@ def test_each_reply_names_the_sequence_that_the_previous_epoch_reached(shard: Sh
     assert 0 == shard.identity("c", name=name, producer_id=1, producer_epoch=1).previous_next_sequence
 
 
-def test_a_reply_with_a_new_id_says_of_a_known_producer_what_it_reached_and_of_a_forgotten_one_nothing(
-    shard: Shard,
-) -> None:
+def test_a_reply_with_a_new_id_says_of_a_known_producer_what_it_reached_and_of_a_forgotten_one_nothing(shard: Shard):
     shard.exhaust("a")
     shard.store(1, LAST_PRODUCER_EPOCH)
     replaced = shard.identity("b", producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH)

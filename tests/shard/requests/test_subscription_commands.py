@@ -114,7 +114,6 @@ def test_a_refused_seek_states_the_reason_and_changes_nothing(kind: str, fields:
     shard = Shard(kind, "strict" if kind == "STREAM" else "none")
     refusal = shard.seek(**fields)
 
-    assert isinstance(refusal, Refusal)
     assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
     assert reason in refusal.reason
 
@@ -157,7 +156,6 @@ def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -
     shard = Shard(kind, "none")
     refusal = shard.order("strict")
 
-    assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
 
 
@@ -203,7 +201,6 @@ def test_a_repeated_creation_gets_its_reply_and_a_late_copy_creates_nothing() ->
     created = shard.state.topics["orders"].subscriptions["audit"]
     shard.apply(e.SubscriptionDeleted(topic_id=1, subscription_id=created.subscription_id, token="d"))
     late = shard.create("first")
-    assert isinstance(late, Refusal)
     assert "has been deleted since" in late.reason
 
 
@@ -211,7 +208,6 @@ def test_an_existing_subscription_stays_as_it_is() -> None:
     shard = Shard()
     existing = {"subscription": "billing", "start": "earliest"}
     refusal = shard.create(**existing)
-    assert isinstance(refusal, Refusal)
     assert "'billing' of topic 'orders' exists (type STREAM, order strict)" in refusal.reason
 
     unchanged = shard.create(**existing, if_absent=True)
@@ -219,7 +215,6 @@ def test_an_existing_subscription_stays_as_it_is() -> None:
     assert 2 == shard.do(unchanged).subscription.subscription_id
 
     other = shard.create(**existing, if_absent=True, subscription_type="QUEUE")
-    assert isinstance(other, Refusal)
     assert "is of type STREAM, not QUEUE" in other.reason
 
 
@@ -237,7 +232,6 @@ def test_an_existing_subscription_stays_as_it_is() -> None:
 def test_a_refused_creation_states_the_reason(fields: dict[str, Any], reason: str) -> None:
     refusal = Shard().create(**fields)
 
-    assert isinstance(refusal, Refusal)
     assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
     assert reason in refusal.reason
 
@@ -247,9 +241,7 @@ def test_a_refused_creation_states_the_reason(fields: dict[str, Any], reason: st
     [({"start": "earliest"}, True), ({}, False), ({"start": "earliest", "positions": [(0, 1)]}, False)],
     ids=["earliest", "latest", "positions"],
 )
-def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record(
-    fields: dict[str, Any], accepted: bool
-) -> None:
+def test_a_subscription_of_an_external_topic_starts_at_the_earliest_record(fields: dict[str, Any], accepted: bool):
     shard = Shard()
     segments = [e.ImportedSegment(segment=0, label="shard-0")]
     shard.apply(e.TopicImported(topic_id=9, topic="kinesis", token="i", segments=segments, positions="opaque"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headgate.model import entries as e
-from headgate.protocol.replies import Done, TopicReply
+from headgate.protocol.replies import Done
 from headgate.protocol.request_fields import PolicyField
 from headgate.protocol.requests import (
     CreateTopic,
@@ -51,7 +51,6 @@ def test_a_topic_is_created_once(topic: CommandShard) -> None:
 
     other = CreateTopic(topic="orders", token="t9")
     refusal = commands.create_topic(other, topic.state, "alice")
-    assert isinstance(refusal, Refusal)
     assert "already exists" in refusal.reason
     assert refusal.after_barrier, "a deposed leader may not know that the topic was deleted"
 
@@ -61,7 +60,6 @@ def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: Co
 
     late = commands.create_topic(CreateTopic(topic="orders", token="t0", segments=2), topic.state, "alice")
 
-    assert isinstance(late, Refusal)
     assert ("invalid", True) == (late.verdict, late.after_barrier)
     assert "'orders' was created and has been deleted since" in late.reason
 
@@ -69,7 +67,6 @@ def test_a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back(topic: Co
 def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
     request = SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
-    assert isinstance(reply, TopicReply)
     assert [0, 1, 2, 3] == [segment.segment for segment in reply.topic.segments]
 
     assert changes_nothing(commands.split_segment(request, topic.state))
@@ -125,7 +122,6 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {
 def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, request_body: Any, reason: str) -> None:
     refusal = judged(decide, request_body, topic.state)
 
-    assert isinstance(refusal, Refusal)
     assert ("invalid", True) == (refusal.verdict, refusal.after_barrier), "a deposed leader may know other choices"
     assert reason in refusal.reason
 
@@ -133,7 +129,6 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, req
 def test_a_refusal_names_no_topic_that_the_user_may_not_see(topic: CommandShard) -> None:
     refusal = judged(commands.delete_topic, DeleteTopic(topic="no", token="x"), topic.state)
 
-    assert isinstance(refusal, Refusal)
     assert refusal.reason == "there is no topic 'no'"
 
 
@@ -147,7 +142,6 @@ def test_deleting_a_topic_that_consumers_use_requires_force(topic: CommandShard)
     topic.apply(created, registered)
 
     refusal = commands.delete_topic(DeleteTopic(topic="orders", token="x"), topic.state)
-    assert isinstance(refusal, Refusal)
     assert "s (c1)" in refusal.reason
     forced = DeleteTopic(topic="orders", token="x", force=True)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), Done)
@@ -188,7 +182,6 @@ def test_a_contradictory_policy_is_refused(topic: CommandShard, fields: dict[str
     topic.do(_set(topic, "p1", max_segments=8))
 
     refusal = _set(topic, "p2", **fields)
-    assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
 
 

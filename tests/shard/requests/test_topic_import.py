@@ -9,7 +9,6 @@ from controller.snapshots.format import encode_snapshot
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import codec
-from headgate.protocol.replies import TopicImportReply
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ImportTopic, MergeSegments, Request, SegmentImport, SetTopicPolicy, SplitSegment
 from headgate.views.topics import ExternalSource, TopicImportResult
@@ -42,7 +41,6 @@ class Shard(CommandShard):
 
     def imported(self, *segments: SegmentImport, **fields: Any) -> TopicImportResult:
         reply = self.do(self.ask(*segments, **fields))
-        assert isinstance(reply, TopicImportReply)
         return reply.result
 
     def rejected(self, *segments: SegmentImport, **fields: Any) -> str:
@@ -116,7 +114,6 @@ def test_ranges_are_scaled_to_16_bits_and_have_at_least_one_hash(shard: Shard) -
 def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
     decision = split.ask(A, B, C)
 
-    assert isinstance(decision, Decision)
     assert () == decision.entries
     assert 0 == split.state.topics["orders"].layout.layout_epoch
 
@@ -344,7 +341,6 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
     else:
         outcome = commands.merge_segments(MergeSegments(segments=(1, 2), **about), split.state)
 
-    assert isinstance(outcome, Refusal)
     assert ("invalid", True) == (outcome.verdict, outcome.after_barrier)
     assert "split or merge at its source" in outcome.reason
 
@@ -467,5 +463,4 @@ def test_an_acknowledgement_between_two_steps_counts(shard: Shard, taken: int) -
     shard.apply(e.RecordsAcknowledged(**fields, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 6)]))
 
     outcome = decided(steps)
-    assert isinstance(outcome, Refusal)
     assert "ends at 5, but subscription 's' has acknowledged it to 6" in outcome.reason

@@ -121,7 +121,6 @@ def test_a_deleted_producer_leaves_only_its_name_for_a_while() -> None:
     left.deleted = []
     assert everything(producers_after()) == everything(left)
     again = producers_after(used, deleted, [opened(5, name="loader")]).of_name("loader")
-    assert again is not None
     assert ({}, True) == (again.source_positions, again.new)
 
 

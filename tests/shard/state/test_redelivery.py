@@ -94,9 +94,7 @@ def test_without_a_limit_no_record_is_dead() -> None:
     ],
     ids=["a range", "other buckets", "its bucket", "all", "a seek", "a seek elsewhere"],
 )
-def test_a_record_is_forgotten_when_its_bucket_is_acknowledged_or_its_segment_moves(
-    entry: e.AnyEntry, left: list[int]
-) -> None:
+def test_a_record_is_forgotten_when_its_bucket_is_acknowledged_or_its_segment_moves(entry: e.AnyEntry, left: list[int]):
     known = queue(failed(4), failed(4), failed(5), entry).redelivery
 
     assert left == sorted(known.attempts.get(0, {}))

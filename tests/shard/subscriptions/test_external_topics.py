@@ -88,9 +88,7 @@ def test_rules_3_and_4_the_highest_acknowledgeable_offset() -> None:
     ],
     ids=["opaque", "sealed", "active"],
 )
-def test_a_backlog_is_described_where_it_cannot_be_counted(
-    topic: Topic, segment: int, position: int, expected: str
-) -> None:
+def test_a_backlog_is_described_where_it_cannot_be_counted(topic: Topic, segment: int, position: int, expected: str):
     assert expected == remaining_at_source(topic, segment, position)
 
 

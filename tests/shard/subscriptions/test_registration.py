@@ -52,7 +52,6 @@ def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> No
     remove(known, reason)
     rejected = judge(known)
 
-    assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
     assert "incarnation 5 of consumer 'ada' left or was replaced; register with a higher one" in rejected.reason
 
@@ -64,7 +63,6 @@ def test_a_replaced_instance_learns_which_one_has_its_name(incarnation: int) -> 
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="anonymous/new"), 0)
     rejected = judge(known)
 
-    assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
     assert (
         f"consumer 'ada' is now incarnation {incarnation} at client 'anonymous/new': stop this one" == rejected.reason
@@ -90,7 +88,6 @@ def test_rule_1_an_instance_that_a_command_evicted_must_be_restarted() -> None:
     remove(known, "evicted", token="t")
     rejected = judge(known)
 
-    assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
     assert "consumer 'ada' was evicted by a command: restart the program to join again" == rejected.reason
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known, incarnation=6)
@@ -116,7 +113,6 @@ def test_rule_1_a_delayed_copy_does_not_replace_a_newer_instance() -> None:
 def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     rejected = judge(subscription(), incarnation=4)
 
-    assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
     assert "now incarnation 5 at client 'anonymous/client-ada'" in rejected.reason
 
@@ -139,7 +135,6 @@ def test_a_name_that_a_consumer_of_another_user_has_is_refused_whatever_the_inca
 def test_rule_3_another_type_or_an_invalid_order_is_rejected(kind: str, fields: dict[str, Any], reason: str) -> None:
     rejected = judge(subscription(kind, "none"), **fields)
 
-    assert isinstance(rejected, Refusal)
     assert ("invalid", True) == (rejected.verdict, rejected.after_proposed)
     assert reason in rejected.reason
 
@@ -151,8 +146,6 @@ def test_rule_3_another_type_or_an_invalid_order_is_rejected(kind: str, fields: 
 def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str) -> None:
     admitted = judge(subscription(None, "none"), subscription_type=kind, order=asked)
 
-    assert isinstance(admitted, AcceptedRegistration)
-    assert admitted.configured is not None
     assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
 
 
@@ -160,8 +153,6 @@ def test_rule_5_a_joining_consumer_changes_the_order_and_a_returning_one_does_no
     known = subscription()
     joining = judge(known, consumer="bob", order="none")
 
-    assert isinstance(joining, AcceptedRegistration)
-    assert joining.configured is not None
     assert "none" == joining.configured.order
     assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none")
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known, consumer="bob")
@@ -187,7 +178,6 @@ def test_a_consumer_of_a_deleted_subscription_cannot_create_or_join_another(
 ) -> None:
     rejected = judge_after_deletion(found, **fields)
 
-    assert rejected is not None
     assert ("fenced", True) == (rejected.verdict, rejected.after_barrier)
     assert "'billing' of consumer 'ada' was deleted" in rejected.reason
 
@@ -216,7 +206,6 @@ def test_rule_7_a_full_subscription_takes_no_further_consumer_but_returning_and_
     known.consumers["bob"] = RegisteredConsumer("bob", 1, "anonymous/client-bob")
     full = judge(known, consumer="cyd")
 
-    assert isinstance(full, Refusal)
     assert ("invalid", True) == (full.verdict, full.after_proposed)
     assert "has 1000 consumers; the limit is 1000: stop one of them, or use another subscription" in full.reason
     assert all(isinstance(judge(known, incarnation=number), AcceptedRegistration) for number in (5, 6))

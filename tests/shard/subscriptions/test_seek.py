@@ -62,9 +62,7 @@ def test_rule_1_earliest_covers_the_segments_that_still_exist() -> None:
     ids=["nothing", "unknown segment", "beyond the end", "one of two beyond the end"],
 )
 @pytest.mark.parametrize("gated", [True, False])
-def test_rule_2_an_impossible_position_is_rejected_with_the_choices(
-    wanted: dict[int, int], reason: str, gated: bool
-) -> None:
+def test_rule_2_an_impossible_position_is_rejected_with_the_choices(wanted: dict[int, int], reason: str, gated: bool):
     assert reason in seek(wanted, ENDS, gated=gated)
 
 

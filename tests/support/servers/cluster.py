@@ -155,9 +155,7 @@ class Cluster(LocalCluster):
                     return name
             return None
 
-        name = await wait_until(find, "one daemon leads every shard", 30)
-        assert name is not None
-        return name
+        return await wait_until(find, "one daemon leads every shard", 30)
 
     async def ledger_id(self) -> bytes:
         return bytes.fromhex(await read_ledger_id(open_store(self.ledger_url), "") or "")

@@ -155,6 +155,4 @@ class Node:
             found = find()
             return found[0] if len(found) == 1 else None
 
-        process = await wait_until(one, lambda: f"one process {words}: {[command_line(each) for each in find()]}")
-        assert process is not None
-        return process
+        return await wait_until(one, lambda: f"one process {words}: {[command_line(each) for each in find()]}")

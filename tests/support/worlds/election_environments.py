@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from unittest.mock import Mock
 
 from kazoo.client import KazooClient
@@ -30,32 +30,13 @@ STRANGER = DigestUser("headgate", "wrong password")
 """To ZooKeeper, another password is another user."""
 
 
-class ElectionHarness(Protocol):
-    """An election service whose clients and server can fail."""
-
-    short_session: str
-    """The client whose session a test has expire. Those of the others outlast the pauses of a busy machine."""
-
-    user: DigestUser | None
-    """The user of clients that are built from now on; None: their nodes are open."""
-
-    def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Awaitable[Elections]: ...
-    async def partition(self, name: str) -> None: ...
-    async def heal(self, name: str) -> None: ...
-    async def stop(self) -> None: ...
-    async def start(self) -> None: ...
-    async def delete_queue_node(self, name: str, shard: int) -> None: ...
-    async def instances(self) -> dict[str, bytes]: ...
-    async def break_client(self, name: str) -> None: ...
-    async def create_foreign_root(self) -> None: ...
-    async def remove_foreign_root(self) -> None: ...
-
-
 class FakeElectionHarness:
     def __init__(self, user: DigestUser | None = None) -> None:
         self._service = FakeZooKeeper(session_timeout_seconds=SESSION_SECONDS)
         self.user = user
+        """The user of clients that are built from now on; None: their nodes are open."""
         self.short_session = ""
+        """The client whose session a test has expire. Those of the others outlast the pauses of a busy machine."""
 
     async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
         return self._service.elections(name, on_event, None if self.user is None else self.user.identity)
@@ -250,6 +231,10 @@ class ZooKeeperHarness:
                     client.delete(f"{folder}/{node}")
 
         self.with_zookeeper_client(act)
+
+
+ElectionHarness = FakeElectionHarness | ZooKeeperHarness
+"""An election service whose clients and server can fail."""
 
 
 class Candidate:

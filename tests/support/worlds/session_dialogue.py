@@ -91,7 +91,6 @@ class Dialogue:
 
     def identify(self, producer_id: int = 7, epoch: int = 0, *, reached: int | None = None) -> list[str]:
         """Grant the identity. ``reached``: the sequence that its previous epoch reached."""
-        assert self.opening is not None
         reply = ProducerIdentity(producer_id=producer_id, producer_epoch=epoch, previous_next_sequence=reached)
         return self._record(self.session.identified(self.opening.request_id, reply, self.now))
 

@@ -24,9 +24,7 @@ from controller.leadership.policy.transitions import Role
         pytest.param("a", "a", Role.CATCHING_UP, "this daemon .* has begun no term", id="this daemon's last term"),
     ],
 )
-def test_a_shard_without_a_leader_has_a_reason(
-    holder: str | None, newest_term: str, role: Role, reason: str | None
-) -> None:
+def test_a_shard_without_a_leader_has_a_reason(holder: str | None, newest_term: str, role: Role, reason: str | None):
     leaders = ShardLeaders("a")
     if holder is not None:
         leaders.lock_held(0, holder)

@@ -71,9 +71,7 @@ def test_a_young_leader_is_not_spread_and_stops_at_once() -> None:
 @pytest.mark.parametrize(
     ("count", "pause"), [(1, RETRY_SECONDS), (2, 2 * RETRY_SECONDS), (4, 8 * RETRY_SECONDS), (10**6, MAX_RETRY_SECONDS)]
 )
-def test_an_abandoned_transfer_is_repeated_after_a_growing_pause(
-    reason: TransferReason, count: int, pause: float
-) -> None:
+def test_an_abandoned_transfer_is_repeated_after_a_growing_pause(reason: TransferReason, count: int, pause: float):
     """Rule 4."""
     led = {0: 0.0}
 

@@ -105,9 +105,7 @@ def test_only_an_orderly_stop_commits_accepted_requests() -> None:
 @pytest.mark.parametrize(
     ("role", "expected"), [(Role.CATCHING_UP, (Action.WITHDRAW,)), (Role.LEADING, (Action.END_TERM, Action.WITHDRAW))]
 )
-def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(
-    role: Role, expected: tuple[Action, ...]
-) -> None:
+def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again(role: Role, expected: tuple[Action, ...]):
     """Rule 5. A leader looks at its old chunks only during its term."""
     failed, actions = Leadership(role, holds_lock=True).on(Event.LEDGER_UNREADABLE)
 

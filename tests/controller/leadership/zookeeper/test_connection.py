@@ -47,9 +47,7 @@ def test_what_tls_has_decrypted_is_readable(connections: tuple[_Threads, socket.
     assert threads.select([client], [], [], 0.0) == ([], [], [])
 
 
-def test_a_disconnection_looks_like_a_failed_network(
-    connections: tuple[_Threads, socket.socket, socket.socket],
-) -> None:
+def test_a_disconnection_looks_like_a_failed_network(connections: tuple[_Threads, socket.socket, socket.socket]):
     """It is no problem of TLS, and kazoo connects again."""
     threads, client, _ = connections
 

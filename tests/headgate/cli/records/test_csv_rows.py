@@ -101,9 +101,7 @@ def test_a_header_that_names_no_columns_ends_the_run(
     assert f"orders.csv:1 {problem}" in result.stderr
 
 
-def test_a_named_producer_continues_after_a_quoted_line_break(
-    invoke: Invoke, orders: FakeCluster, tmp_path: Path
-) -> None:
+def test_a_named_producer_continues_after_a_quoted_line_break(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     path, words = tmp_path / "orders.csv", ("produce", "orders", "--csv", "--key-field", "id", "--name", "one")
     path.write_bytes(b'id,text\na,"1\n2"\n')
     assert 0 == invoke(*words, str(path)).exit_code

@@ -29,9 +29,7 @@ def described(stored: FakeCluster) -> None:
     stored.source = replace(source, ledger_id="0123456789abcdef" * 2, describe=describe)
 
 
-def test_records_are_exported_once_and_the_subscription_follows(
-    invoke: Invoke, cluster: FakeCluster, tmp_path: Path
-) -> None:
+def test_records_are_exported_once_and_the_subscription_follows(invoke: Invoke, cluster: FakeCluster, tmp_path: Path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"n": "double"}')
     words = ("export", "orders", f"{tmp_path}/lake", "--to", "parquet", "--schema", str(schema))

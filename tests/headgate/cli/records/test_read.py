@@ -92,7 +92,6 @@ def test_wrong_options_are_one_line_and_exit_code_2(
 
 def test_segments_that_are_sealed_are_not_followed(invoke: Invoke, stored: FakeCluster):
     known = stored.source
-    assert known is not None
     segments = tuple(replace(each, state=SegmentState.SEALED) for each in known.description.segments)
     stored.source = TopicSource(replace(known.description, segments=segments), known.ledger, "ledger", 3, never)
     result = invoke("read", "orders", "--from", "0=1", "--follow", "--max", "2")
@@ -115,7 +114,6 @@ class SealedSource(TopicSource):
 def test_a_segment_that_is_sealed_while_it_is_followed_ends_the_command_after_its_last_record(
     invoke: Invoke, stored: FakeCluster
 ):
-    assert stored.source is not None
     stored.source = SealedSource(stored.source.description, stored.source.ledger, "ledger", 3, never)
     result = invoke("read", "orders", "--from", "0=1", "--follow", "--raw")
     text = "no record follows: the named segments are sealed, and are read to the end; read on with --from 2=0\n"
@@ -130,7 +128,6 @@ class DeletedSource(TopicSource):
 
 
 def test_a_deletion_ends_a_command_that_follows(invoke: Invoke, stored: FakeCluster):
-    assert stored.source is not None
     stored.source = DeletedSource(stored.source.description, stored.source.ledger, "ledger", 3, never)
     result = invoke("read", "orders", "--follow")
 

@@ -36,9 +36,7 @@ def listing(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_import_prints_the_topic_with_its_names_at_the_source(
-    listing: Path, invoke: Invoke, cluster: FakeCluster
-) -> None:
+def test_an_import_prints_the_topic_with_its_names_at_the_source(listing: Path, invoke: Invoke, cluster: FakeCluster):
     result = invoke("topic", "import", "orders", str(listing), "--format", "kinesis")
 
     assert (0, "created: shardId-0, shardId-1, shardId-2\n") == (result.exit_code, result.stderr)
@@ -86,9 +84,7 @@ def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None
     ],
     ids=["unreadable", "a parent that is nowhere", "twice"],
 )
-def test_an_invalid_listing_is_one_line_and_exit_code_1(
-    text: str, message: str, invoke: Invoke, cluster: FakeCluster
-) -> None:
+def test_an_invalid_listing_is_one_line_and_exit_code_1(text: str, message: str, invoke: Invoke, cluster: FakeCluster):
     result = invoke("topic", "import", "orders", "-", stdin=text)
 
     assert 1 == result.exit_code

@@ -97,9 +97,7 @@ def test_other_records_are_mixed_in_only_with_consent(invoke: Invoke, cluster: F
         (("orders",), 2, "Missing argument 'TARGET'"),
     ],
 )
-def test_a_wrong_copy_is_refused(
-    words: tuple[str, ...], code: int, reason: str, invoke: Invoke, cluster: FakeCluster
-) -> None:
+def test_a_wrong_copy_is_refused(words: tuple[str, ...], code: int, reason: str, invoke: Invoke, cluster: FakeCluster):
     result = invoke("topic", "copy", *words)
 
     assert (result.exit_code, cluster.sent) == (code, [])

@@ -94,7 +94,6 @@ def test_a_question_is_repeated_until_it_is_answered() -> None:
     belief.prompt(now)
     for _ in range(8):
         belief.ask(now, 1.0)
-        assert belief.ask_at is not None
         pauses.append(round(belief.ask_at - now, 3))
         now = belief.ask_at
 
@@ -123,7 +122,6 @@ def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
     belief, now, pauses = believing(5, now=100.0), 100.0, []
     for _ in range(8):
         belief.prompt(now)
-        assert belief.ask_at is not None
         pauses.append(round(belief.ask_at - now, 3))
         now = belief.ask_at
         belief.answered(belief.ask(now, 1.0), leader(5))
@@ -132,9 +130,7 @@ def test_questions_in_a_row_wait_longer_and_longer_up_to_a_second() -> None:
 
 
 @pytest.mark.parametrize(("quiet_seconds", "pause_seconds"), [(10.0, 1.0), (10.1, 0.025)])
-def test_after_ten_seconds_without_a_question_the_pauses_begin_again(
-    quiet_seconds: float, pause_seconds: float
-) -> None:
+def test_after_ten_seconds_without_a_question_the_pauses_begin_again(quiet_seconds: float, pause_seconds: float):
     belief, now = believing(5), 0.0
     for _ in range(8):
         belief.prompt(now)
