@@ -106,7 +106,6 @@ class FolderStore(FakeStore):
         self.objects.sync(_folder(path))
 
     async def make_durable(self, folder: str) -> None:
-        """See `Store.make_durable`."""
         await super().make_durable(folder)
         self.objects.sync(folder)
 

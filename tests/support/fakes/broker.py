@@ -308,21 +308,17 @@ class FakeTransport:
         return self._link is not None
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
-        """See `Transport.on_connection`."""
         self._watchers.append(handler)
 
     def on_refusal(self, handler: Callable[[str], None]) -> None:
-        """See `Transport.on_refusal`."""
         self._refusal_handlers.append(handler)
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
-        """See `Transport.subscribe`."""
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
         self._matched.clear()
         await self._confirmed(lambda link: self._add_subscription(link, topic_filter))
 
     async def unsubscribe(self, topic_filter: str) -> None:
-        """See `Transport.unsubscribe`."""
         if self._handlers.pop(topic_filter, None) is not None:
             del self._matcher[topic_filter]
             self._matched.clear()

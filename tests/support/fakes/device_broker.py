@@ -221,7 +221,6 @@ class FakeDeviceSession:
 
     @property
     def unreachable_reason(self) -> str | None:
-        """See `DeviceSession.unreachable_reason`."""
         return "the broker is stopped" if self._link is None else None
 
     @property
@@ -233,7 +232,6 @@ class FakeDeviceSession:
         return self._connections if self._link is not None else 0
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
-        """See `DeviceSession.on_connection`."""
         self._watchers.append(handler)
 
     async def add_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
@@ -261,11 +259,9 @@ class FakeDeviceSession:
         return link if link.broker_session.link is link else None
 
     def end_at_close(self, connection: int) -> None:
-        """See `DeviceSession.end_at_close`."""
         self._ends_at = self._link if connection == self._connections else None
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
-        """See `DeviceSession.publish_sentinel`."""
         if self._link is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(self._broker.delay_seconds, self._publish_sentinel, self._link, topic, payload)
@@ -280,7 +276,6 @@ class FakeDeviceSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """See `DeviceSession.__aexit__`."""
         self._open = False
         if self._connecting is not None:
             self._connecting.cancel()

@@ -93,7 +93,6 @@ class FakeStore:
     # Store
 
     async def create(self, path: str, data: bytes) -> None:
-        """See `Store.create`."""
         check_size(path, len(data))
         fault = await self._begin("create", path)
         if fault == "unknown_lost":
@@ -139,13 +138,11 @@ class FakeStore:
         )
 
     async def delete(self, path: str) -> None:
-        """See `Store.delete`."""
         await self._begin("delete", path)
         self.objects.pop(path, None)
         await self._delay()
 
     async def make_durable(self, folder: str) -> None:
-        """See `Store.make_durable`."""
         await self._begin("make_durable", folder)
         await self._delay()
 

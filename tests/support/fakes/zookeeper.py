@@ -203,12 +203,10 @@ class FakeElections:
         self._suspending: asyncio.TimerHandle | None = None
 
     def contend(self, shard: int) -> None:
-        """See `Elections.contend`."""
         self._wanted.add(shard)
         self._service.later(self.reconcile)
 
     def withdraw(self, shard: int) -> None:
-        """See `Elections.withdraw`."""
         self._wanted.discard(shard)
         self._leaving.add(shard)
         self._first.discard(shard)
@@ -221,11 +219,9 @@ class FakeElections:
         self._service.later(self.reconcile)
 
     def queue(self, shard: int) -> SeenQueue | None:
-        """See `Elections.queue`."""
         return self._seen.get(shard)
 
     def nominate(self, shard: int, instance: str) -> None:
-        """See `Elections.nominate`."""
         self._wanted_successors.pop(shard, None)
         if instance:
             self._wanted_successors[shard] = instance
@@ -233,27 +229,22 @@ class FakeElections:
         self._service.later(self.reconcile)
 
     def confirm(self, shard: int) -> None:
-        """See `Elections.confirm`."""
         self._confirming.add(shard)
         self._service.later(self.reconcile)
 
     def place_next(self, shard: int, instance: str) -> None:
-        """See `Elections.place_next`."""
         self._next.want(shard, instance)
         self._service.later(self.reconcile)
 
     def keep(self, shard: int) -> None:
-        """See `Elections.keep`."""
         self._keeps.add(shard)
         self._service.later(self.reconcile)
 
     def pass_on(self, shard: int, *, fixed: bool = False) -> None:
-        """See `Elections.pass_on`."""
         self._grants[shard] = fixed
         self.withdraw(shard)
 
     def pass_over(self, shard: int, instance: str) -> None:
-        """See `Elections.pass_over`."""
         self._service.later(self._pass_over, shard, instance)
 
     @property
@@ -261,24 +252,20 @@ class FakeElections:
         return self
 
     async def register_instance(self, name: str, data: bytes) -> None:
-        """See `Registry.register_instance`."""
         self._registration = (name, data)
         self._service.later(self.reconcile)
 
     async def instances(self) -> dict[str, bytes] | None:
-        """See `Registry.instances`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return {name: data for name, (_, data) in self._service.service_state.instances.items()}
 
     async def maintenance(self) -> frozenset[str] | None:
-        """See `Registry.maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
         return self._service.service_state.in_maintenance
 
     async def set_maintenance(self, name: str, *, on: bool, token: str, new: bool = True) -> bool:
-        """See `Registry.set_maintenance`."""
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         records = self._service.service_state.maintenance
@@ -299,7 +286,6 @@ class FakeElections:
         return dict(self._service.service_state.config or {})
 
     async def config(self) -> dict[str, Any] | None:
-        """See `Registry.config`."""
         config = self._service.service_state.config
         if not self._in_contact.is_set() or not self._service.can_reach(self) or not self._may_use_nodes():
             return None
@@ -309,7 +295,6 @@ class FakeElections:
         return list(self._service.service_state.sharing)
 
     async def change_config(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """See `Registry.change_config`."""
         if (config := await self.config()) is None:
             raise election.ElectionsUnreachableError("ZooKeeper did not store it; try again")
         self._service.service_state.config = change(config) or config
