@@ -5,6 +5,9 @@ partial object, even after a power failure. File systems without unnamed files g
 
 Once a folder has an object, the file of the next one is opened ahead: some file systems take as long for that as for
 the write. An unused one has no name, and ends with the process.
+
+A root that had objects, and is empty or missing, is not created again: its disk has been unmounted. What a leader would
+store in the folder below it, and acknowledge, would be gone once the disk is back.
 """
 
 import asyncio
@@ -33,6 +36,7 @@ class LocalWriter:
         self._threads = ThreadPoolExecutor(THREADS, "writer")
         self._has_unnamed_files = hasattr(os, "O_TMPFILE")
         self._writing = 0
+        self._has_written = False
         self._ahead: dict[str, int] = {}
         """Folder → the file of its next object."""
         weakref.finalize(self, _close_all, self._ahead)
@@ -81,7 +85,7 @@ class LocalWriter:
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:
-            folder_handle = open_folder(folder)
+            folder_handle = self._open_folder(folder)
         except OSError as error:
             raise StoreUnavailableError(f"cannot write {folder}/{name}: {error.strerror or error}") from error
         try:
@@ -91,8 +95,17 @@ class LocalWriter:
             except OSError as error:
                 reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
                 raise NotDurableError(reason) from error
+            self._has_written = True
         finally:
             os.close(folder_handle)
+
+    def _open_folder(self, folder: str) -> int:
+        """Open ``folder``; create what is missing. Raises OSError: it cannot, or the root's disk is not mounted."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if self._has_written and not (self._root.is_dir() and any(self._root.iterdir())):
+            raise FileNotFoundError(errno.ENOENT, f"{self._root} has lost all its objects: mount its disk again")
+        return open_folder(folder)
 
     def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
         """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""

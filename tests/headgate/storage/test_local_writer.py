@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -99,3 +100,22 @@ async def test_a_write_finishes_although_its_caller_is_cancelled(tmp_path: Path,
     await until((tmp_path / "a" / f"{THREADS}").exists)
 
     assert b"x" == (tmp_path / "a" / f"{THREADS}").read_bytes()
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+async def test_a_root_whose_disk_was_unmounted_gets_no_objects(left: str, tmp_path: Path):
+    """A leader would acknowledge what is gone once the disk is back."""
+    root, away = tmp_path / "root", tmp_path / "away"
+    writer = LocalWriter(root)
+    await writer.create("shard/1", b"first")
+    root.rename(away)
+    if left == "an empty folder":
+        root.mkdir()
+
+    with pytest.raises(StoreUnavailableError, match="root has lost all its objects: mount its disk again"):
+        await writer.create("shard/2", b"second")
+    assert not root.exists() or not [*root.iterdir()]
+    shutil.rmtree(root, ignore_errors=True)
+    away.rename(root)
+    await writer.create("shard/2", b"second")
+    await writer.create("other/1", b"first")
