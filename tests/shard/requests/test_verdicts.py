@@ -10,7 +10,7 @@ from headgate.model.identifiers import ANONYMOUS
 from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.request_fields import PROTOCOL_VERSION
 from headgate.protocol.requests import ListTopics, ProduceBatch, Record, RecordHeader, Request
-from shard.access.rules import OPEN
+from shard.access.rules import OPEN, AccessRules
 from shard.requests import verdicts
 from shard.requests.verdicts import Accept, Duplicate, Judgement, judge_term
 from shard.state.dedup_window import WINDOW
@@ -19,6 +19,7 @@ from shard.state.shard_state import ShardState
 from shard.subscriptions.refusal import Refusal
 
 PRODUCER = 9
+HEADERS = [RecordHeader(0, "a", b"")]
 
 
 def batch(
@@ -80,19 +81,13 @@ def verdict(judgement: Judgement) -> tuple[str, bool]:
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
 def test_another_term_is_not_leader(epoch: int) -> None:
     """The epoch must be equal: older and newer ones are refused at once."""
-    judgement = judge_term(request(batch(), epoch), 1)
-
-    assert ("not_leader", False) == (judgement.verdict, judgement.after_barrier)
-
-
-def test_a_batch_without_an_epoch_is_invalid() -> None:
-    """Its order cannot be kept, however often it is repeated."""
-    assert "invalid" == judge_term(request(batch(), None), 1).verdict
+    assert ("not_leader", False) == verdict(judge_term(request(batch(), epoch), 1))
 
 
 def test_a_batch_of_this_term_passes_row_2() -> None:
-    """Other requests need no leader epoch."""
+    """Without an epoch, its order cannot be kept, however often it is repeated. Other requests need none."""
     assert judge_term(request(batch(), 1), 1) is None
+    assert "invalid" == judge_term(request(batch(), None), 1).verdict
     assert judge_term(request(ListTopics(), None), 1) is None
 
 
@@ -124,16 +119,12 @@ ROWS: dict[str, tuple[ProduceBatch, int, int, Any]] = {
     "row 7, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
     # The original's offsets would be wrong for some of its records.
     "row 9, as many other records under the same sequence": (batch(1, value=b"w"), 3, 4, ("invalid", True)),
-    "row 9, other headers under the same sequence": (
-        batch(1, headers=[RecordHeader(0, "a", b"")]),
-        3,
-        4,
-        ("invalid", True),
-    ),
+    "row 9, other headers under the same sequence": (batch(1, headers=HEADERS), 3, 4, ("invalid", True)),
     "row 9, the same records for another topic": (batch(1, topic="other"), 3, 4, ("invalid", True)),
     "row 9, a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
     # Stored at least once, without deduplication.
     "row 16, a batch without a producer": (batch(None, producer=None), 0, 1, Accept()),
+    "row 12, the same for an unknown topic": (batch(None, producer=None, topic="other"), 0, 1, ("invalid", True)),
 }
 
 
@@ -163,6 +154,14 @@ def test_batches_in_flight_are_limited_to_the_window() -> None:
 
     assert ("unavailable", False) == verdict(judge_batch(batch(WINDOW), state, 1))
     assert Accept() == judge_batch(batch(WINDOW), state, 2)
+    assert Accept() == judge_batch(batch(0, epoch=1), state, 1), "its window is empty"
+
+
+def test_a_batch_is_judged_for_its_user() -> None:
+    """Row 4: the identity of another user is unknown, also to one who may do all. Without a right, no record counts."""
+    assert ("forgotten", True) == verdict(verdicts.judge_batch(batch(), shard(), 1, user="eve", rules=OPEN))
+    for each in (batch(), batch(None, producer=None)):
+        assert "forbidden" == verdict(verdicts.judge_batch(each, shard(), 1, user=ANONYMOUS, rules=AccessRules({})))[0]
 
 
 def test_a_repetition_is_recognized_after_its_topic_was_deleted_and_created_again() -> None:
