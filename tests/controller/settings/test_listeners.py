@@ -119,7 +119,6 @@ def test_files_are_beside_the_settings_or_among_the_credentials(folder: Path) ->
     ids=["damaged certificate", "key for all", "no authority", "a plain token", "expired"],
 )
 def test_an_unusable_file_is_named(folder: Path, spoil: object, problem: str) -> None:
-    assert callable(spoil)
     spoil(folder)
     settings = load(folder, ALL)
     with pytest.raises(ConfigError, match=problem) as caught:

@@ -68,7 +68,6 @@ async def test_a_record_that_waited_for_buffer_space_expires_before_younger_ones
 
 async def _timed_outcome(delivery, began: float) -> tuple[RecordMetadata | HeadgateError, float]:
     """Return the outcome, and after how many seconds it was known."""
-    outcome: RecordMetadata | HeadgateError
     try:
         outcome = await delivery
     except HeadgateError as error:

@@ -83,6 +83,7 @@ from headgate.protocol.requests import (
 from headgate.storage.object_store import Store
 from shard.requests.topic_import import import_topic
 from shard.state.shard_state import ShardState
+from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
 from tests.support.fakes.object_store import FakeStore
 from tests.support.worlds.command_shard import decided
@@ -234,9 +235,9 @@ class FakeAdmin(OfflineAdmin):
     async def identity(self, *names: str) -> str:
         return f"{names} {next(self.cluster.created_again.get(names[-1], repeat(0)))}"
 
-    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> dict[int, int]:
-        """Return the time as the offset of segment 0."""
-        return {0: timestamp_ms}
+    async def _positions_at(self, topic: str, timestamp_ms: int, method: str) -> tuple[int, dict[int, int]]:
+        """Return the id of the topic, and the time as the offset of segment 0."""
+        return 1, {0: timestamp_ms}
 
     async def _request(self, shard: int, request: Any, kind: Any) -> Any:
         require_fields(request)
@@ -290,7 +291,7 @@ class FakeAdmin(OfflineAdmin):
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer: TopicImportReply = outcome.answer(state)
+        answer: TopicImportReply = complete(outcome.answer(state).steps)
         if not request.dry_run:
             self.cluster.topics[request.topic] = answer.result.topic
         return answer

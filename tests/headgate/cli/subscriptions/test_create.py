@@ -16,7 +16,7 @@ from tests.support.fakes.cli_client import FakeCluster, segment, topic
         (("--type", "queue", "--from", "earliest"), {"subscription_type": "QUEUE", "start": "earliest"}),
         (
             ("--from", "2026-01-01T00:00:00Z", "--if-not-exists"),
-            {"subscription_type": "STREAM", "positions": [(0, 1_767_225_600_000)], "if_absent": True},
+            {"subscription_type": "STREAM", "positions": [(0, 1_767_225_600_000)], "topic_id": 1, "if_absent": True},
         ),
     ],
 )

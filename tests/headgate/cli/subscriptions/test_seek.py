@@ -15,7 +15,7 @@ from tests.support.fakes.cli_client import FakeCluster, topic
     [
         (("--to", "earliest"), {"to": "earliest"}),
         (("--to", "latest", "--dry-run"), {"to": "latest", "dry_run": True}),
-        (("--to", "2026-01-01T00:00:00Z"), {"positions": [(0, 1_767_225_600_000)]}),
+        (("--to", "2026-01-01T00:00:00Z"), {"positions": [(0, 1_767_225_600_000)], "topic_id": 1}),
         (("--position", "3=1200", "--position", "4=0"), {"positions": [(3, 1200), (4, 0)]}),
     ],
 )
