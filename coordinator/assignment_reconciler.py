@@ -218,27 +218,30 @@ class AssignmentReconciler:
         )
         self._apply_moves(handover.plan(state), CONFIRMED, None)
 
-    def release_all(self) -> dict[SegmentSlice, Sequence[str]] | None:
-        """Release all holdings because positions moved; return the former holders.
+    def positions_changed(self, former: Mapping[SegmentSlice, Holding]) -> None:
+        """Tell the ``former`` holders that a seek has ended their grants, and grant the segments again.
 
-        None: the topic has more segments than `MAX_MOVES_PER_TURN`, so a later turn grants them again.
+        If the topic has more segments than `MAX_MOVES_PER_TURN`, later turns do so.
         """
-        former: dict[SegmentSlice, Sequence[str]] = {
-            held: (holding.consumer,) for held, holding in self._subscription.holdings.items()
-        }
-        self._gate = None
-        self._release(sorted(former), "rewound", "positions changed")
+        self._gate = self._held_by_consumer = None
+        self._in_handover.update({held: (since, "rewound") for held, since in self._revoking.items()})
+        self._revoking.clear()
+        self._log.info("grants.ended", reason="positions changed", segments=len(former))
+        notify = partial(self._notify_all, [(held, holding, True) for held, holding in former.items()], {})
+        preferred = {held: (holding.consumer,) for held, holding in former.items()}
         if len(self._topic.layout.segments) > MAX_MOVES_PER_TURN:
-            self._continue_later({**(self._waiting_preferences or {}), **former})
-            return None
-        return former
+            self._context.later(len(former), notify)
+            self._continue_later({**(self._waiting_preferences or {}), **preferred})
+        else:
+            notify()
+            self.reconcile("positions changed", preferred_owners=preferred)
 
     def release_pruned(self, segments: AbstractSet[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""
         released = sorted(self._subscription.holdings.held_in(segments))
         for held in released:
             self._revoking.pop(held, None)
-        self._release(released, "pruned", "pruned")
+        self._apply_moves(handover.Moves(releases=tuple((held, "pruned") for held in released)), "pruned", None)
 
     def overdue_revocations(self, timeout_seconds: float) -> frozenset[SegmentSlice]:
         """Return the revoked slices whose holder did not confirm to this leader in time.
@@ -271,9 +274,6 @@ class AssignmentReconciler:
     def close(self) -> None:
         """Make no further moves."""
         self._closed = True
-
-    def _release(self, slices: Iterable[SegmentSlice], how: e.ReleaseReason, reason: str) -> None:
-        self._apply_moves(handover.Moves(releases=tuple((held, how) for held in slices)), reason, None)
 
     def _compute_target(
         self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]], stalled: Mapping[SegmentSlice, str]
@@ -361,7 +361,7 @@ class AssignmentReconciler:
         for segment_slice, how in moves.releases:
             since = self._revoking.pop(segment_slice, None)
             match how:
-                case "confirmed" | "timed_out" | "holder_left" | "rewound" if since is not None:
+                case "confirmed" | "timed_out" | "holder_left" if since is not None:
                     self._in_handover[segment_slice] = (since, how)
         for segment_slice in moves.revocations:
             self._revoking[segment_slice] = now
@@ -373,8 +373,8 @@ class AssignmentReconciler:
                 if segment_slice in self._in_handover
                 else [each for each in self._in_handover if overlaps(each, segment_slice)]
             ):
-                since, how = self._in_handover.pop(moved)
-                self._context.observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
+                began, reason = self._in_handover.pop(moved)
+                self._context.observer.observe(events.HandoverFinished(seconds=now - began, reason=reason))
 
     def _notify(self, consumer: RegisteredConsumer, granted: list[Grant], revoked: list[Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):

@@ -18,7 +18,7 @@ Methods return complete responses and do not wait, except `close`.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -57,6 +57,7 @@ from shard.reporting.idle_reasons import idle_reasons
 from shard.reporting.plan import plan_changes
 from shard.reporting.progress import unread_segments
 from shard.state.consumers import RegisteredConsumer
+from shard.state.holdings import Holding
 from shard.state.topic import TopicSnapshot
 from shard.steps import Steps
 from shard.subscriptions import acknowledgements, sessions
@@ -300,8 +301,11 @@ class SubscriptionCoordinator:
         self.reconciler.reconcile(reason)
         self._context.later(self.size, self.drain.wake)
 
-    def positions_changed(self) -> None:
-        """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
+    def positions_changed(self, former: Mapping[SegmentSlice, Holding]) -> None:
+        """Adapt to a seek, already applied, which has ended the ``former`` holdings.
+
+        All grants are reissued at the new positions, with new generations.
+        """
         generation = self._subscription.seek_generation
         if self._subscription.consumers:
             self._log.warning("subscription.seek_completed", seek_generation=generation)
@@ -309,9 +313,7 @@ class SubscriptionCoordinator:
             self._log.debug("subscription.seek_completed", seek_generation=generation)
         self._context.observer.observe(events.SubscriptionSeekCompleted())
         self.drain.positions_changed()
-        former = self.reconciler.release_all()
-        if former is not None:
-            self.reconciler.reconcile("positions changed", preferred_owners=former)
+        self.reconciler.positions_changed(former)
         self._context.later(self.size, self.drain.wake)
 
     def order_changed(self) -> None:

@@ -256,9 +256,9 @@ class ShardLeader:
         self._outbox.refuse(request, refusal)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
-        self.subscription_registry.before_entries(entries)
+        former = self.subscription_registry.before_entries(entries)
         self.commit.propose(*entries)
-        self.subscription_registry.after_entries(entries)
+        self.subscription_registry.after_entries(entries, former)
 
     # Handlers
 

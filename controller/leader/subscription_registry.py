@@ -21,6 +21,7 @@ from coordinator.ports import FollowEnd, PushMessage, SubscriptionContext
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
+from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol.announcements import Presence
 from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.paging import Page, follows
@@ -47,6 +48,7 @@ from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise,
 from shard.requests.lookup import find_subscription, find_topic
 from shard.requests.quota import judge_joining
 from shard.requests.subscription_commands import new_subscription
+from shard.state.holdings import Holding
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.steps import Steps
@@ -76,6 +78,8 @@ RequestT = TypeVar(
 QueryT = TypeVar("QueryT", DescribeSubscription, ExplainSubscription, PlanChanges)
 
 
+FormerHoldings = dict[int, Mapping[SegmentSlice, Holding]]
+"""Subscription → its holdings before a seek."""
 COORDINATOR_COST = 32
 """Cost of creating a coordinator, besides looking at its segments."""
 PRESENCE_COST = 4
@@ -161,16 +165,20 @@ class SubscriptionRegistry:
                 forward = partial(coordinator.members.client_disconnected, presence.client_id, at)
             self._if_current(subscription_id, coordinator, forward)
 
-    def before_entries(self, entries: Iterable[e.AnyEntry]) -> None:
-        """Release the segments that ``entries`` are about to prune."""
+    def before_entries(self, entries: Iterable[e.AnyEntry]) -> FormerHoldings:
+        """Release the segments that ``entries`` are about to prune. Return the holdings that seeks are about to end."""
+        former: FormerHoldings = {}
         for entry in entries:
-            if isinstance(entry, e.SegmentsPruned):
+            if isinstance(entry, e.SubscriptionSeek):
+                former[entry.subscription_id] = dict(self.state.subscriptions[entry.subscription_id].holdings)
+            elif isinstance(entry, e.SegmentsPruned):
                 pruned = set(entry.segments)
                 for subscription in self.state.topics_by_id[entry.topic_id].subscriptions.values():
                     self.coordinators[subscription.subscription_id].reconciler.release_pruned(pruned)
+        return former
 
-    def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
-        """Forward the effects of a command's ``entries``, which are already applied."""
+    def after_entries(self, entries: Iterable[e.AnyEntry], former: FormerHoldings) -> None:
+        """Forward the effects of a command's ``entries``, already applied. ``former``: from `before_entries`."""
         for entry in entries:
             if isinstance(
                 entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentRolled | e.SegmentsPruned | e.LayoutExtended
@@ -180,7 +188,7 @@ class SubscriptionRegistry:
                 for subscription in topic.subscriptions.values():
                     self._layout_changed(subscription.subscription_id)
             elif isinstance(entry, e.SubscriptionSeek):
-                self.coordinators[entry.subscription_id].positions_changed()
+                self.coordinators[entry.subscription_id].positions_changed(former[entry.subscription_id])
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._order_changed(entry.subscription_id)
             elif isinstance(entry, e.SubscriptionCreated):

@@ -22,7 +22,7 @@ Positions = Literal["offsets", "opaque"]
 Balance = Literal["count", "load"]
 LeaveReason = Literal["left", "failed", "evicted", "replaced", "subscription_deleted"]
 """``failed``: it left because its program ended with an error."""
-ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "stalled", "drained", "rewound", "pruned"]
+ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "stalled", "drained", "pruned"]
 
 
 class SubscriptionType(StrEnum):
@@ -428,7 +428,10 @@ class SubscriptionDeleted(SubscriptionEntry, frozen=True, tag="subscription_dele
 
 
 class SubscriptionSeek(SubscriptionEntry, frozen=True, tag="subscription_seek"):
-    """The subscription was moved to ``positions``. Acknowledgements of older seek generations are ignored."""
+    """The subscription was moved to ``positions``. Acknowledgements of older seek generations are ignored.
+
+    No segment has a holder any more. One entry, and not one for each segment: there may be thousands.
+    """
 
     seek_generation: int
     positions: dict[int, int]

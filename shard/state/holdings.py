@@ -83,6 +83,12 @@ class Holdings(dict[SegmentSlice, Holding]):
             self._index.ranges.remove(held)
         return generation
 
+    def clear(self) -> None:
+        """Remove all holdings."""
+        super().clear()
+        self._index.by_generation.clear()
+        self._index.ranges.clear()
+
     def set_progressed(self, held: SegmentSlice, at_ms: int) -> str | None:
         """Let the time limit of a holder begin again; return its name. None: there is none, or it has begun already."""
         holding = self.get(held)

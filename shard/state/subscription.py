@@ -159,7 +159,11 @@ class Subscription:
         self.progress.acknowledge(entry, with_ranges=is_queue)
 
     def _seek(self, entry: e.SubscriptionSeek, at_ms: int) -> None:
+        """Move to other positions. All grants end: what their holders acknowledge is for the positions before."""
         self.progress.seek(entry, at_ms)
+        for held, holding in self.holdings.items() if self.redelivery.attempts else ():
+            self.redelivery.release(segment_of(held), holding.generation, lost="", at_ms=at_ms)
+        self.holdings.clear()
         self.gated_since_ms = at_ms
         if self.consumers.unused_since_ms is not None:
             self.consumers.unused_since_ms = at_ms

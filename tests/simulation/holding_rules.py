@@ -10,7 +10,7 @@
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of, slice_of
@@ -18,7 +18,7 @@ from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from tests.simulation.broken_promise import InvariantViolationError
 
-CERTAIN: Final = frozenset({"confirmed", "drained", "rewound"})
+CERTAIN: Final = frozenset({"confirmed", "drained"})
 """Reasons of a release after which a program has no reason to begin again."""
 ENDED: Final = frozenset({"confirmed", "drained", "timed_out", "left", "evicted"})
 """Reasons of a release or a removal before which the holder has finished, or its lease has ended."""
@@ -32,7 +32,8 @@ class HoldingRules:
     """Whether leases protect all holders: clocks run at the same speed, and no command evicts a consumer."""
     streams: AbstractSet[str] = frozenset()
     """STREAM subscriptions of which every delivery is checked here; none parks a key."""
-    _released: dict[Holding, e.ReleaseReason] = field(default_factory=dict)
+    _released: dict[Holding, Literal[e.ReleaseReason, "rewound"]] = field(default_factory=dict)
+    """Holding that was certainly released → why: also by a seek."""
     _last_offsets: dict[Holding, int] = field(default_factory=dict)
     """Holding → the highest offset delivered."""
     _ended: dict[tuple[int, int], list[tuple[Holding, AbstractSet[int]]]] = field(default_factory=dict)
@@ -48,6 +49,11 @@ class HoldingRules:
             self._released[_holding(subscription, held)] = entry.reason
         if entry.reason in ENDED:
             self._end(subscription, held)
+
+    def rewound(self, state: ShardState, entry: e.SubscriptionSeek) -> None:
+        """Note that a seek ends all holdings, before it is applied."""
+        subscription = state.subscriptions[entry.subscription_id]
+        self._released.update({_holding(subscription, held): "rewound" for held in subscription.holdings})
 
     def removed(self, state: ShardState, entry: e.ConsumerRemoved) -> None:
         """Note a removal, before it is applied."""

@@ -440,6 +440,7 @@ _BEFORE: Mapping[type, Callable[[LedgerRules, ShardState, Any], None]] = {
     e.SubscriptionConfigured: LedgerRules._check_configuration,
     e.SegmentsDrained: LedgerRules._check_drained,
     e.SegmentReleased: LedgerRules._record_release,
+    e.SubscriptionSeek: lambda rules, state, entry: rules.holdings.rewound(state, entry),
     e.SegmentGranted: lambda rules, state, entry: rules.holdings.granted(state, entry),
     e.SegmentRevoked: LedgerRules._check_revocation,
     e.SegmentsPruned: LedgerRules._check_pruning,

@@ -49,8 +49,9 @@ def released(reason: str) -> e.SegmentReleased:
         (released("timed_out"), 1),
         (removed("left"), 0),
         (released("confirmed"), 0),
+        (e.SubscriptionSeek(**IDS, seek_generation=1, positions={1: 0}, token="s"), 0),
     ],
-    ids=lambda value: getattr(value, "reason", ""),
+    ids=lambda value: getattr(value, "reason", "seek"),
 )
 def test_only_the_loss_of_a_holder_fails_what_it_has_begun(end: e.AnyEntry, failures: int) -> None:
     known = queue(begun(4, 5), acknowledged((0, 5, 6)), end).redelivery

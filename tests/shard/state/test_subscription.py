@@ -61,12 +61,13 @@ def test_a_snapshot_follows_acknowledgements_up_to_a_seek_and_nothing_else() -> 
     known.apply(acknowledged((0, 0, 5)), 0)
     assert 5 == shot.position(0)
 
-    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
     known.apply(e.SegmentRevoked(**IDS, segment=0, generation=1), 7)
-    known.apply(e.SegmentReleased(**IDS, segment=2, generation=3, reason="rewound"), 7)
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
     known.apply(e.ConsumerDisconnected(**IDS, consumer="ada", incarnation=1), 7)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=1), 7)
 
+    assert not known.holdings, "a seek ends all grants"
+    assert known.holdings.held_at(2, 3) is None
     assert (5, 0, set()) == (shot.position(0), shot.seek_generation, shot.drained)
     assert [None, 7, None] == [shot.holdings[segment].revoked_at_ms for segment in (0, 1, 2)]
     assert shot.consumers["ada"].disconnected_at_ms is None

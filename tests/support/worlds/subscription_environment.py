@@ -206,6 +206,7 @@ class CoordinatorHarness:
         self.coordinator.adapt("layout changed")
 
     def seek(self, positions: dict[int, int]) -> None:
+        former = dict(self.subscription.holdings)
         self.propose(
             e.SubscriptionSeek(
                 topic_id=1,
@@ -215,7 +216,7 @@ class CoordinatorHarness:
                 token="t",
             )
         )
-        self.coordinator.positions_changed()
+        self.coordinator.positions_changed(former)
 
     # Consumers
 
