@@ -24,10 +24,10 @@ LINES = {
     # The conformance suite of clients, whose scripted leader the client's unit tests use; a broker for FastStream; examples.
     "adoption": (("clients/conformance", "integrations", "examples"), "*.*", 3_444),
     # Sources, examples and types.
-    "javascript": (("clients/javascript",), "*.*s", 3_137),
+    "javascript": (("clients/javascript",), "*.*s", 3_140),
     # Data included. The aim is 66 000. Beyond it: tests of what is beyond the aim of the product, recorded ledgers, worlds
     # that draw settings, ask, re-create and end with a fault that stays.
-    "tests": (("tests",), "*.*", 86_642),
+    "tests": (("tests",), "*.*", 86_644),
 }
 """Part → its folders, the files that count, and how many lines they may have."""
 GENERATED = ("__pycache__", "node_modules", "package-lock.json", "ledger.tar.xz")

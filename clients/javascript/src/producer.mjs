@@ -11,6 +11,7 @@ import { Signal } from "./waiting.mjs";
 
 const CHECK_MS = 1000;
 const MOST_KEPT = 1000; // failures, for `close`
+const MOST_RECORDS = 5000; // and headers, in a batch: the leader refuses more
 
 export class Producer {
   #connection;
@@ -59,8 +60,8 @@ export class Producer {
     return position;
   }
   /**
-   * Queue a batch for one topic, 4 MiB at most, once there is space. `stored` resolves when the batch is durable, and
-   * rejects `deliveryTimeoutMs` after this call at the latest. `sourcePosition`: stored with it, up to 1024 bytes.
+   * Queue a batch for one topic, 4 MiB and 5000 records and headers at most, once there is space. `stored` resolves when
+   * it is durable, and rejects `deliveryTimeoutMs` after this call at the latest. `sourcePosition`: stored with it, up to 1 KiB.
    * `onFailure` of the producer is called for each batch that fails. Without it, `close` throws if nothing asked for `stored`.
    */
   async send(topic, records, { sourcePosition, reservedHeaders } = {}) {
@@ -75,6 +76,8 @@ export class Producer {
     const headers = records.flatMap(({ headers: own = [] }, index) => own.map(({ name, value }) => [index, name, bytesOf(value, "header")]));
     const bytesOfHeaders = headers.reduce((sum, [, name, value]) => sum + Buffer.byteLength(name) + value.length + 24, 1024);
     const bytes = rows.reduce((sum, [key, value]) => sum + key.length + value.length + 24, bytesOfHeaders); // or a few less
+    const count = rows.length + headers.length;
+    if (count > MOST_RECORDS) throw new DeliveryFailedError(`a batch of ${count} records and headers is above the limit of ${MOST_RECORDS}: send it in parts`);
     const session = await this.#session(topic);
     const { messageBytes } = this.#connection;
     if (bytes > messageBytes) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${messageBytes}: send it in parts`);
