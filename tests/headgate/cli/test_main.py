@@ -164,13 +164,12 @@ class Interrupts:
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # The tests may run in the background of a shell.
 sys.meta_path.insert(0, Interrupts())
 sys.argv[1:] = ["status"]
 runpy.run_module("headgate", run_name="__main__")
 """
-
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
     assert (130, "", "") == (result.returncode, result.stdout, result.stderr)
 
 
