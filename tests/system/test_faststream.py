@@ -21,7 +21,7 @@ from headgate_faststream.messages import Delivery, parse_message
 from pydantic import BaseModel, ValidationError
 
 from headgate import Admin, ConsumedRecord, RetryPolicy, load_client_config
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, RequestRejectedError
 from headgate.model.identifiers import Generation, Offset, SegmentId
 from tests.support.servers.node import Node
 from tests.support.servers.programs import wait_until
@@ -62,6 +62,8 @@ async def test_models_headers_keys_and_correlation_ids_go_from_handler_to_handle
         )
         with pytest.raises(ValidationError):
             await broker.publish({"customer": "b"}, "orders", key="c-2")
+        with pytest.raises(RequestRejectedError, match="the key is empty"):
+            await broker.publish(Order(customer="", total=1), "orders", key="")
 
     assert (0, 0) == (stored.segment, stored.offset)
     assert [(2, b"c-1", "bill", "id-1"), (b"\xff", b"another", "id-1")] == seen

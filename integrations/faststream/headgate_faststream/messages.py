@@ -10,7 +10,7 @@ from faststream.message import AckStatus, StreamMessage, decode_message
 from faststream.response.publish_type import PublishType
 from faststream.response.response import PublishCommand, Response
 
-from headgate import ConsumedRecord
+from headgate import ConsumedRecord, RequestRejectedError
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation-id"
@@ -82,6 +82,11 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
+def first_given(*keys: Key) -> Key:
+    """Return the first key that is not None. An empty one is refused later: another key would lose its order."""
+    return next((each for each in keys if each is not None), None)
+
+
 class HeadgateResponse(Response):
     """What a handler returns to choose the key of the record that its publishers send."""
 
@@ -93,9 +98,6 @@ class HeadgateResponse(Response):
     def as_publish_command(self) -> "HeadgatePublishCommand":
         fields = {"headers": self.headers, "correlation_id": self.correlation_id}
         return HeadgatePublishCommand(self.body, key=self.key, **fields)
-
-    def get_publish_key(self) -> Key:
-        return self.key
 
 
 class HeadgatePublishCommand(PublishCommand):
@@ -118,7 +120,9 @@ class HeadgatePublishCommand(PublishCommand):
 
     def key_bytes(self) -> bytes:
         """Return the key. A record needs one, and one without a key of its own has its correlation id."""
-        key = self.key or self.correlation_id or ""
+        key = first_given(self.key, self.correlation_id)
+        if not key:
+            raise RequestRejectedError("invalid", f"topic {self.destination!r}: the key is empty")
         return key.encode() if isinstance(key, str) else key
 
     def all_headers(self, content_type: str | None) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec
 
 from headgate import Producer, RecordMetadata
-from headgate_faststream.messages import HeadgatePublishCommand, Key, decode, parse_message
+from headgate_faststream.messages import HeadgatePublishCommand, Key, decode, first_given, parse_message
 
 NO_REQUESTS: Final = "headgate has no request and reply: publish with `reply_to`, and subscribe to that topic"
 
@@ -52,7 +52,7 @@ class ReplyPublisher(FakePublisher):
 
     def patch_command(self, cmd: PublishCommand) -> HeadgatePublishCommand:
         reply = HeadgatePublishCommand.from_cmd(super().patch_command(cmd))
-        reply.destination, reply.key = self._topic, reply.key or self._key
+        reply.destination, reply.key = self._topic, first_given(reply.key, self._key)
         return reply
 
 
@@ -102,7 +102,7 @@ class HeadgatePublisher(PublisherUsecase):
         """Store a record, and return where it is; see `HeadgateBroker.publish`."""
         fields["headers"] = self.headers | (fields.get("headers") or {})
         fields["correlation_id"] = fields.get("correlation_id") or self._outer_config.id_generator()
-        cmd = HeadgatePublishCommand(message, destination=topic or self.topic, key=key or self.key, **fields)
+        cmd = HeadgatePublishCommand(message, destination=topic or self.topic, key=first_given(key, self.key), **fields)
         return await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=())
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> None:
@@ -111,7 +111,7 @@ class HeadgatePublisher(PublisherUsecase):
         cmd.destination = cmd.destination or self.topic
         cmd.add_headers(self.headers, override=False)
         handled = self._outer_config.fd_config.context.get_local("message")
-        cmd.key = cmd.key or self.key or (None if handled is None else handled.record.key)
+        cmd.key = first_given(cmd.key, self.key, None if handled is None else handled.record.key)
         await self._basic_publish(cmd, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 
     async def request(self, *_: Any, **__: Any) -> Any:
