@@ -60,10 +60,10 @@ def test_a_leader_creates_what_belongs_to_its_shard_by_the_list_of_its_ledger(
 def test_an_existing_topic_stays_and_a_repeated_command_gets_its_reply() -> None:
     created = e.TopicCreated(topic_id=1, topic=NAME, segments=1, token="t")
     state = shard(1, created, grown(NEW))
+    assert (len(NEW) - 1) << 40 == state.ids.next_id, "no id is used for two numbers of shards"
 
     assert isinstance(create_topic(CreateTopic(topic=NAME, token="t", shards=NEW), state, "ada"), Decision)
-    refused = create_topic(CreateTopic(topic=NAME, token="u", shards=NEW), state, "ada")
-    assert "already exists" in refused.reason
+    assert "already exists" in create_topic(CreateTopic(topic=NAME, token="u", shards=NEW), state, "ada").reason
     assert find_place(FindTopic(topic=NAME), state).answer(state) == TopicPlace(topic_id=1, shards=NEW)
 
 

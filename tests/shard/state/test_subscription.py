@@ -128,15 +128,16 @@ def test_a_pruned_segment_leaves_no_state_behind() -> None:
     known.apply(e.SegmentWeightsSet(**IDS, weights={0: 16}), 0)
     known.forget_segments({0: 0})
 
-    assert {} == known.weights
-    assert ({}, set(), {1, 2}) == (known.progress.positions, known.drained, set(known.holdings))
+    assert ({}, {}, set()) == (known.weights, known.progress.positions, known.drained)
+    assert {1, 2} == set(known.holdings)
 
 
 def test_a_configuration_sets_type_and_order() -> None:
     known = subscription()
-    known.apply(e.SubscriptionConfigured(**IDS, subscription_type="QUEUE", order="none"), 0)
-
-    assert ("QUEUE", "none", "count") == (known.type, known.order, known.balance)
+    known.apply(e.SubscriptionConfigured(**IDS, subscription_type="QUEUE", order="none"), 7)
+    assert ("QUEUE", "none", "count", 7) == (known.type, known.order, known.balance, known.gated_since_ms)
+    known.apply(e.SubscriptionConfigured(**IDS, subscription_type="QUEUE", order="none", balance="load"), 9)
+    assert ("load", 7) == (known.balance, known.gated_since_ms)
 
 
 def test_a_consumer_is_registered_since_its_incarnation_joined() -> None:
@@ -152,16 +153,16 @@ def test_a_consumer_is_registered_since_its_incarnation_joined() -> None:
 
 def test_a_subscription_is_unused_since_its_last_consumer_was_removed() -> None:
     known = held()
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={}, token=""), 5)
     assert known.consumers.unused_since_ms is None
 
     known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 10)
     assert known.consumers.unused_since_ms is None
     known.apply(e.ConsumerRemoved(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
     assert known.consumers.unused_since_ms == 20
-    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={}, token=""), 25)
-    assert known.consumers.unused_since_ms == known.progress.started_at_ms == 25, (
-        "what moves it without a consumer uses it"
-    )
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=2, positions={}, token=""), 25)
+    # What moves it without a consumer uses it.
+    assert known.consumers.unused_since_ms == known.progress.started_at_ms == known.gated_since_ms == 25
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=2, client_id="ada"), 30)
     assert known.consumers.unused_since_ms is None
 
@@ -223,13 +224,12 @@ def test_a_bucket_range_is_held_at_its_generation_until_released() -> None:
     known.apply(e.SegmentRevoked(**range_fields), 7)
 
     assert bucket_range == known.holdings.held_at(3, 4)
-    assert [bucket_range] == known.holdings.held_in({3})
+    assert ([bucket_range], [2]) == (known.holdings.held_in({3}), known.holdings.held_in({2}))
     assert known.holdings.held_at(2, 4) is None
     assert [2, bucket_range] == known.holdings.held_by("bob")
     assert 7 == known.holdings[bucket_range].revoked_at_ms
     known.apply(e.SegmentReleased(**range_fields, reason="confirmed"), 8)
-    assert known.holdings.held_at(3, 4) is None
-    assert [] == known.holdings.held_in({3})
+    assert (None, []) == (known.holdings.held_at(3, 4), known.holdings.held_in({3}))
 
 
 def test_weights_are_merged_and_the_balance_is_recorded() -> None:
