@@ -211,9 +211,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot read the settings: {error.strerror}; name another file with --config"
-        ) from None
+        raise ConfigError(f"{path}: cannot read the settings: {error.strerror}; name another file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); a settings file is TOML") from None
     settings = parse_settings(text, str(path))

@@ -146,7 +146,8 @@ async def find_open(
     source, described = await admin.describe_topic(topic), await admin.describe_subscription(topic, name)
     if not (dead := described.policy.dead_letter_topic):
         raise HeadgateError(
-            f"subscription {name} of {topic} has no dead-letter topic: headgate subscription set --dead-letter"
+            f"subscription {name} of {topic} has no dead-letter topic: "
+            f"headgate subscription set {topic} {name} --dead-letter TOPIC"
         )
     opened = await topic_source(admin, dead, store=store)
     closing = f"dead-letters-{source.shard}-{described.subscription_id}"

@@ -160,6 +160,8 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
             return "it leads no shard"
         if able:
             return f"it transfers its shards {listed(led)} to {listed(able)}"
-        lacking = listed([f"{each.daemon} is {each.spread or each.state}" for each in others])
+        lacking = listed(
+            [f"{each.daemon} is {'in ' * (each.spread == 'maintenance')}{each.spread or each.state}" for each in others]
+        )
         reason = f"none can now: {lacking}" if others else "there is no other one"
         return f"it keeps its shards {listed(led)} until another daemon can take them; {reason}"

@@ -49,7 +49,7 @@ def test_a_daemon_that_does_not_know_the_level_is_asked_again(invoke, cluster):
         ([("vm-2", "settling"), ("vm-3", "no_broker")], "it transfers its shards 0, 1 to vm-2"),
         (
             [("vm-2", "maintenance"), ("vm-3", None)],
-            "it keeps its shards 0, 1 until another daemon can take them; none can now: vm-2 is maintenance",
+            "it keeps its shards 0, 1 until another daemon can take them; none can now: vm-2 is in maintenance",
         ),
     ],
 )

@@ -158,7 +158,7 @@ async def test_what_an_earlier_subscription_or_topic_of_the_name_left_is_not_sen
     [
         (("--replay", "--drop"), 2, "give --replay or --drop, not both"),
         (("--drop",), 2, "there is no terminal to ask: add --yes"),
-        ((), 1, "subscription jobs of orders has no dead-letter topic: headgate subscription set --dead-letter"),
+        ((), 1, "subscription jobs of orders has no dead-letter topic: headgate subscription set orders jobs"),
     ],
 )
 def test_a_wrong_use_is_refused(words, code: int, reason: str, invoke: Invoke, cluster: FakeCluster) -> None:
