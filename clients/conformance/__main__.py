@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -46,6 +47,8 @@ def main() -> int:
         return 0
     if not options.command or not cases:
         parser.error("name a driver after --" if cases else "no case has such a name")
+    if shutil.which(options.command[0]) is None:
+        parser.error(f"the driver cannot be started: there is no program {options.command[0]!r}")
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         failed = asyncio.run(run_cases(cases, options.command, options.patience, Path(folder)))
     print(f"{len(cases) - failed} of {len(cases)} cases passed")
