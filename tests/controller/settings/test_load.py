@@ -113,7 +113,9 @@ def test_invalid_toml_is_reported_with_its_line():
 
 
 def test_a_missing_file_is_a_clear_error(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file; name another file"):
+    with pytest.raises(
+        ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file or directory; name another file"
+    ):
         load_settings(tmp_path / "nowhere.toml")
 
 
