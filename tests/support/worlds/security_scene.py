@@ -132,6 +132,9 @@ class Scene:
         self._numbers = itertools.count()
         self._sent: list[bytes] = []
         self._rounds = 0
+        self._read_to = 0
+        """The newest chunk that `_connected` has read."""
+        self._is_connected = True
         self._metric_formats = itertools.cycle(("text/plain", "application/openmetrics-text"))
         self._request_ids = itertools.count(1)
         self._attackers: dict[str, RawClient] = {}
@@ -164,8 +167,9 @@ class Scene:
     async def attacked(self, attack: Attack) -> None:
         """Carry out ``attack`` among honest work, and check its outcome, its evidence and its effects."""
         attacker = await self.attacker(attack.user)
-        ledger = self.cluster.ledger(0)
-        before, seen_before = await ledger.newest(), await self._seen(attack.seen, attacker)
+        await self.work()
+        await wait_until(self._connected, "the consumer is connected again after a pause of this process")
+        before, seen_before = self._read_to, await self._seen(attack.seen, attacker)
         self._sent.clear()
 
         attempt = asyncio.ensure_future(attack.attempt(self, attack.user))
@@ -292,16 +296,21 @@ class Scene:
             return entry.user == HONEST_PRODUCER
         return isinstance(entry, e.RecordsStored | e.RecordsAcknowledged) and entry.topic_id == self.topic_id
 
+    async def _connected(self) -> bool:
+        """Return whether the newest chunk is read, and the ledger says that the consumer is connected."""
+        first, self._read_to = self._read_to, await self.cluster.ledger(0).newest()
+        for entry in await self._entries(first, self._read_to):
+            if isinstance(entry, e.ConsumerDisconnected | e.ConsumerReconnected):
+                self._is_connected = isinstance(entry, e.ConsumerReconnected)
+        return self._is_connected
+
     async def _acknowledged(self) -> bool:
         return any(isinstance(entry, e.RecordsAcknowledged) for entry in await self._entries(0))
 
-    async def _entries(self, after: int) -> list[e.Entry]:
+    async def _entries(self, after: int, last: int | None = None) -> list[e.Entry]:
         ledger = self.cluster.ledger(0)
-        return [
-            entry
-            for number in range(after + 1, await ledger.newest() + 1)
-            for entry in (await ledger.read(number)).entries
-        ]
+        last = await ledger.newest() if last is None else last
+        return [entry for number in range(after + 1, last + 1) for entry in (await ledger.read(number)).entries]
 
     async def _stored(self, after: int) -> list[bytes]:
         ledger = self.cluster.ledger(0)
