@@ -24,7 +24,7 @@ import msgspec
 from bench.harness import worst_cases as worst
 from bench.harness.cluster import HOSTILE, HOSTILE_TOPIC, TOPIC
 from bench.harness.raw_client import RawClient
-from headgate.protocol import codec
+from headgate.protocol import codec, requests
 from headgate.protocol.announcements import HeadAnnouncement, LeaderAnnouncement, Presence
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.mqtt_topics import (
@@ -38,18 +38,6 @@ from headgate.protocol.mqtt_topics import (
     requests_topic,
 )
 from headgate.protocol.request_fields import MAX_RECORD_BYTES, PROTOCOL_VERSION
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    AnyRequestBody,
-    BeginDeliveries,
-    DeleteTopic,
-    LeaveConsumer,
-    OpenProducer,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    Request,
-)
 from headgate.settings.config import ClientConfig, load_client_config
 from trials.ordered_process import obey
 
@@ -157,16 +145,16 @@ class Hostile:
         """Return the largest valid message of each kind, for both topics."""
         found: dict[str, Act] = {}
         for case in worst.CASES:
-            shared = case.kind in (AcknowledgeBatch, BeginDeliveries)
+            shared = case.kind in (requests.AcknowledgeBatch, requests.BeginDeliveries)
             body = case.body(case.world() if shared else worst.plain())
             own = msgspec.structs.replace(body, topic=HOSTILE_TOPIC) if hasattr(body, "topic") else body
             for topic, each in ((TOPIC, body), (HOSTILE_TOPIC, own)):
                 found[f"{case.kind.__name__} {case.name} of {topic}"] = partial(self._request, each)
         return found
 
-    async def _request(self, body: AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
+    async def _request(self, body: requests.AnyRequestBody, named: str = CLIENT_ID, address: str = "") -> None:
         term: dict[str, Any] = {"leader_epoch": self._leader.leader_epoch, "ledger_id": self._leader.ledger_id}
-        request = Request(request_id=1, protocol=PROTOCOL_VERSION, client_id=named, body=body, **term)
+        request = requests.Request(request_id=1, protocol=PROTOCOL_VERSION, client_id=named, body=body, **term)
         topic = requests_topic(self._cluster, 0, address or f"{HOSTILE}/{CLIENT_ID}")
         self._publish(topic, codec.encode(request))
 
@@ -175,9 +163,12 @@ class Hostile:
         cluster = self._cluster
         leader = LeaderAnnouncement(shard=0, leader_epoch=999, instance="x", window=128)
         gone = Presence(client_id=LIES_ABOUT.partition("/")[2], online=False)
-        deletes = DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
-        forged = ProduceBatch(
-            topic=TOPIC, records=[Record(b"k", b"forged", 0)], producer_id=self._rng.getrandbits(63), sequence=0
+        deletes = requests.DeleteTopic(topic=TOPIC, token="x", force=True)  # noqa: S106 - no secret
+        forged = requests.ProduceBatch(
+            topic=TOPIC,
+            records=[requests.Record(b"k", b"forged", 0)],
+            producer_id=self._rng.getrandbits(63),
+            sequence=0,
         )
         lies = {
             "leader": (leader_topic(cluster, 0), codec.encode(leader)),
@@ -257,9 +248,9 @@ class Hostile:
         """Register and leave under a new name, and open a producer."""
         self._names += 1
         who = {"topic": HOSTILE_TOPIC, "subscription": "s", "consumer": f"c{self._names}", "incarnation": 1}
-        await self._request(RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]
-        await self._request(OpenProducer(token=f"t{self._names}"))
-        await self._request(LeaveConsumer(**who))  # type: ignore[arg-type]
+        await self._request(requests.RegisterConsumer(**who, subscription_type=worst.STREAM))  # type: ignore[arg-type]
+        await self._request(requests.OpenProducer(token=f"t{self._names}"))
+        await self._request(requests.LeaveConsumer(**who))  # type: ignore[arg-type]
 
 
 async def _main() -> None:

@@ -14,60 +14,8 @@ from bench.harness.one_leader import CLIENT
 from controller.snapshots.format import decode_steps, encode_snapshot
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol import requests
 from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    BeginDeliveries,
-    BegunRecord,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeBacklog,
-    DescribeCluster,
-    DescribeLeader,
-    DescribePosition,
-    DescribeProducer,
-    DescribeSubscription,
-    DescribeTopic,
-    EvictConsumer,
-    ExplainSubscription,
-    FindTopic,
-    Heartbeat,
-    ImportTopic,
-    LeaveConsumer,
-    ListParkedKeys,
-    ListProducers,
-    ListSubscriptions,
-    ListTopics,
-    MergeSegments,
-    NegativeAcknowledgement,
-    OpenProducer,
-    ParkedRecord,
-    ParkKey,
-    PlanChanges,
-    ProduceBatch,
-    PruneTopic,
-    RaiseLevel,
-    Record,
-    RecordHeader,
-    RegisterConsumer,
-    ResumeKey,
-    SeekSubscription,
-    SegmentImport,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    SetShards,
-    SetSubscriptionOrder,
-    SetTopicPolicy,
-    SplitSegment,
-    TransferShard,
-    UnparkKey,
-)
 from shard.requests.topic_commands import MAX_SEGMENTS
 from shard.state.shard_state import ShardState
 from shard.steps import complete
@@ -356,37 +304,37 @@ def _registered(subscription: str, consumer: int, **fields: Any) -> dict[str, An
 
 
 def _tiny_records(_: ShardState) -> dict[str, Any]:
-    count = limit_of(ProduceBatch, "records")
-    return {"topic": TOPIC, "records": [Record(str(n).encode(), b"", 0) for n in range(count)], **PRODUCER}
+    count = limit_of(requests.ProduceBatch, "records")
+    return {"topic": TOPIC, "records": [requests.Record(str(n).encode(), b"", 0) for n in range(count)], **PRODUCER}
 
 
 def _tiny_headers(state: ShardState) -> dict[str, Any]:
     batch = _tiny_records(state)
     half = batch["records"][::2]
-    return {**batch, "records": half, "headers": [RecordHeader(n, "a", b"") for n in range(len(half))]}
+    return {**batch, "records": half, "headers": [requests.RecordHeader(n, "a", b"") for n in range(len(half))]}
 
 
 def _rejected_acknowledgements(_: ShardState) -> dict[str, Any]:
-    count = limit_of(AcknowledgeBatch, "acknowledgements")
-    return {**_on("crowd", 0), "acknowledgements": [Acknowledgement(n % 4094, 0, 0, 1) for n in range(count)]}
+    count = limit_of(requests.AcknowledgeBatch, "acknowledgements")
+    return {**_on("crowd", 0), "acknowledgements": [requests.Acknowledgement(n % 4094, 0, 0, 1) for n in range(count)]}
 
 
 def _shared_acknowledgements(state: ShardState) -> dict[str, Any]:
     """Every part opens a gap in a bucket that the consumer holds."""
-    count = limit_of(AcknowledgeBatch, "acknowledgements")
+    count = limit_of(requests.AcknowledgeBatch, "acknowledgements")
     holdings = state.topics[TOPIC].subscriptions[QUEUE].holdings
     mine = [(held, each.generation) for held, each in holdings.items() if each.consumer == name_of(0)]
     parts = []
     for n in range(count):
         held, generation = mine[n % len(mine)]
         assert not isinstance(held, int), "the segments are shared"
-        parts.append(Acknowledgement(held.segment, generation, 3 * n + 1000, 3 * n + 1001))
+        parts.append(requests.Acknowledgement(held.segment, generation, 3 * n + 1000, 3 * n + 1001))
     return {**_on(QUEUE, 0), "acknowledgements": parts}
 
 
 def _failed(state: ShardState) -> dict[str, Any]:
     """As many negative acknowledgements as possible, of a bucket that the consumer holds."""
-    negative = [NegativeAcknowledgement(*each, 0, "r" * 200) for each in _deliveries(state)]
+    negative = [requests.NegativeAcknowledgement(*each, 0, "r" * 200) for each in _deliveries(state)]
     return {**_on(QUEUE, 0), "negative": negative}
 
 
@@ -395,30 +343,31 @@ def _deliveries(state: ShardState) -> list[tuple[int, int, int, int, int]]:
     holdings = state.topics[TOPIC].subscriptions[QUEUE].holdings
     held, generation = next((held, each.generation) for held, each in holdings.items() if each.consumer == name_of(0))
     assert not isinstance(held, int), "the segments are shared"
-    offsets = range(3 * RANGES + 10, 3 * RANGES + 10 + limit_of(BeginDeliveries, "records"))
+    offsets = range(3 * RANGES + 10, 3 * RANGES + 10 + limit_of(requests.BeginDeliveries, "records"))
     return [(held.segment, generation, offset, held.first_bucket, 1) for offset in offsets]
 
 
 def _parked(_: ShardState) -> dict[str, Any]:
-    count = limit_of(AcknowledgeBatch, "parked")
-    parked = [ParkedRecord(0, 1, offset, PARKED) for offset in range(count)]
-    return {**_on("one", 0), "acknowledgements": [Acknowledgement(0, 1, 0, count)], "parked": parked}
+    count = limit_of(requests.AcknowledgeBatch, "parked")
+    parked = [requests.ParkedRecord(0, 1, offset, PARKED) for offset in range(count)]
+    return {**_on("one", 0), "acknowledgements": [requests.Acknowledgement(0, 1, 0, count)], "parked": parked}
 
 
 def _begun(state: ShardState) -> dict[str, Any]:
-    return {**_on(QUEUE, 0), "records": [BegunRecord(*each) for each in _deliveries(state)]}
+    return {**_on(QUEUE, 0), "records": [requests.BegunRecord(*each) for each in _deliveries(state)]}
 
 
 def _lost_grants(_: ShardState) -> dict[str, Any]:
     """Return a heartbeat of a consumer that has lost its grants and reports as many others as it may."""
-    return {**_on("one", 0), "held": [(n, 10**9 + n) for n in range(limit_of(Heartbeat, "held"))]}
+    return {**_on("one", 0), "held": [(n, 10**9 + n) for n in range(limit_of(requests.Heartbeat, "held"))]}
 
 
 def _import(_: ShardState) -> dict[str, Any]:
     """As many segments as possible, with as many parents as fit into a message."""
-    names = [name_of(n) for n in range(limit_of(ImportTopic, "segments"))]
+    names = [name_of(n) for n in range(limit_of(requests.ImportTopic, "segments"))]
     listed = [
-        SegmentImport(segment=name, parents=names[max(0, n - 7) : n], end_offset=1) for n, name in enumerate(names)
+        requests.SegmentImport(segment=name, parents=names[max(0, n - 7) : n], end_offset=1)
+        for n, name in enumerate(names)
     ]
     return {**COMMAND, "topic": "new", "segments": listed}
 
@@ -427,33 +376,33 @@ def _extend(state: ShardState) -> dict[str, Any]:
     """Return the import that seals the last segment of the deepest topic and gives it a child."""
     segments = state.topics[TOPIC].layout.segments
     listed = [
-        SegmentImport(
+        requests.SegmentImport(
             segment=name_of(n), parents=[name_of(p) for p in segment.parents], end_offset=segment.end_offset or 200
         )
         for n, segment in segments.items()
     ]
-    child = SegmentImport(segment="child", parents=[name_of(len(segments) - 1)])
+    child = requests.SegmentImport(segment="child", parents=[name_of(len(segments) - 1)])
     return {**COMMAND, "segments": [*listed, child]}
 
 
 def _plan(_: ShardState) -> dict[str, Any]:
     """Return a plan of splits of the first segments, merges of the next, and as many consumers as possible."""
-    splits, merges = limit_of(PlanChanges, "splits"), limit_of(PlanChanges, "merges")
+    splits, merges = limit_of(requests.PlanChanges, "splits"), limit_of(requests.PlanChanges, "merges")
     return {
         **_on("one"),
         "splits": list(range(splits)),
         "merges": [(splits + 2 * n, splits + 2 * n + 1) for n in range(merges)],
-        "add_consumers": [name_of(n + 1) for n in range(limit_of(PlanChanges, "add_consumers"))],
+        "add_consumers": [name_of(n + 1) for n in range(limit_of(requests.PlanChanges, "add_consumers"))],
     }
 
 
 def _confirmed(_: ShardState) -> dict[str, Any]:
     """Confirm as many revocations as possible. Each of the segments then gets another owner."""
-    return {**_on("moving", 0), "released": [(n, n + 1) for n in range(limit_of(ConfirmRevoked, "released"))]}
+    return {**_on("moving", 0), "released": [(n, n + 1) for n in range(limit_of(requests.ConfirmRevoked, "released"))]}
 
 
 def _dead_letters(_: ShardState) -> dict[str, Any]:
-    return {**_on(QUEUE, 0), "stored": [(n, n) for n in range(limit_of(ConfirmDeadLetters, "stored"))]}
+    return {**_on(QUEUE, 0), "stored": [(n, n) for n in range(limit_of(requests.ConfirmDeadLetters, "stored"))]}
 
 
 def _positions(_: ShardState) -> dict[str, Any]:
@@ -467,83 +416,83 @@ def _new_at_positions(state: ShardState) -> dict[str, Any]:
     return {**COMMAND, "subscription": "new", "subscription_type": STREAM, "positions": named}
 
 
-PLAIN_RECORDS: Final = [Record(f"key-{n}".encode(), b"v" * 1000, 0) for n in range(64)]
-PLAIN_BATCH: Final = Case(ProduceBatch, "plain", plain, {"topic": TOPIC, "records": PLAIN_RECORDS})
+PLAIN_RECORDS: Final = [requests.Record(f"key-{n}".encode(), b"v" * 1000, 0) for n in range(64)]
+PLAIN_BATCH: Final = Case(requests.ProduceBatch, "plain", plain, {"topic": TOPIC, "records": PLAIN_RECORDS})
 """64 records of 1 KB."""
-LARGE_RECORDS: Final = [Record(b"k", b"v" * (2**20 - 1), 0)] * 3
+LARGE_RECORDS: Final = [requests.Record(b"k", b"v" * (2**20 - 1), 0)] * 3
 
 QUERIES: Final = (
-    Case(ListProducers, "named", producers),
-    Case(DescribeProducer, "named", producers, {"producer": name_of(0)}),
-    Case(ListParkedKeys, "parked", parked, _on("one")),
-    Case(ListTopics, "many", many),
-    Case(ListTopics, "wide", wide),
-    Case(DescribeTopic, "wide", wide, {"topic": TOPIC}),
-    Case(ListSubscriptions, "wide", wide),
-    Case(ListSubscriptions, "many", many),
-    Case(DescribeBacklog, "wide", wide),
-    Case(DescribeBacklog, "many", many),
-    Case(DescribeCluster, "wide", wide),
-    Case(DescribeCluster, "many", many),
-    Case(DescribeSubscription, "wide", wide, _on("crowd")),
-    Case(DescribeSubscription, "deep", deep, _on("one")),
-    Case(DescribeSubscription, "shared", shared, _on(QUEUE)),
-    Case(ExplainSubscription, "wide", wide, _on("crowd")),
-    Case(ExplainSubscription, "deep", deep, _on("one")),
-    Case(ExplainSubscription, "shared", shared, _on(QUEUE)),
-    Case(PlanChanges, "wide", wide, _plan),
+    Case(requests.ListProducers, "named", producers),
+    Case(requests.DescribeProducer, "named", producers, {"producer": name_of(0)}),
+    Case(requests.ListParkedKeys, "parked", parked, _on("one")),
+    Case(requests.ListTopics, "many", many),
+    Case(requests.ListTopics, "wide", wide),
+    Case(requests.DescribeTopic, "wide", wide, {"topic": TOPIC}),
+    Case(requests.ListSubscriptions, "wide", wide),
+    Case(requests.ListSubscriptions, "many", many),
+    Case(requests.DescribeBacklog, "wide", wide),
+    Case(requests.DescribeBacklog, "many", many),
+    Case(requests.DescribeCluster, "wide", wide),
+    Case(requests.DescribeCluster, "many", many),
+    Case(requests.DescribeSubscription, "wide", wide, _on("crowd")),
+    Case(requests.DescribeSubscription, "deep", deep, _on("one")),
+    Case(requests.DescribeSubscription, "shared", shared, _on(QUEUE)),
+    Case(requests.ExplainSubscription, "wide", wide, _on("crowd")),
+    Case(requests.ExplainSubscription, "deep", deep, _on("one")),
+    Case(requests.ExplainSubscription, "shared", shared, _on(QUEUE)),
+    Case(requests.PlanChanges, "wide", wide, _plan),
 )
 """Requests that change nothing, so that several can be sent to one leader."""
 CASES: Final = (
     *QUERIES,
-    Case(DescribeLeader, "later", plain, {"heard_epoch": 2**31 - 1}),
-    Case(ProduceBatch, "records", wide, _tiny_records),
-    Case(ProduceBatch, "headers", wide, _tiny_headers),
-    Case(ProduceBatch, "bytes", wide, {"topic": TOPIC, "records": LARGE_RECORDS, **PRODUCER}),
-    Case(AcknowledgeBatch, "rejected", wide, _rejected_acknowledgements),
-    Case(AcknowledgeBatch, "shared", shared, _shared_acknowledgements),
-    Case(AcknowledgeBatch, "failed", shared, _failed),
-    Case(AcknowledgeBatch, "parked", parked, _parked),
-    Case(ParkKey, "parked", parked, {**_on("one", 0), **HOLDING, "offset": 0, "key": PARKED}),
-    Case(UnparkKey, "parked", parked, {**_on("one", 0), **HOLDING, "key": PARKED, "parking": 1, "last": 0}),
-    Case(ResumeKey, "parked", parked, {**COMMAND, "subscription": "one", "key": PARKED}),
-    Case(BeginDeliveries, "shared", shared, _begun),
-    Case(ConfirmDeadLetters, "unknown", shared, _dead_letters),
-    Case(OpenProducer, "new", plain, {"token": "1", "name": name_of(1), "incarnation": 1}),
-    Case(DescribePosition, "named", producers, {"producer": name_of(0), "topic": TOPIC}),
-    Case(DeleteProducer, "named", producers, {"producer": name_of(0), "token": "1"}),
-    Case(RegisterConsumer, "first", wide, _registered("none", 0)),
-    Case(RegisterConsumer, "second", wide, _registered("one", 1)),
-    Case(RegisterConsumer, "last", wide, _registered(name_of(0), 2)),
-    Case(RegisterConsumer, "creates", wide, _registered("new", 0, start="latest")),
-    Case(RegisterConsumer, "deep", deep, _registered(name_of(0), 0, external=True)),
-    Case(RegisterConsumer, "returns", wide, _registered("one", 0)),
-    Case(Heartbeat, "lost", wide, _lost_grants),
-    Case(Heartbeat, "parked", parked, _on("one", 0)),
-    Case(LeaveConsumer, "wide", wide, _on("one", 0)),
-    Case(LeaveConsumer, "half", wide, _on(name_of(0), 0)),
-    Case(LeaveConsumer, "shared", shared, _on(QUEUE, 0)),
-    Case(ConfirmRevoked, "moving", moving, _confirmed),
-    Case(CreateTopic, "wide", plain, {**COMMAND, "topic": "new", "segments": CREATED_SEGMENTS}),
-    Case(ImportTopic, "new", plain, _import),
-    Case(ImportTopic, "extends", deep, _extend),
-    Case(DeleteTopic, "wide", wide, {**COMMAND, "force": True}),
-    Case(FindTopic, "wide", wide, {"topic": TOPIC}),
-    Case(SplitSegment, "wide", wide, {**COMMAND, "segment": 0}),
-    Case(MergeSegments, "wide", wide, {**COMMAND, "segments": (0, 1)}),
-    Case(SetTopicPolicy, "wide", wide, {**COMMAND, "policy": e.TopicPolicy(max_age_ms=1)}),
-    Case(PruneTopic, "sealed", sealed, COMMAND),
-    Case(PruneTopic, "deep", deep, COMMAND),
-    Case(TransferShard, "own", plain, {"daemon": name_of(0), "token": "1"}, refused=True),
-    Case(RaiseLevel, "own", plain, {"level": 1, "token": "1"}),
-    Case(SetShards, "own", plain, {"shards": 2, "before": 1, "token": "1"}),
-    Case(SetMaintenance, "own", plain, {"daemon": name_of(0), "on": True, "token": "1"}),
-    Case(CreateSubscription, "wide", wide, {**COMMAND, "subscription": "new", "subscription_type": "STREAM"}),
-    Case(CreateSubscription, "positions", wide, _new_at_positions),
-    Case(DeleteSubscription, "crowd", wide, {**COMMAND, "subscription": "crowd", "force": True}),
-    Case(EvictConsumer, "crowd", wide, {**COMMAND, "subscription": "crowd", "consumer": name_of(0)}),
-    Case(SeekSubscription, "wide", wide, {**COMMAND, "subscription": "crowd", "to": "earliest"}),
-    Case(SeekSubscription, "deep", deep, _positions),
-    Case(SetDeliveryPolicy, "shared", shared, {**COMMAND, "subscription": QUEUE, "ack_timeout_ms": 1}),
-    Case(SetSubscriptionOrder, "deep", deep, {**COMMAND, "subscription": "one", "order": "none"}),
+    Case(requests.DescribeLeader, "later", plain, {"heard_epoch": 2**31 - 1}),
+    Case(requests.ProduceBatch, "records", wide, _tiny_records),
+    Case(requests.ProduceBatch, "headers", wide, _tiny_headers),
+    Case(requests.ProduceBatch, "bytes", wide, {"topic": TOPIC, "records": LARGE_RECORDS, **PRODUCER}),
+    Case(requests.AcknowledgeBatch, "rejected", wide, _rejected_acknowledgements),
+    Case(requests.AcknowledgeBatch, "shared", shared, _shared_acknowledgements),
+    Case(requests.AcknowledgeBatch, "failed", shared, _failed),
+    Case(requests.AcknowledgeBatch, "parked", parked, _parked),
+    Case(requests.ParkKey, "parked", parked, {**_on("one", 0), **HOLDING, "offset": 0, "key": PARKED}),
+    Case(requests.UnparkKey, "parked", parked, {**_on("one", 0), **HOLDING, "key": PARKED, "parking": 1, "last": 0}),
+    Case(requests.ResumeKey, "parked", parked, {**COMMAND, "subscription": "one", "key": PARKED}),
+    Case(requests.BeginDeliveries, "shared", shared, _begun),
+    Case(requests.ConfirmDeadLetters, "unknown", shared, _dead_letters),
+    Case(requests.OpenProducer, "new", plain, {"token": "1", "name": name_of(1), "incarnation": 1}),
+    Case(requests.DescribePosition, "named", producers, {"producer": name_of(0), "topic": TOPIC}),
+    Case(requests.DeleteProducer, "named", producers, {"producer": name_of(0), "token": "1"}),
+    Case(requests.RegisterConsumer, "first", wide, _registered("none", 0)),
+    Case(requests.RegisterConsumer, "second", wide, _registered("one", 1)),
+    Case(requests.RegisterConsumer, "last", wide, _registered(name_of(0), 2)),
+    Case(requests.RegisterConsumer, "creates", wide, _registered("new", 0, start="latest")),
+    Case(requests.RegisterConsumer, "deep", deep, _registered(name_of(0), 0, external=True)),
+    Case(requests.RegisterConsumer, "returns", wide, _registered("one", 0)),
+    Case(requests.Heartbeat, "lost", wide, _lost_grants),
+    Case(requests.Heartbeat, "parked", parked, _on("one", 0)),
+    Case(requests.LeaveConsumer, "wide", wide, _on("one", 0)),
+    Case(requests.LeaveConsumer, "half", wide, _on(name_of(0), 0)),
+    Case(requests.LeaveConsumer, "shared", shared, _on(QUEUE, 0)),
+    Case(requests.ConfirmRevoked, "moving", moving, _confirmed),
+    Case(requests.CreateTopic, "wide", plain, {**COMMAND, "topic": "new", "segments": CREATED_SEGMENTS}),
+    Case(requests.ImportTopic, "new", plain, _import),
+    Case(requests.ImportTopic, "extends", deep, _extend),
+    Case(requests.DeleteTopic, "wide", wide, {**COMMAND, "force": True}),
+    Case(requests.FindTopic, "wide", wide, {"topic": TOPIC}),
+    Case(requests.SplitSegment, "wide", wide, {**COMMAND, "segment": 0}),
+    Case(requests.MergeSegments, "wide", wide, {**COMMAND, "segments": (0, 1)}),
+    Case(requests.SetTopicPolicy, "wide", wide, {**COMMAND, "policy": e.TopicPolicy(max_age_ms=1)}),
+    Case(requests.PruneTopic, "sealed", sealed, COMMAND),
+    Case(requests.PruneTopic, "deep", deep, COMMAND),
+    Case(requests.TransferShard, "own", plain, {"daemon": name_of(0), "token": "1"}, refused=True),
+    Case(requests.RaiseLevel, "own", plain, {"level": 1, "token": "1"}),
+    Case(requests.SetShards, "own", plain, {"shards": 2, "before": 1, "token": "1"}),
+    Case(requests.SetMaintenance, "own", plain, {"daemon": name_of(0), "on": True, "token": "1"}),
+    Case(requests.CreateSubscription, "wide", wide, {**COMMAND, "subscription": "new", "subscription_type": "STREAM"}),
+    Case(requests.CreateSubscription, "positions", wide, _new_at_positions),
+    Case(requests.DeleteSubscription, "crowd", wide, {**COMMAND, "subscription": "crowd", "force": True}),
+    Case(requests.EvictConsumer, "crowd", wide, {**COMMAND, "subscription": "crowd", "consumer": name_of(0)}),
+    Case(requests.SeekSubscription, "wide", wide, {**COMMAND, "subscription": "crowd", "to": "earliest"}),
+    Case(requests.SeekSubscription, "deep", deep, _positions),
+    Case(requests.SetDeliveryPolicy, "shared", shared, {**COMMAND, "subscription": QUEUE, "ack_timeout_ms": 1}),
+    Case(requests.SetSubscriptionOrder, "deep", deep, {**COMMAND, "subscription": "one", "order": "none"}),
 )

@@ -32,7 +32,7 @@ from headgate.ledger.identity import claim_ledger_id
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_path
 from headgate.model.entries import DeliveryPolicy, Placement
-from headgate.protocol import codec
+from headgate.protocol import codec, replies, requests
 from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
 from headgate.protocol.mqtt_topics import (
     cluster_topic,
@@ -42,38 +42,7 @@ from headgate.protocol.mqtt_topics import (
     requests_filter,
     sender_of_request,
 )
-from headgate.protocol.replies import (
-    Acknowledged,
-    AnyReplyBody,
-    AssignmentChanged,
-    Committed,
-    ConsumerFenced,
-    DeliveriesBegun,
-    Done,
-    Grant,
-    HeartbeatReply,
-    LeaderReply,
-    MessagePart,
-    Push,
-    Registered,
-    Rejected,
-    Reply,
-    Revocation,
-    Verdict,
-)
 from headgate.protocol.request_fields import PROTOCOL_VERSION
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    AnyRequestBody,
-    BeginDeliveries,
-    DescribeLeader,
-    Heartbeat,
-    OpenProducer,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    Request,
-)
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
 from trials.compaction import compact
@@ -146,13 +115,13 @@ class Leader:
         self.transport = MqttTransport("127.0.0.1", port, f"{cluster}-leader")
         self.epoch, self.ledger_id = 1, ""
         self.producers = ScriptedProducers(self._store, PRODUCER_ID)
-        self.grants: list[Grant] = []
+        self.grants: list[replies.Grant] = []
         self.script: dict[str, deque[str]] = defaultdict(deque)
         self.seen: list[dict[str, Any]] = []
-        self.held: list[tuple[str, Request]] = []
+        self.held: list[tuple[str, requests.Request]] = []
         self._answered: set[tuple[int, int, int]] = set()
         self._part_numbers = itertools.count(1)
-        self._registration: tuple[str, RegisterConsumer] | None = None
+        self._registration: tuple[str, requests.RegisterConsumer] | None = None
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -185,11 +154,15 @@ class Leader:
         pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
         number, count, term = next(self._part_numbers), len(pieces), {"leader_epoch": self.epoch, **names}
         for index in (0, *range(count - 1, -1, -1)):  # in another order, and one of them twice
-            part = MessagePart(shard=0, number=number, index=index, count=count, content=pieces[index], **term)
+            part = replies.MessagePart(shard=0, number=number, index=index, count=count, content=pieces[index], **term)
             self.transport.publish(topic, codec.encode(part))
 
-    def reply(self, address: str, request: Request, body: AnyReplyBody, epoch: int | None = None) -> None:
-        answer = Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
+    def reply(
+        self, address: str, request: requests.Request, body: replies.AnyReplyBody, epoch: int | None = None
+    ) -> None:
+        answer = replies.Reply(
+            request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body
+        )
         self._publish(replies_topic(self.cluster, address), answer)
 
     def _on_request(self, topic: str, payload: bytes) -> None:
@@ -211,29 +184,29 @@ class Leader:
             self.held.append((address, request))
         else:
             self._treat(address, request, word)
-        if isinstance(request.body, ProduceBatch):
+        if isinstance(request.body, requests.ProduceBatch):
             self._check_batch(request)
 
-    def _treat(self, address: str, request: Request, word: str) -> None:
+    def _treat(self, address: str, request: requests.Request, word: str) -> None:
         if word == "lose":
             return
-        verdict = cast("Verdict", word) if word in get_args(Verdict) else None
+        verdict = cast("replies.Verdict", word) if word in get_args(replies.Verdict) else None
         stale = request.leader_epoch not in (None, self.epoch)
-        if isinstance(request.body, DescribeLeader):
-            answer: AnyReplyBody = LeaderReply(instance="scripted", window=self.given.window)
+        if isinstance(request.body, requests.DescribeLeader):
+            answer: replies.AnyReplyBody = replies.LeaderReply(instance="scripted", window=self.given.window)
         elif verdict is not None or stale:
-            answer = Rejected(verdict=verdict or "not_leader", reason=f"scripted {verdict or 'not_leader'}")
+            answer = replies.Rejected(verdict=verdict or "not_leader", reason=f"scripted {verdict or 'not_leader'}")
         else:
             answer = self._execute(address, request.body)
-        if isinstance(request.body, ProduceBatch) and word != "silent":
+        if isinstance(request.body, requests.ProduceBatch) and word != "silent":
             body = request.body
             self._answered.add((body.producer_id or 0, body.producer_epoch, body.sequence or 0))
         for _ in range({"silent": 0, "twice": 2}.get(word, 1)):
             self.reply(address, request, answer)
 
-    def _check_batch(self, request: Request) -> None:
+    def _check_batch(self, request: requests.Request) -> None:
         batch = request.body
-        assert isinstance(batch, ProduceBatch)
+        assert isinstance(batch, requests.ProduceBatch)
         if request.leader_epoch is None:
             self.producers.broken.append("a batch states no leader_epoch")
         keys = {(each.get("producer_id"), each["producer_epoch"], each["sequence"]) for each in self.seen_of("produce")}
@@ -243,15 +216,15 @@ class Leader:
                 f"{len(in_flight)} batches are in flight, and the window is {self.given.window}"
             )
 
-    def _execute(self, address: str, body: AnyRequestBody) -> AnyReplyBody:
+    def _execute(self, address: str, body: requests.AnyRequestBody) -> replies.AnyReplyBody:
         match body:
-            case OpenProducer():
+            case requests.OpenProducer():
                 return self.producers.open(body)
-            case ProduceBatch():
+            case requests.ProduceBatch():
                 return self.producers.produce(body)
-            case RegisterConsumer():
+            case requests.RegisterConsumer():
                 self._registration = (address, body)
-                return Registered(
+                return replies.Registered(
                     topic_id=TOPIC_ID,
                     subscription_id=SUBSCRIPTION_ID,
                     grants=self.grants,
@@ -263,15 +236,17 @@ class Leader:
                     revoke_timeout_seconds=self.given.revoke_timeout_seconds,
                     lease_seconds=self.given.lease_seconds,
                 )
-            case Heartbeat():
-                return HeartbeatReply(
+            case requests.Heartbeat():
+                return replies.HeartbeatReply(
                     head=self.ledger.head, blocked=0, stable=True, term_id=self.given.term_id, policy=self.given.policy
                 )
-            case AcknowledgeBatch():
-                return Acknowledged([(at, "moved") for at in range(len(body.acknowledgements) * self.given.rejecting)])
-            case BeginDeliveries():
-                return DeliveriesBegun()
-        return Done()
+            case requests.AcknowledgeBatch():
+                return replies.Acknowledged(
+                    [(at, "moved") for at in range(len(body.acknowledgements) * self.given.rejecting)]
+                )
+            case requests.BeginDeliveries():
+                return replies.DeliveriesBegun()
+        return replies.Done()
 
     # The ledger
 
@@ -283,10 +258,10 @@ class Leader:
         target.parent.mkdir(parents=True, exist_ok=True)
         new.rename(target)
 
-    def _store(self, batch: ProduceBatch) -> Committed:
-        return Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
+    def _store(self, batch: requests.ProduceBatch) -> replies.Committed:
+        return replies.Committed(placements=self.write(batch.records, batch.headers_by_record()), topic_id=TOPIC_ID)
 
-    def write(self, records: list[Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
+    def write(self, records: list[requests.Record], headers: Any = None, segment: int | None = None) -> list[Placement]:
         """Write a chunk and announce it."""
         placements = self.ledger.write(
             records,
@@ -374,7 +349,7 @@ class Leader:
     async def do_reply(self, step: Step, _: float) -> None:
         """Reply to the newest held request as a leader of another epoch, and keep it."""
         address, request = self.held[-1]
-        body = Rejected(verdict=step["verdict"], reason="scripted")
+        body = replies.Rejected(verdict=step["verdict"], reason="scripted")
         self.reply(address, request, body, epoch=self.epoch + step["epochs"])
 
     async def do_stored(self, _: Step, __: float) -> list[str]:
@@ -392,7 +367,7 @@ class Leader:
         own, self.given.ledger_id = self.given.ledger_id, "0123456789abcdef" * 2
         self._announce(self.epoch)
         for address, request in self.held:
-            self.reply(address, request, Rejected(verdict="fenced", reason="scripted"))
+            self.reply(address, request, replies.Rejected(verdict="fenced", reason="scripted"))
         if self._registration is not None:
             await self.do_fence(step, 0)
         self.given.ledger_id = own
@@ -404,19 +379,21 @@ class Leader:
     async def do_grant(self, step: Step, _: float) -> None:
         """Grant segments: with the next registration, or by a push if ``push``."""
         whole = {"first_hash": 0, "last_hash": 0xFFFF, "start_offset": 0, "start_chunk": 1}
-        grants = [Grant(**whole | grant | _parked(grant)) for grant in step["grants"]]
+        grants = [replies.Grant(**whole | grant | _parked(grant)) for grant in step["grants"]]
         if step.get("push"):
-            self._push(AssignmentChanged, step, granted=grants)
+            self._push(replies.AssignmentChanged, step, granted=grants)
         else:
             self.grants = grants
 
     async def do_revoke(self, step: Step, _: float) -> None:
-        self._push(AssignmentChanged, step, revoked=[Revocation(**each) for each in step["revocations"]])
+        self._push(
+            replies.AssignmentChanged, step, revoked=[replies.Revocation(**each) for each in step["revocations"]]
+        )
 
     async def do_fence(self, step: Step, _: float) -> None:
-        self._push(ConsumerFenced, step, reason="scripted")
+        self._push(replies.ConsumerFenced, step, reason="scripted")
 
-    def _push(self, kind: type[Push], step: Step, **fields: Any) -> None:
+    def _push(self, kind: type[replies.Push], step: Step, **fields: Any) -> None:
         assert self._registration is not None
         address, body = self._registration
         incarnation = body.incarnation + step.get("incarnations", 0)
@@ -429,7 +406,9 @@ class Leader:
         """Store records in a segment, as another producer would; ``skip`` leaves out offsets."""
         segment = step.get("segment", 0)
         self.ledger.next_offset[segment] = step.get("offset", self.ledger.next_offset[segment])
-        records = [Record(as_bytes(each.get("key", "k")), as_bytes(each["value"]), 1) for each in step["records"]]
+        records = [
+            requests.Record(as_bytes(each.get("key", "k")), as_bytes(each["value"]), 1) for each in step["records"]
+        ]
         self.write(records, segment=segment)
 
     async def do_damage(self, _: Step, __: float) -> None:

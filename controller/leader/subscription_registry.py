@@ -22,27 +22,12 @@ from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.protocol import DrainCheckError, DrainQuery
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
+from headgate.protocol import requests
 from headgate.protocol.announcements import Presence
 from headgate.protocol.mqtt_topics import user_of
 from headgate.protocol.paging import Page, follows
 from headgate.protocol.replies import Done, Registered, SubscriptionList, SubscriptionReply
 from headgate.protocol.request_fields import ConsumerRequest, SubscriptionRequest
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    BeginDeliveries,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    DescribeSubscription,
-    EvictConsumer,
-    ExplainSubscription,
-    Heartbeat,
-    LeaveConsumer,
-    ListSubscriptions,
-    ParkKey,
-    PlanChanges,
-    RegisterConsumer,
-    UnparkKey,
-)
 from headgate.views.subscriptions import SubscriptionInfo
 from shard.requests.handlers import Outcome, Registration, StepResult, Stepwise, handler
 from shard.requests.lookup import find_subscription, find_topic
@@ -66,16 +51,16 @@ from shard.subscriptions.two_witnesses import DrainClaim
 
 RequestT = TypeVar(
     "RequestT",
-    AcknowledgeBatch,
-    BeginDeliveries,
-    ConfirmDeadLetters,
-    ParkKey,
-    UnparkKey,
-    Heartbeat,
-    LeaveConsumer,
-    ConfirmRevoked,
+    requests.AcknowledgeBatch,
+    requests.BeginDeliveries,
+    requests.ConfirmDeadLetters,
+    requests.ParkKey,
+    requests.UnparkKey,
+    requests.Heartbeat,
+    requests.LeaveConsumer,
+    requests.ConfirmRevoked,
 )
-QueryT = TypeVar("QueryT", DescribeSubscription, ExplainSubscription, PlanChanges)
+QueryT = TypeVar("QueryT", requests.DescribeSubscription, requests.ExplainSubscription, requests.PlanChanges)
 
 
 FormerHoldings = dict[int, Mapping[SegmentSlice, Holding]]
@@ -218,23 +203,23 @@ class SubscriptionRegistry:
     def handlers(self) -> tuple[Registration, ...]:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
-            handler(RegisterConsumer, self._register),
-            handler(ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
-            self._handler(AcknowledgeBatch, lambda found, batch, _: found.acknowledge(batch)),
-            self._handler(BeginDeliveries, lambda found, request, _: found.deliveries.begin(request)),
-            self._handler(ConfirmDeadLetters, lambda found, request, _: found.confirm_dead_letters(request)),
-            self._handler(ParkKey, lambda found, request, _: found.deliveries.park(request)),
-            self._handler(UnparkKey, lambda found, request, _: found.deliveries.park(request)),
-            self._handler(Heartbeat, SubscriptionCoordinator.heartbeat),
-            handler(LeaveConsumer, self._leave),
-            handler(EvictConsumer, self._evict),
-            self._handler(ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
-            self._query(DescribeSubscription, self._describe),
+            handler(requests.RegisterConsumer, self._register),
+            handler(requests.ListSubscriptions, lambda request, _: Stepwise(self._list(request))),
+            self._handler(requests.AcknowledgeBatch, lambda found, batch, _: found.acknowledge(batch)),
+            self._handler(requests.BeginDeliveries, lambda found, request, _: found.deliveries.begin(request)),
+            self._handler(requests.ConfirmDeadLetters, lambda found, request, _: found.confirm_dead_letters(request)),
+            self._handler(requests.ParkKey, lambda found, request, _: found.deliveries.park(request)),
+            self._handler(requests.UnparkKey, lambda found, request, _: found.deliveries.park(request)),
+            self._handler(requests.Heartbeat, SubscriptionCoordinator.heartbeat),
+            handler(requests.LeaveConsumer, self._leave),
+            handler(requests.EvictConsumer, self._evict),
+            self._handler(requests.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
+            self._query(requests.DescribeSubscription, self._describe),
             self._query(
-                ExplainSubscription,
+                requests.ExplainSubscription,
                 lambda found, request: found.explain(request, self.context.drain_problem(), self._delay_reason),
             ),
-            self._query(PlanChanges, SubscriptionCoordinator.plan),
+            self._query(requests.PlanChanges, SubscriptionCoordinator.plan),
         )
 
     def _delay_reason(self, user: str) -> str:
@@ -256,12 +241,12 @@ class SubscriptionRegistry:
 
         return handler(kind, lambda request, _: Stepwise(find_and_respond(request)))
 
-    def _describe(self, found: SubscriptionCoordinator, _: DescribeSubscription) -> Steps[StepResult]:
+    def _describe(self, found: SubscriptionCoordinator, _: requests.DescribeSubscription) -> Steps[StepResult]:
         described = yield from found.describe()
         point = self.commit.newest, self.commit.term_id
         return SubscriptionReply(subscription=msgspec.structs.replace(described, point=point))
 
-    def _register(self, request: RegisterConsumer, client_id: str) -> Registered | Refusal:
+    def _register(self, request: requests.RegisterConsumer, client_id: str) -> Registered | Refusal:
         if request.topic not in self.state.topics and request.subscription_id is not None:
             return refuse_deleted_topic(request)
         topic = find_topic(request.topic, self.state)
@@ -295,18 +280,18 @@ class SubscriptionRegistry:
             self._add_coordinator(known)
         return self.coordinators[known.subscription_id].register(request, client_id)
 
-    def _leave(self, request: LeaveConsumer, client_id: str) -> Done:
+    def _leave(self, request: requests.LeaveConsumer, client_id: str) -> Done:
         """Remove a consumer. One of a subscription that does not exist has nothing to leave, as after a deletion."""
         topic = self.state.topics.get(request.topic)
         if topic is None or request.subscription not in topic.subscriptions:
             return Done()
         return self._find_for(request, client_id).leave(request, client_id)
 
-    def _evict(self, request: EvictConsumer, _: str) -> Done | Refusal:
+    def _evict(self, request: requests.EvictConsumer, _: str) -> Done | Refusal:
         """Remove a consumer for a command. A repeated one must not remove a later consumer of the name."""
         return Done() if request.token in self.state.commands else self._find(request).evict(request)
 
-    def _list(self, request: ListSubscriptions) -> Steps[StepResult]:
+    def _list(self, request: requests.ListSubscriptions) -> Steps[StepResult]:
         if request.topic is not None:
             find_topic(request.topic, self.state)
         yield len(self.coordinators)
@@ -320,7 +305,7 @@ class SubscriptionRegistry:
                 page.add(names, description)
         return SubscriptionList(subscriptions=page.items, next=page.following)
 
-    def _listed(self, request: ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
+    def _listed(self, request: requests.ListSubscriptions) -> list[tuple[tuple[str, str], int]]:
         """Return the names and ids of the requested subscriptions, in order."""
         return [
             ((topic_name, name), subscription.subscription_id)

@@ -24,6 +24,7 @@ from headgate.ledger.ledger import Ledger
 from headgate.model.entries import NO_POLICY, Order, SubscriptionType, TopicPolicy
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.shard_map import MAX_SHARDS
+from headgate.protocol import requests
 from headgate.protocol.replies import (
     BacklogReply,
     Done,
@@ -51,38 +52,6 @@ from headgate.protocol.request_fields import (
     require_fields,
     require_name,
 )
-from headgate.protocol.requests import (
-    AnyRequestBody,
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeBacklog,
-    DescribeProducer,
-    DescribeSubscription,
-    DescribeTopic,
-    EvictConsumer,
-    ExplainSubscription,
-    ImportTopic,
-    ListParkedKeys,
-    ListProducers,
-    ListSubscriptions,
-    ListTopics,
-    MergeSegments,
-    PlanChanges,
-    PruneTopic,
-    RaiseLevel,
-    ResumeKey,
-    SeekSubscription,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    SetShards,
-    SetSubscriptionOrder,
-    SetTopicPolicy,
-    SplitSegment,
-    TransferShard,
-)
 from headgate.reading.time_lookup import positions_at
 from headgate.settings.arguments import require_choice, require_integer, require_seconds, require_time_ms, require_type
 from headgate.settings.config import ClientConfig
@@ -97,7 +66,14 @@ from headgate.views.topics import PruneResult, TopicImportResult, TopicInfo
 T = TypeVar("T")
 ReplyT = TypeVar("ReplyT", bound=ReplyBody)
 PageT = TypeVar("PageT", bound=PageReply)
-ListRequestT = TypeVar("ListRequestT", ListTopics, ListProducers, ListSubscriptions, ListParkedKeys, DescribeBacklog)
+ListRequestT = TypeVar(
+    "ListRequestT",
+    requests.ListTopics,
+    requests.ListProducers,
+    requests.ListSubscriptions,
+    requests.ListParkedKeys,
+    requests.DescribeBacklog,
+)
 
 EXPLANATION_SECONDS: Final = 5.0
 """How long a refusal may wait for the near names."""
@@ -168,7 +144,7 @@ class Admin:
         """
         if not 0 <= require_integer("transfer_shard: shard", shard) < self._all_shards():
             raise ConfigError(f"there is no shard {shard}: this cluster has shards 0 to {self._all_shards() - 1}")
-        await self._request(shard, TransferShard(daemon=daemon, token=self._token()), Done)
+        await self._request(shard, requests.TransferShard(daemon=daemon, token=self._token()), Done)
 
     async def set_maintenance(self, daemon: str, *, on: bool) -> None:
         """Begin or end the maintenance of ``daemon``. A daemon in maintenance leads nothing if another one can.
@@ -176,9 +152,9 @@ class Admin:
         Returns once it is stored. The transfers follow within seconds. Raises RequestRejectedError if no such daemon
         is live.
         """
-        await self._request_any(SetMaintenance(daemon=daemon, on=on, token=self._token()))
+        await self._request_any(requests.SetMaintenance(daemon=daemon, on=on, token=self._token()))
 
-    async def _request_any(self, request: AnyRequestBody) -> None:
+    async def _request_any(self, request: requests.AnyRequestBody) -> None:
         """Send a command to the leader of any shard; raises NoLeaderError if there is none."""
         require_fields(request)
         led = [each.shard for each in (await self.describe_cluster(blocked=True)).shards if each.daemon is not None]
@@ -192,7 +168,7 @@ class Admin:
         ``feature_level`` of `describe_cluster` says which level is possible. One that the cluster has already is no
         error. Raises RequestRejectedError, which names the daemons that do not support it.
         """
-        await self._request_any(RaiseLevel(level=level, token=self._token()))
+        await self._request_any(requests.RaiseLevel(level=level, token=self._token()))
 
     async def set_shards(self, shards: int, *, dry_run: bool = False) -> int:
         """Give the cluster more ``shards``, which cannot be taken back. Topics stay where they are.
@@ -205,14 +181,14 @@ class Admin:
             raise ConfigError(f"the cluster has {before} shards, and the number can only rise, to at most {MAX_SHARDS}")
         topics = await self.list_topics()
         if not dry_run:
-            await self._request_any(SetShards(shards=shards, before=before, token=self._token()))
+            await self._request_any(requests.SetShards(shards=shards, before=before, token=self._token()))
         return sum(len(later.candidates(each.topic)) > 1 for each in topics)
 
     # Topics
 
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
-        request = CreateTopic(topic=topic, segments=segments, token=self._token())
+        request = requests.CreateTopic(topic=topic, segments=segments, token=self._token())
         return (await self._create(request, TopicReply)).topic
 
     async def import_topic(
@@ -228,7 +204,7 @@ class Admin:
             dry_run: only return what would change.
         """
         require_type("import_topic: layout", layout, ExternalLayout)
-        request = ImportTopic(
+        request = requests.ImportTopic(
             topic=topic,
             token=self._token(),
             segments=list(layout.segments),
@@ -243,13 +219,13 @@ class Admin:
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        pages = await self._list(None, ListTopics(), TopicList)
+        pages = await self._list(None, requests.ListTopics(), TopicList)
         found = [topic for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
         """Return the segments of ``topic``."""
-        return (await self._ask(DescribeTopic(topic=topic), TopicReply)).topic
+        return (await self._ask(requests.DescribeTopic(topic=topic), TopicReply)).topic
 
     async def identity(self, topic: str, subscription: str | None = None, consumer: str | None = None) -> str:
         """Return a text that differs once what is named last was created, or its program started, again or elsewhere.
@@ -269,12 +245,12 @@ class Admin:
 
         :meta private:
         """
-        request = DescribeTopic(topic=topic, pruned=sorted(segments)[-MAX_HELD_SEGMENTS:])
+        request = requests.DescribeTopic(topic=topic, pruned=sorted(segments)[-MAX_HELD_SEGMENTS:])
         return dict((await self._ask(request, TopicReply)).pruned_ends)
 
     async def topic_settings(self, topic: str) -> list[TopicSetting]:
         """Return what applies to ``topic`` of all that `set_topic_policy` can override, and where it is from."""
-        reply = await self._ask(DescribeTopic(topic=topic), TopicReply)
+        reply = await self._ask(requests.DescribeTopic(topic=topic), TopicReply)
         own, cluster = asdict(reply.topic.policy), asdict(reply.cluster_policy)
         return [
             TopicSetting(name, cluster[name], "setting" if name in reply.configured else "default")
@@ -291,11 +267,13 @@ class Admin:
 
     async def split(self, topic: str, segment: SegmentId) -> TopicInfo:
         """Split an active segment at the middle of its hash range; returns the new layout."""
-        return await self._change_topic(SplitSegment(topic=topic, segment=segment, token=self._token()))
+        return await self._change_topic(requests.SplitSegment(topic=topic, segment=segment, token=self._token()))
 
     async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
         """Merge two active neighbors; returns the new layout."""
-        return await self._change_topic(MergeSegments(topic=topic, segments=(first, second), token=self._token()))
+        return await self._change_topic(
+            requests.MergeSegments(topic=topic, segments=(first, second), token=self._token())
+        )
 
     async def set_topic_policy(
         self, topic: str, policy: TopicPolicy = NO_POLICY, *, reset: Sequence[PolicyField] = ()
@@ -308,7 +286,7 @@ class Admin:
         require_type("reset", reset, Collection)
         for field in reset:
             require_choice("reset", field, get_args(PolicyField))
-        request = SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
+        request = requests.SetTopicPolicy(topic=topic, token=self._token(), policy=policy, reset=list(reset))
         return await self._change_topic(request)
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
@@ -316,23 +294,25 @@ class Admin:
 
         Returns what was deleted, and why each other sealed segment was not.
         """
-        return (await self._ask(PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), PruneReply)).result
+        return (
+            await self._ask(requests.PruneTopic(topic=topic, token=self._token(), dry_run=dry_run), PruneReply)
+        ).result
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
-        await self._ask(DeleteTopic(topic=topic, force=force, token=self._token()), Done)
+        await self._ask(requests.DeleteTopic(topic=topic, force=force, token=self._token()), Done)
 
     # Producers
 
     async def list_producers(self) -> list[ProducerInfo]:
         """Return the named producers of all shards, by name and shard."""
-        pages = await self._list(None, ListProducers(), ProducerList)
+        pages = await self._list(None, requests.ListProducers(), ProducerList)
         found = [producer for page in pages for producer in page.producers]
         return sorted(found, key=lambda info: (info.producer, info.shard))
 
     async def describe_producer(self, name: str) -> list[ProducerInfo]:
         """Return the producer ``name`` on each shard that knows it; at least one does."""
-        replies = await self._request_known(name, DescribeProducer(producer=name), ProducerReply)
+        replies = await self._request_known(name, requests.DescribeProducer(producer=name), ProducerReply)
         return [reply.producer for reply in replies]
 
     async def delete_producer(self, name: str) -> None:
@@ -341,32 +321,34 @@ class Admin:
         A program that uses it ends with ForgottenError. The name can be opened again, and then
         starts without a position. The shards are independent: repeat a call that failed.
         """
-        await self._request_known(name, DeleteProducer(producer=name, token=self._token()), Done)
+        await self._request_known(name, requests.DeleteProducer(producer=name, token=self._token()), Done)
 
     # Subscriptions
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        pages = await self._list(topic, ListSubscriptions(topic=topic), SubscriptionList)
+        pages = await self._list(topic, requests.ListSubscriptions(topic=topic), SubscriptionList)
         found = [each for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
         """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
-        request = DescribeBacklog(topic=topic, subscription=subscription)
+        request = requests.DescribeBacklog(topic=topic, subscription=subscription)
         pages = await self._list(topic, request, BacklogReply)
         found = [each for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
-        return await self._subscription(DescribeSubscription(topic=topic, subscription=subscription))
+        return await self._subscription(requests.DescribeSubscription(topic=topic, subscription=subscription))
 
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
     ) -> Explanation:
         """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
-        request = ExplainSubscription(topic=topic, subscription=subscription, segment=segment, consumer=consumer)
+        request = requests.ExplainSubscription(
+            topic=topic, subscription=subscription, segment=segment, consumer=consumer
+        )
         return (await self._ask(request, ExplanationReply)).explanation
 
     async def plan(
@@ -385,7 +367,7 @@ class Admin:
         for what, given in changes.items():
             require_type(f"plan: {what}", given, Collection)
             changes[what] = [require_name("consumer", each) if what in names else each for each in given]
-        request = PlanChanges(topic=topic, subscription=subscription, **changes)
+        request = requests.PlanChanges(topic=topic, subscription=subscription, **changes)
         return (await self._ask(request, PlanReply)).plan
 
     async def create_subscription(
@@ -415,7 +397,7 @@ class Admin:
             StoreError, LedgerError: the ledger cannot be read to find a timestamp.
         """
         require_choice("create_subscription: start", start, get_args(Start))
-        request = CreateSubscription(
+        request = requests.CreateSubscription(
             topic=topic,
             subscription=subscription,
             subscription_type=subscription_type(type),
@@ -429,7 +411,7 @@ class Admin:
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
-        request = DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
+        request = requests.DeleteSubscription(topic=topic, subscription=subscription, force=force, token=self._token())
         await self._ask(request, Done)
 
     async def evict_consumer(self, topic: str, subscription: str, consumer: str) -> None:
@@ -438,7 +420,7 @@ class Admin:
         The running program gets FencedError and does not join again, so that the eviction lasts. A
         program that is started afterwards may use the name.
         """
-        request = EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
+        request = requests.EvictConsumer(topic=topic, subscription=subscription, consumer=consumer, token=self._token())
         await self._ask(request, Done)
 
     async def seek(
@@ -483,7 +465,7 @@ class Admin:
         require_type("seek: positions", positions or {}, Mapping)
         integer = partial(require_integer, "seek: a segment or offset in positions")
         pairs = sorted((integer(segment), integer(offset)) for segment, offset in (positions or {}).items())
-        request = SeekSubscription(
+        request = requests.SeekSubscription(
             topic=topic,
             subscription=subscription,
             token=self._token(),
@@ -500,7 +482,9 @@ class Admin:
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
         require_choice("order", order, get_args(Order))
-        request = SetSubscriptionOrder(topic=topic, subscription=subscription, order=order, token=self._token())
+        request = requests.SetSubscriptionOrder(
+            topic=topic, subscription=subscription, order=order, token=self._token()
+        )
         return await self._subscription(request)
 
     async def set_delivery_policy(
@@ -530,7 +514,7 @@ class Admin:
             if (await self.describe_topic(dead_letter_topic)).external is not None:
                 raise ConfigError(f"dead-letter topic {dead_letter_topic!r} is external: no record can be stored in it")
             await check_dead_letter_topic(topic, dead_letter_topic, self.list_subscriptions)
-        request = SetDeliveryPolicy(
+        request = requests.SetDeliveryPolicy(
             topic=topic,
             subscription=subscription,
             token=self._token(),
@@ -548,7 +532,7 @@ class Admin:
 
     async def parked_keys(self, topic: str, subscription: str, key: bytes | None = None) -> list[ParkedKeyInfo]:
         """Return the parked keys of a STREAM in the order in which they were parked; or only ``key``."""
-        request = ListParkedKeys(topic=topic, subscription=subscription, key=key)
+        request = requests.ListParkedKeys(topic=topic, subscription=subscription, key=key)
         pages = await self._list(topic, request, ParkedKeyList)
         return [each for page in pages for each in page.keys]
 
@@ -557,7 +541,7 @@ class Admin:
 
         ``drop``: the records that are parked now are not delivered; they stay in the dead-letter topic.
         """
-        request = ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
+        request = requests.ResumeKey(topic=topic, subscription=subscription, key=key, token=self._token(), drop=drop)
         await self._ask(request, Done)
 
     # Requests
@@ -585,7 +569,7 @@ class Admin:
         require_name("topic", topic)
         return await self.client.places.at(topic, ask, self._timeout_seconds)
 
-    async def _create(self, request: CreateTopic | ImportTopic, kind: type[ReplyT]) -> ReplyT:
+    async def _create(self, request: requests.CreateTopic | requests.ImportTopic, kind: type[ReplyT]) -> ReplyT:
         """Create a topic once no other shard can have it, or change it where it is."""
         self._all_shards()
         require_name("topic", request.topic)
@@ -607,7 +591,11 @@ class Admin:
         return (await self._ask(request, SubscriptionReply)).subscription
 
     async def _ask_at(
-        self, timestamp_ms: int, method: str, request: CreateSubscription | SeekSubscription, kind: type[ReplyT]
+        self,
+        timestamp_ms: int,
+        method: str,
+        request: requests.CreateSubscription | requests.SeekSubscription,
+        kind: type[ReplyT],
     ) -> ReplyT:
         """Send ``request`` with the positions of a time. They are looked up again if a segment was pruned meanwhile."""
         for last in (False, False, True):
@@ -655,7 +643,7 @@ class Admin:
         return pages
 
     async def _request_known(
-        self, name: str, request: DescribeProducer | DeleteProducer, kind: type[ReplyT]
+        self, name: str, request: requests.DescribeProducer | requests.DeleteProducer, kind: type[ReplyT]
     ) -> list[ReplyT]:
         """Return the replies of the shards that know the producer ``name``, by shard."""
 
@@ -673,7 +661,7 @@ class Admin:
             raise RequestRejectedError("invalid", f"no shard has a producer {name!r}; see: headgate producer list")
         return replies
 
-    async def _request(self, shard: int, request: AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
+    async def _request(self, shard: int, request: requests.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``. Raises InvalidNameError."""
         for named in _NAMES:
             if (name := getattr(request, named, None)) is not None:
@@ -695,7 +683,7 @@ def subscription_type(given: SubscriptionType | str) -> SubscriptionType:
 async def explained_topic(client: Client, topic: str, error: RequestRejectedError) -> RequestRejectedError:
     """Return a better error than ``error`` if there is no ``topic``: it names the near ones."""
     async with Admin(client, timeout_seconds=EXPLANATION_SECONDS) as admin:
-        return await explained(admin, DescribeTopic(topic=topic), error)
+        return await explained(admin, requests.DescribeTopic(topic=topic), error)
 
 
 async def check_dead_letter_topic(

@@ -6,53 +6,8 @@ Every kind of request has one entry; a test fails for a new kind without one.
 from collections.abc import Callable
 from typing import Any, Final
 
+from headgate.protocol import requests
 from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    BeginDeliveries,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeBacklog,
-    DescribeCluster,
-    DescribeLeader,
-    DescribePosition,
-    DescribeProducer,
-    DescribeSubscription,
-    DescribeTopic,
-    EvictConsumer,
-    ExplainSubscription,
-    FindTopic,
-    Heartbeat,
-    ImportTopic,
-    LeaveConsumer,
-    ListParkedKeys,
-    ListProducers,
-    ListSubscriptions,
-    ListTopics,
-    MergeSegments,
-    OpenProducer,
-    ParkKey,
-    PlanChanges,
-    ProduceBatch,
-    PruneTopic,
-    RaiseLevel,
-    RegisterConsumer,
-    ResumeKey,
-    SeekSubscription,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    SetShards,
-    SetSubscriptionOrder,
-    SetTopicPolicy,
-    SplitSegment,
-    TransferShard,
-    UnparkKey,
-)
 from shard.access.rules import AccessRules, Act, Action
 from shard.subscriptions.refusal import Refusal, refuse
 
@@ -78,7 +33,7 @@ def _on_subscription(action: Action) -> Callable[[Any], Act]:
     return lambda body: Act(action, body.topic, body.subscription)
 
 
-def _on_optional_topic(body: ListSubscriptions | DescribeBacklog) -> Act:
+def _on_optional_topic(body: requests.ListSubscriptions | requests.DescribeBacklog) -> Act:
     return Act(Action.DESCRIBE, body.topic, on_all_topics=body.topic is None)
 
 
@@ -87,48 +42,48 @@ def _on_all_topics(_: RequestBody) -> Act:
 
 
 _ACTS: Final[dict[type[RequestBody], Callable[[Any], Act | None]]] = {
-    DescribeLeader: lambda _: None,  # what the leader announces to every user
-    OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
-    ProduceBatch: _on_topic(Action.PRODUCE),
-    AcknowledgeBatch: _on_subscription(Action.CONSUME),
-    BeginDeliveries: _on_subscription(Action.CONSUME),
-    ConfirmDeadLetters: _on_subscription(Action.CONSUME),
-    ParkKey: _on_subscription(Action.CONSUME),
-    UnparkKey: _on_subscription(Action.CONSUME),
-    RegisterConsumer: _on_subscription(Action.CONSUME),
-    Heartbeat: _on_subscription(Action.CONSUME),
-    LeaveConsumer: _on_subscription(Action.CONSUME),
-    ConfirmRevoked: _on_subscription(Action.CONSUME),
-    CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
-    SeekSubscription: _on_subscription(Action.CONSUME),
-    ListTopics: _on_all_topics,
-    DescribePosition: _on_topic(Action.PRODUCE),
-    ListProducers: _on_all_topics,
-    DescribeProducer: _on_all_topics,
-    DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    ListSubscriptions: _on_optional_topic,
-    DescribeBacklog: _on_optional_topic,
-    DescribeCluster: _on_all_topics,
-    SetShards: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    TransferShard: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    RaiseLevel: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
-    DescribeTopic: _on_topic(Action.DESCRIBE),
-    FindTopic: _on_topic(Action.DESCRIBE),
-    DescribeSubscription: _on_subscription(Action.DESCRIBE),
-    ListParkedKeys: _on_subscription(Action.DESCRIBE),
-    ExplainSubscription: _on_subscription(Action.DESCRIBE),
-    PlanChanges: _on_subscription(Action.DESCRIBE),
-    CreateTopic: _on_topic(Action.ADMINISTER),
-    ImportTopic: _on_topic(Action.ADMINISTER),
-    DeleteTopic: _on_topic(Action.ADMINISTER),
-    SplitSegment: _on_topic(Action.ADMINISTER),
-    MergeSegments: _on_topic(Action.ADMINISTER),
-    SetTopicPolicy: _on_topic(Action.ADMINISTER),
-    PruneTopic: _on_topic(Action.ADMINISTER),
-    EvictConsumer: _on_subscription(Action.ADMINISTER),
-    DeleteSubscription: _on_subscription(Action.ADMINISTER),
-    SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
-    SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
-    ResumeKey: _on_subscription(Action.ADMINISTER),
+    requests.DescribeLeader: lambda _: None,  # what the leader announces to every user
+    requests.OpenProducer: lambda _: Act(Action.DESCRIBE),  # an identity alone stores nothing
+    requests.ProduceBatch: _on_topic(Action.PRODUCE),
+    requests.AcknowledgeBatch: _on_subscription(Action.CONSUME),
+    requests.BeginDeliveries: _on_subscription(Action.CONSUME),
+    requests.ConfirmDeadLetters: _on_subscription(Action.CONSUME),
+    requests.ParkKey: _on_subscription(Action.CONSUME),
+    requests.UnparkKey: _on_subscription(Action.CONSUME),
+    requests.RegisterConsumer: _on_subscription(Action.CONSUME),
+    requests.Heartbeat: _on_subscription(Action.CONSUME),
+    requests.LeaveConsumer: _on_subscription(Action.CONSUME),
+    requests.ConfirmRevoked: _on_subscription(Action.CONSUME),
+    requests.CreateSubscription: _on_subscription(Action.CONSUME),  # as a registration, which creates one
+    requests.SeekSubscription: _on_subscription(Action.CONSUME),
+    requests.ListTopics: _on_all_topics,
+    requests.DescribePosition: _on_topic(Action.PRODUCE),
+    requests.ListProducers: _on_all_topics,
+    requests.DescribeProducer: _on_all_topics,
+    requests.DeleteProducer: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    requests.ListSubscriptions: _on_optional_topic,
+    requests.DescribeBacklog: _on_optional_topic,
+    requests.DescribeCluster: _on_all_topics,
+    requests.SetShards: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    requests.TransferShard: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    requests.RaiseLevel: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    requests.SetMaintenance: lambda _: Act(Action.ADMINISTER, on_all_topics=True),
+    requests.DescribeTopic: _on_topic(Action.DESCRIBE),
+    requests.FindTopic: _on_topic(Action.DESCRIBE),
+    requests.DescribeSubscription: _on_subscription(Action.DESCRIBE),
+    requests.ListParkedKeys: _on_subscription(Action.DESCRIBE),
+    requests.ExplainSubscription: _on_subscription(Action.DESCRIBE),
+    requests.PlanChanges: _on_subscription(Action.DESCRIBE),
+    requests.CreateTopic: _on_topic(Action.ADMINISTER),
+    requests.ImportTopic: _on_topic(Action.ADMINISTER),
+    requests.DeleteTopic: _on_topic(Action.ADMINISTER),
+    requests.SplitSegment: _on_topic(Action.ADMINISTER),
+    requests.MergeSegments: _on_topic(Action.ADMINISTER),
+    requests.SetTopicPolicy: _on_topic(Action.ADMINISTER),
+    requests.PruneTopic: _on_topic(Action.ADMINISTER),
+    requests.EvictConsumer: _on_subscription(Action.ADMINISTER),
+    requests.DeleteSubscription: _on_subscription(Action.ADMINISTER),
+    requests.SetSubscriptionOrder: _on_subscription(Action.ADMINISTER),
+    requests.SetDeliveryPolicy: _on_subscription(Action.ADMINISTER),
+    requests.ResumeKey: _on_subscription(Action.ADMINISTER),
 }

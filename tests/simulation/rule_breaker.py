@@ -15,23 +15,10 @@ import msgspec
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import segment_of
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import codec
+from headgate.protocol import codec, requests
 from headgate.protocol.mqtt_topics import client_address, replies_topic, requests_topic
 from headgate.protocol.replies import Acknowledged, Committed, ProducerIdentity, Registered, Rejected, Reply
 from headgate.protocol.request_fields import FIRST_PROTOCOL_VERSION, MAX_RECORD_BYTES, PROTOCOL_VERSION, Start
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    AnyRequestBody,
-    DescribeLeader,
-    LeaveConsumer,
-    OpenProducer,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    Request,
-    SeekSubscription,
-)
 from shard.state.dedup_window import WINDOW
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
@@ -110,7 +97,7 @@ class RuleBreaker:
             while True:
                 for attempt in self._rng.sample(self._attempts, len(self._attempts)):
                     await asyncio.sleep(self._rng.uniform(*PAUSE_SECONDS))
-                    if await self._ask(DescribeLeader(), leader_epoch=None) is not None:
+                    if await self._ask(requests.DescribeLeader(), leader_epoch=None) is not None:
                         await attempt()
 
     def check(self, keys: Collection[tuple[str, bytes]]) -> None:
@@ -139,7 +126,7 @@ class RuleBreaker:
         identity = None if self._repeated else await self._open()
         if identity is None:
             return
-        first: ProduceBatch | None = None
+        first: requests.ProduceBatch | None = None
         for part in (range(WINDOW // 2), range(WINDOW // 2, WINDOW + 1)):
             batches = [
                 self._batch(identity.producer_id, identity.producer_epoch, number, lawful=True) for number in part
@@ -176,8 +163,8 @@ class RuleBreaker:
             await self._refuse("a batch of a user without the right, in its sequence", batch, user=GUEST)
         await self._refuse("records for an external topic", self._batch(topic=EXTERNAL_TOPIC))
         await self._refuse("a batch of protocol 1", self._batch(), protocol=FIRST_PROTOCOL_VERSION)
-        large = Record(FORBIDDEN_KEY, bytes(MAX_RECORD_BYTES), 0)
-        await self._refuse("a record that is too large", ProduceBatch(topic=self._topic, records=[large]))
+        large = requests.Record(FORBIDDEN_KEY, bytes(MAX_RECORD_BYTES), 0)
+        await self._refuse("a record that is too large", requests.ProduceBatch(topic=self._topic, records=[large]))
 
     # Acknowledgements
 
@@ -192,7 +179,7 @@ class RuleBreaker:
             if known is None:
                 continue
             segment, position = segment_of(slice_), subscription.position(segment_of(slice_))
-            valid = Acknowledgement(segment, holding.generation, position, position + 1)
+            valid = requests.Acknowledgement(segment, holding.generation, position, position + 1)
             others = [each for each in subscription.consumers.values() if each != known]
             attempts = {"an older incarnation": (known.consumer, known.incarnation - 1, valid)}
             if others:
@@ -200,13 +187,13 @@ class RuleBreaker:
             if subscription.type == e.SubscriptionType.CHECKPOINT:
                 attempts["a CHECKPOINT consumer"] = (known.consumer, known.incarnation, valid)
             if self._has_end(subscription, segment):
-                beyond = Acknowledgement(segment, holding.generation, position, position + BEYOND)
+                beyond = requests.Acknowledgement(segment, holding.generation, position, position + BEYOND)
                 attempts["acknowledgements beyond the end"] = (known.consumer, known.incarnation, beyond)
             for what, (consumer, incarnation, acknowledgement) in attempts.items():
                 await self._refuse_acknowledgement(subscription, what, consumer, incarnation, acknowledgement)
             if subscription.type == e.SubscriptionType.STREAM:
                 # It counts, and acknowledges nothing new. The checker sees from which offset on.
-                repeated = Acknowledgement(segment, holding.generation, position, position)
+                repeated = requests.Acknowledgement(segment, holding.generation, position, position)
                 await self._ask(self._acknowledgement(subscription, known.consumer, known.incarnation, repeated))
 
     def _has_end(self, subscription: Subscription, segment: int) -> bool:
@@ -216,7 +203,12 @@ class RuleBreaker:
         return topic.external is None or sealed or topic.external.positions == "opaque"
 
     async def _refuse_acknowledgement(
-        self, subscription: Subscription, what: str, consumer: str, incarnation: int, acknowledgement: Acknowledgement
+        self,
+        subscription: Subscription,
+        what: str,
+        consumer: str,
+        incarnation: int,
+        acknowledgement: requests.Acknowledgement,
     ) -> None:
         reply = await self._ask(self._acknowledgement(subscription, consumer, incarnation, acknowledgement))
         if reply is not None and isinstance(reply.body, Acknowledged) and not reply.body.rejected:
@@ -275,7 +267,7 @@ class RuleBreaker:
             body = await self._replace(body)
         await self._ask(self._leaving(body))
 
-    async def _replace(self, body: RegisterConsumer) -> RegisterConsumer:
+    async def _replace(self, body: requests.RegisterConsumer) -> requests.RegisterConsumer:
         """Register as a program that was started again, which gets its name at once; return the registration."""
         newer = msgspec.structs.replace(body, incarnation=next(self._request_ids))
         reply = await self._ask(newer)
@@ -297,7 +289,7 @@ class RuleBreaker:
             raise InvariantViolationError(f"positions of an external topic were judged: {reply.body.reason}")
         await self._ask(self._leaving(own))
         for wanted in WRONG_SEEKS:
-            seek = SeekSubscription(
+            seek = requests.SeekSubscription(
                 topic=EXTERNAL_TOPIC, subscription=EXTERNAL_SUBSCRIPTION, token=self._token(), dry_run=True, **wanted
             )
             await self._refuse(f"a seek of an external topic to {wanted}", seek)
@@ -320,9 +312,13 @@ class RuleBreaker:
         *,
         topic: str | None = None,
         lawful: bool = False,
-    ) -> ProduceBatch:
-        record = Record(b"rules", b"%d" % next(self._counter), 0) if lawful else Record(FORBIDDEN_KEY, b"0", 0)
-        return ProduceBatch(
+    ) -> requests.ProduceBatch:
+        record = (
+            requests.Record(b"rules", b"%d" % next(self._counter), 0)
+            if lawful
+            else requests.Record(FORBIDDEN_KEY, b"0", 0)
+        )
+        return requests.ProduceBatch(
             topic=topic or self._topic,
             records=[record],
             producer_id=producer_id,
@@ -332,9 +328,9 @@ class RuleBreaker:
 
     @staticmethod
     def _acknowledgement(
-        subscription: Subscription, consumer: str, incarnation: int, acknowledgement: Acknowledgement
-    ) -> AcknowledgeBatch:
-        return AcknowledgeBatch(
+        subscription: Subscription, consumer: str, incarnation: int, acknowledgement: requests.Acknowledgement
+    ) -> requests.AcknowledgeBatch:
+        return requests.AcknowledgeBatch(
             topic=subscription.topic,
             subscription=subscription.name,
             consumer=consumer,
@@ -351,8 +347,8 @@ class RuleBreaker:
         consumer: str = "rules",
         start: Start = "earliest",
         **fields: Any,
-    ) -> RegisterConsumer:
-        return RegisterConsumer(
+    ) -> requests.RegisterConsumer:
+        return requests.RegisterConsumer(
             topic=topic,
             subscription=subscription,
             consumer=consumer,
@@ -363,23 +359,25 @@ class RuleBreaker:
             **fields,
         )
 
-    def _leaving(self, body: RegisterConsumer) -> LeaveConsumer:
-        return LeaveConsumer(
+    def _leaving(self, body: requests.RegisterConsumer) -> requests.LeaveConsumer:
+        return requests.LeaveConsumer(
             topic=body.topic, subscription=body.subscription, consumer=body.consumer, incarnation=body.incarnation
         )
 
-    async def _joined(self, body: RegisterConsumer) -> bool:
+    async def _joined(self, body: requests.RegisterConsumer) -> bool:
         reply = await self._ask(body)
         return reply is not None and isinstance(reply.body, Registered)
 
     async def _open(self, name: str | None = "rules", user: str = ANONYMOUS) -> ProducerIdentity | None:
         reply = await self._ask(
-            OpenProducer(token=self._token(), name=name, incarnation=None if name is None else next(self._request_ids)),
+            requests.OpenProducer(
+                token=self._token(), name=name, incarnation=None if name is None else next(self._request_ids)
+            ),
             user=user,
         )
         return reply.body if reply is not None and isinstance(reply.body, ProducerIdentity) else None
 
-    async def _refuse(self, what: str, body: AnyRequestBody, **envelope: Any) -> None:
+    async def _refuse(self, what: str, body: requests.AnyRequestBody, **envelope: Any) -> None:
         """Send a request that must be refused."""
         reply = await self._ask(body, **envelope)
         if reply is None:
@@ -391,7 +389,7 @@ class RuleBreaker:
 
     async def _ask(
         self,
-        body: AnyRequestBody,
+        body: requests.AnyRequestBody,
         *,
         leader_epoch: int | None = -1,
         user: str = ANONYMOUS,
@@ -400,7 +398,7 @@ class RuleBreaker:
     ) -> Reply | None:
         """Send a request once, for the present term by default, and return the reply; None: none came."""
         request_id = next(self._request_ids)
-        request = Request(
+        request = requests.Request(
             request_id=request_id,
             protocol=protocol,
             client_id=self.CLIENT_ID,

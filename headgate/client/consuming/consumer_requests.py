@@ -25,6 +25,7 @@ from headgate.model.dead_letter import Origin
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.identifiers import Offset, SegmentId
 from headgate.model.position_token import PositionToken, decode_positions
+from headgate.protocol import requests
 from headgate.protocol.replies import (
     Acknowledged,
     DeadLetter,
@@ -35,19 +36,6 @@ from headgate.protocol.replies import (
     ResumingKey,
 )
 from headgate.protocol.request_fields import MAX_CAPACITY_PERCENT, MAX_HELD_SEGMENTS, Behind, Start, shared_name
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    AnyRequestBody,
-    BeginDeliveries,
-    BegunRecord,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    Heartbeat,
-    LeaveConsumer,
-    ParkKey,
-    RegisterConsumer,
-    UnparkKey,
-)
 from headgate.reading.known_history import KnownHistory
 from headgate.settings.arguments import require_choice
 
@@ -175,7 +163,7 @@ class ConsumerRequests:
         options, history = self._options, self.history.points
         own = sorted(positions.items())[-MAX_HELD_SEGMENTS:] if options.kind == SubscriptionType.CHECKPOINT else []
         registered, leader_epoch = await self._ask(
-            RegisterConsumer(
+            requests.RegisterConsumer(
                 **self._member,
                 history=history,
                 subscription_type=options.kind,
@@ -216,7 +204,7 @@ class ConsumerRequests:
         has asked for a record lately. ``follows``: whether it takes announced chunks.
         """
         history = self.history.points
-        body = Heartbeat(
+        body = requests.Heartbeat(
             **self._member,
             history=history,
             held=held,
@@ -232,11 +220,11 @@ class ConsumerRequests:
 
     async def acknowledge(self, batch: AcknowledgementBatch, number: int) -> Acknowledged:
         """Store acknowledgements; ``number`` rises with each call. See `AcknowledgeBatch`."""
-        body = AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
+        body = requests.AcknowledgeBatch(**self._member, history=self.history.points, number=number, **asdict(batch))
         return (await self._ask(body, Acknowledged))[0]
 
-    async def begin(self, records: list[BegunRecord]) -> DeliveriesBegun:
-        body = BeginDeliveries(**self._member, history=self.history.points, records=records)
+    async def begin(self, records: list[requests.BegunRecord]) -> DeliveriesBegun:
+        body = requests.BeginDeliveries(**self._member, history=self.history.points, records=records)
         return (await self._ask(body, DeliveriesBegun))[0]
 
     def origin(self, letter: DeadLetter) -> Origin:
@@ -261,7 +249,7 @@ class ConsumerRequests:
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record`` for every later holder of its segment."""
-        body = ParkKey(
+        body = requests.ParkKey(
             **self._member,
             history=self.history.points,
             segment=record.segment,
@@ -275,7 +263,7 @@ class ConsumerRequests:
 
     async def unpark(self, named: ResumingKey) -> None:
         """End the parking of a key, all of whose parked records were processed."""
-        body = UnparkKey(
+        body = requests.UnparkKey(
             **self._member,
             history=self.history.points,
             segment=named.segment,
@@ -287,18 +275,18 @@ class ConsumerRequests:
         await self._ask(body, Done)
 
     async def confirm_dead_letters(self, stored: list[tuple[int, int]]) -> None:
-        await self._ask(ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), Done)
+        await self._ask(requests.ConfirmDeadLetters(**self._member, history=self.history.points, stored=stored), Done)
 
     async def confirm(self, released: list[tuple[int, int]]) -> None:
         """Confirm that this member has stopped reading segments; ``released``: (segment, generation) of each."""
-        await self._ask(ConfirmRevoked(**self._member, released=released), Done)
+        await self._ask(requests.ConfirmRevoked(**self._member, released=released), Done)
 
     async def leave(self, timeout_seconds: float, *, failed: bool) -> None:
         """Give up the membership. ``failed``: because the program ended with an error."""
-        await self._ask(LeaveConsumer(**self._member, failed=failed), Done, timeout_seconds)
+        await self._ask(requests.LeaveConsumer(**self._member, failed=failed), Done, timeout_seconds)
 
     async def _ask(
-        self, request: AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+        self, request: requests.AnyRequestBody, kind: type[BodyT], timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> tuple[BodyT, int]:
         """Return the reply, which has to be of type ``kind``, and the epoch of the leader that sent it."""
         if self.ledger_id != (now := self._client.cluster_watch.ledger.hex()):

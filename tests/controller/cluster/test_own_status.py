@@ -10,21 +10,10 @@ import pytest
 from controller.cluster.own_status import shard_statuses, subscription_document, summaries, topic_document
 from controller.leadership.policy.transitions import Role
 from drain.protocol import Backlog, BacklogResponse
+from headgate.protocol import requests
 from headgate.protocol.announcements import Presence
 from headgate.protocol.backlog import summarize_backlog
 from headgate.protocol.replies import Registered, TopicImportReply
-from headgate.protocol.requests import (
-    CreateSubscription,
-    CreateTopic,
-    DeleteTopic,
-    DescribeSubscription,
-    ImportTopic,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    SegmentImport,
-    SplitSegment,
-)
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.status import ShardCounts
 from tests.support.worlds.one_shard import OneShard
@@ -36,16 +25,23 @@ pytestmark = pytest.mark.looptime
 async def prepare(leader, client):
     """Make topic ``a`` with a split segment, and topic ``b`` with a queue whose two consumers went away."""
     for topic in ("a", "b"):
-        await client.call(CreateTopic, topic=topic, segments=2, token=topic)
+        await client.call(requests.CreateTopic, topic=topic, segments=2, token=topic)
     for name in ("ada", "bob"):
         await client.call(
-            RegisterConsumer, topic="b", subscription="s", consumer=name, incarnation=1, subscription_type="QUEUE"
+            requests.RegisterConsumer,
+            topic="b",
+            subscription="s",
+            consumer=name,
+            incarnation=1,
+            subscription_type="QUEUE",
         )
     await client.call(
-        RegisterConsumer, topic="a", subscription="t", consumer="cy", incarnation=1, subscription_type="STREAM"
+        requests.RegisterConsumer, topic="a", subscription="t", consumer="cy", incarnation=1, subscription_type="STREAM"
     )
-    await client.call(ProduceBatch, topic="a", records=[Record(str(n).encode(), b"x", 0) for n in range(64)])
-    await client.call(SplitSegment, topic="a", segment=0, token="s")
+    await client.call(
+        requests.ProduceBatch, topic="a", records=[requests.Record(str(n).encode(), b"x", 0) for n in range(64)]
+    )
+    await client.call(requests.SplitSegment, topic="a", segment=0, token="s")
 
 
 async def test_counts_cover_all_topics():
@@ -69,7 +65,7 @@ async def test_documents_are_what_describe_and_backlog_answer():
         await prepare(leader, client)
         topic = await topic_document(leader, "a")
         found = await subscription_document(leader, "a", "t")
-        described = (await client.call(DescribeSubscription, topic="a", subscription="t")).subscription
+        described = (await client.call(requests.DescribeSubscription, topic="a", subscription="t")).subscription
 
     assert [each.segment for each in topic.topic.segments] == [each.segment for each in found.layout] == [0, 1, 2, 3]
     assert [(each.segment, each.status, each.blocked_by) for each in found.subscription.segments] == [
@@ -116,15 +112,15 @@ async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again
         leader.backlogs.context = replace(leader.context, backlog_source=spark, backlog_interval_seconds=900)
         rates, counting = [], None
         for round_ in "12":
-            await client.call(CreateTopic, topic="t", segments=1, token=round_)
+            await client.call(requests.CreateTopic, topic="t", segments=1, token=round_)
             await client.call(
-                CreateSubscription, topic="t", subscription="s", subscription_type="STREAM", token="s" + round_
+                requests.CreateSubscription, topic="t", subscription="s", subscription_type="STREAM", token="s" + round_
             )
             counting = counting or asyncio.create_task(leader.backlogs.run())
             await asyncio.sleep(1)
             _, (found,) = await summaries([leader])
             rates.append(found.acknowledged_per_second)
-            await client.call(DeleteTopic, topic="t", token="d" + round_)
+            await client.call(requests.DeleteTopic, topic="t", token="d" + round_)
         counting.cancel()
     assert [2.0, None] == rates
 
@@ -132,11 +128,11 @@ async def test_rates_of_a_topic_are_not_shown_for_the_one_that_was_created_again
 async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an_older_count():
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
-        segments = [SegmentImport(segment="s0")]
-        reply = await client.call(ImportTopic, topic="e", token="i", segments=segments, positions="offsets")
+        segments = [requests.SegmentImport(segment="s0")]
+        reply = await client.call(requests.ImportTopic, topic="e", token="i", segments=segments, positions="offsets")
         assert isinstance(reply, TopicImportReply), reply
         registered = await client.call(
-            RegisterConsumer,
+            requests.RegisterConsumer,
             topic="e",
             subscription="s",
             consumer="ada",

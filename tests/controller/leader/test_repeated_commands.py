@@ -6,36 +6,9 @@ from typing import Any, get_args
 import pytest
 
 from headgate.model import entries as e
+from headgate.protocol import requests
 from headgate.protocol.replies import Rejected
 from headgate.protocol.request_fields import RequestBody
-from headgate.protocol.requests import (
-    AnyRequestBody,
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    EvictConsumer,
-    ImportTopic,
-    MergeSegments,
-    OpenProducer,
-    ParkKey,
-    ProduceBatch,
-    PruneTopic,
-    RaiseLevel,
-    Record,
-    RegisterConsumer,
-    ResumeKey,
-    SeekSubscription,
-    SegmentImport,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    SetShards,
-    SetSubscriptionOrder,
-    SetTopicPolicy,
-    SplitSegment,
-    TransferShard,
-)
 from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
@@ -43,7 +16,7 @@ pytestmark = pytest.mark.looptime
 CONSUMER = {"topic": "orders", "subscription": "billing", "consumer": "c"}
 BILLING = {"topic": "orders", "subscription": "billing"}
 ADA = {"consumer": "ada", "incarnation": 1}
-SOURCE = [SegmentImport(segment="shard-1")]
+SOURCE = [requests.SegmentImport(segment="shard-1")]
 
 
 @dataclass
@@ -57,57 +30,61 @@ class Case:
 
 
 def register(incarnation: int) -> tuple[type[RequestBody], dict[str, Any]]:
-    return RegisterConsumer, {**CONSUMER, "incarnation": incarnation, "subscription_type": "STREAM"}
+    return requests.RegisterConsumer, {**CONSUMER, "incarnation": incarnation, "subscription_type": "STREAM"}
 
 
-SUBSCRIBE = (CreateSubscription, {**BILLING, "subscription_type": "STREAM"})
+SUBSCRIBE = (requests.CreateSubscription, {**BILLING, "subscription_type": "STREAM"})
 OPEN = {"name": "loader", "incarnation": 1}
-SPLIT = (SplitSegment, {"topic": "orders", "segment": 0})
-MERGE = (MergeSegments, {"topic": "orders", "segments": (1, 2)})
+SPLIT = (requests.SplitSegment, {"topic": "orders", "segment": 0})
+MERGE = (requests.MergeSegments, {"topic": "orders", "segments": (1, 2)})
 CASES: dict[type[RequestBody], Case] = {
-    OpenProducer: Case(OPEN, (DeleteProducer, {"producer": "loader"})),
-    DeleteProducer: Case({"producer": "loader"}, (OpenProducer, {**OPEN, "incarnation": 2}), [(OpenProducer, OPEN)]),
-    CreateTopic: Case({"topic": "more"}, (DeleteTopic, {"topic": "more"})),
-    DeleteTopic: Case({"topic": "orders"}, (CreateTopic, {"topic": "orders"})),
-    ImportTopic: Case({"topic": "kinesis", "segments": SOURCE}, (DeleteTopic, {"topic": "kinesis"})),
-    SplitSegment: Case(SPLIT[1], MERGE),
-    MergeSegments: Case(MERGE[1], (SplitSegment, {"topic": "orders", "segment": 3}), [SPLIT]),
-    SetTopicPolicy: Case(
+    requests.OpenProducer: Case(OPEN, (requests.DeleteProducer, {"producer": "loader"})),
+    requests.DeleteProducer: Case(
+        {"producer": "loader"}, (requests.OpenProducer, {**OPEN, "incarnation": 2}), [(requests.OpenProducer, OPEN)]
+    ),
+    requests.CreateTopic: Case({"topic": "more"}, (requests.DeleteTopic, {"topic": "more"})),
+    requests.DeleteTopic: Case({"topic": "orders"}, (requests.CreateTopic, {"topic": "orders"})),
+    requests.ImportTopic: Case({"topic": "kinesis", "segments": SOURCE}, (requests.DeleteTopic, {"topic": "kinesis"})),
+    requests.SplitSegment: Case(SPLIT[1], MERGE),
+    requests.MergeSegments: Case(MERGE[1], (requests.SplitSegment, {"topic": "orders", "segment": 3}), [SPLIT]),
+    requests.SetTopicPolicy: Case(
         {"topic": "orders", "policy": {"auto_split": True}},
-        (SetTopicPolicy, {"topic": "orders", "reset": ["auto_split"]}),
+        (requests.SetTopicPolicy, {"topic": "orders", "reset": ["auto_split"]}),
     ),
-    PruneTopic: Case({"topic": "orders"}, MERGE, [SPLIT]),
-    CreateSubscription: Case(SUBSCRIBE[1], (DeleteSubscription, BILLING)),
-    DeleteSubscription: Case(BILLING, SUBSCRIBE, [SUBSCRIBE]),
-    EvictConsumer: Case(CONSUMER, register(2), [register(1)]),
-    SeekSubscription: Case({**BILLING, "to": "earliest"}, (SeekSubscription, {**BILLING, "to": "latest"}), [SUBSCRIBE]),
-    SetSubscriptionOrder: Case(
-        {**BILLING, "order": "none"}, (SetSubscriptionOrder, {**BILLING, "order": "strict"}), [SUBSCRIBE]
+    requests.PruneTopic: Case({"topic": "orders"}, MERGE, [SPLIT]),
+    requests.CreateSubscription: Case(SUBSCRIBE[1], (requests.DeleteSubscription, BILLING)),
+    requests.DeleteSubscription: Case(BILLING, SUBSCRIBE, [SUBSCRIBE]),
+    requests.EvictConsumer: Case(CONSUMER, register(2), [register(1)]),
+    requests.SeekSubscription: Case(
+        {**BILLING, "to": "earliest"}, (requests.SeekSubscription, {**BILLING, "to": "latest"}), [SUBSCRIBE]
     ),
-    SetDeliveryPolicy: Case(
+    requests.SetSubscriptionOrder: Case(
+        {**BILLING, "order": "none"}, (requests.SetSubscriptionOrder, {**BILLING, "order": "strict"}), [SUBSCRIBE]
+    ),
+    requests.SetDeliveryPolicy: Case(
         {**BILLING, "ack_timeout_ms": 1000},
-        (SetDeliveryPolicy, {**BILLING, "ack_timeout_ms": 0}),
-        [(CreateSubscription, {**BILLING, "subscription_type": "QUEUE"})],
+        (requests.SetDeliveryPolicy, {**BILLING, "ack_timeout_ms": 0}),
+        [(requests.CreateSubscription, {**BILLING, "subscription_type": "QUEUE"})],
     ),
-    ResumeKey: Case(
+    requests.ResumeKey: Case(
         {**BILLING, "key": b"k"},
-        (DeleteSubscription, {**BILLING, "force": True}),
+        (requests.DeleteSubscription, {**BILLING, "force": True}),
         [
-            (RegisterConsumer, {**BILLING, **ADA, "subscription_type": "STREAM"}),
-            (ProduceBatch, {"topic": "orders", "records": [Record(b"k", b"", 0)]}),
-            (SetDeliveryPolicy, {**BILLING, "dead_letter_topic": "dead"}),
-            (ParkKey, {**BILLING, **ADA, "segment": 0, "generation": 1, "offset": 0, "key": b"k"}),
+            (requests.RegisterConsumer, {**BILLING, **ADA, "subscription_type": "STREAM"}),
+            (requests.ProduceBatch, {"topic": "orders", "records": [requests.Record(b"k", b"", 0)]}),
+            (requests.SetDeliveryPolicy, {**BILLING, "dead_letter_topic": "dead"}),
+            (requests.ParkKey, {**BILLING, **ADA, "segment": 0, "generation": 1, "offset": 0, "key": b"k"}),
         ],
     ),
-    RaiseLevel: Case({"level": 2}, (RaiseLevel, {"level": 3})),
-    SetShards: Case({"shards": 2, "before": 1}, (SetShards, {"shards": 3, "before": 2})),
-    SetMaintenance: Case({"daemon": "b", "on": True}, (SetMaintenance, {"daemon": "b", "on": False})),
-    TransferShard: Case({"daemon": "a"}, (SetMaintenance, {"daemon": "a", "on": True})),
+    requests.RaiseLevel: Case({"level": 2}, (requests.RaiseLevel, {"level": 3})),
+    requests.SetShards: Case({"shards": 2, "before": 1}, (requests.SetShards, {"shards": 3, "before": 2})),
+    requests.SetMaintenance: Case({"daemon": "b", "on": True}, (requests.SetMaintenance, {"daemon": "b", "on": False})),
+    requests.TransferShard: Case({"daemon": "a"}, (requests.SetMaintenance, {"daemon": "a", "on": True})),
 }
 
 
 def test_every_request_with_a_token_has_a_case() -> None:
-    assert {kind for kind in get_args(AnyRequestBody) if "token" in kind.__struct_fields__} == set(CASES)
+    assert {kind for kind in get_args(requests.AnyRequestBody) if "token" in kind.__struct_fields__} == set(CASES)
 
 
 async def effects(world: OneShard) -> tuple[object, ...]:
@@ -131,7 +108,7 @@ async def test_a_late_copy_of_a_command_changes_nothing(kind: type[RequestBody])
     world, case = OneShard(), CASES[kind]
     async with world.client() as client:
         async with world.leader("a"):
-            for number, (before, fields) in enumerate([(CreateTopic, {"topic": "orders"}), *case.before]):
+            for number, (before, fields) in enumerate([(requests.CreateTopic, {"topic": "orders"}), *case.before]):
                 assert not isinstance(await ask(client, before, fields, f"before-{number}", 1), Rejected)
             assert not isinstance(await ask(client, kind, case.do, "token", 1), Rejected)
             undone = await ask(client, *case.undo, "undo", 1)
@@ -150,5 +127,5 @@ async def test_a_transfer_names_the_term_that_it_ends() -> None:
     world = OneShard()
     async with world.leader(), world.client() as client:
         for epoch in (None, 7):
-            refused = await client.call(TransferShard, daemon="a", token="t", leader_epoch=epoch)
+            refused = await client.call(requests.TransferShard, daemon="a", token="t", leader_epoch=epoch)
             assert refused.verdict == "not_leader"

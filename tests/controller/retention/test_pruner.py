@@ -16,19 +16,7 @@ from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    CreateTopic,
-    DeleteTopic,
-    DescribeSubscription,
-    ProduceBatch,
-    PruneTopic,
-    Record,
-    RegisterConsumer,
-    SetTopicPolicy,
-    SplitSegment,
-)
+from headgate.protocol import requests
 from shard.steps import complete
 from tests.support.worlds.one_shard import BareClient, OneShard
 
@@ -44,11 +32,11 @@ CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnatio
 async def _split_topic(shard: OneShard, **policy: Any) -> AsyncIterator[tuple[ShardLeader, BareClient]]:
     """Topic orders with the sealed segment 0 of one record, and the active segments 1 and 2."""
     async with shard.leader() as leader, shard.client() as client:
-        await client.call(CreateTopic, topic="orders", token="1")
+        await client.call(requests.CreateTopic, topic="orders", token="1")
         if policy:
-            await client.call(SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(**policy))
-        await client.call(ProduceBatch, topic="orders", records=[Record(b"k", b"v", 0)])
-        await client.call(SplitSegment, topic="orders", segment=0, token="3")
+            await client.call(requests.SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(**policy))
+        await client.call(requests.ProduceBatch, topic="orders", records=[requests.Record(b"k", b"v", 0)])
+        await client.call(requests.SplitSegment, topic="orders", segment=0, token="3")
         yield leader, client
 
 
@@ -102,7 +90,7 @@ async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
         shard.clock_ahead_ms = 8 * 86_400_000
         await asyncio.sleep(60)
         assert _segments(leader) == [0, 1, 2]
-        await client.call(PruneTopic, topic="orders", token="4")
+        await client.call(requests.PruneTopic, topic="orders", token="4")
         shard.clock_ahead_ms *= 2
         await asyncio.sleep(60)
         assert set(leader.state.tombstones) == {(1, 0)}
@@ -195,24 +183,24 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
 async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> None:
     shard = OneShard()
     async with _split_topic(shard) as (leader, client):
-        await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
-        answer = await client.call(PruneTopic, topic="orders", token="4")
+        await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        answer = await client.call(requests.PruneTopic, topic="orders", token="4")
         assert answer.result.segments == ()
         assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.result.retained] == [(0, True)]
 
-        acknowledged = Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
-        await client.call(AcknowledgeBatch, **CONSUMER, acknowledgements=[acknowledged])
-        dry = await client.call(PruneTopic, topic="orders", token="5", dry_run=True)
+        acknowledged = requests.Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
+        await client.call(requests.AcknowledgeBatch, **CONSUMER, acknowledgements=[acknowledged])
+        dry = await client.call(requests.PruneTopic, topic="orders", token="5", dry_run=True)
         assert dry.result.segments == (0,)
         assert _segments(leader) == [0, 1, 2]
 
-        first = await client.call(PruneTopic, topic="orders", token="6")
-        again = await client.call(PruneTopic, topic="orders", token="6")
+        first = await client.call(requests.PruneTopic, topic="orders", token="6")
+        again = await client.call(requests.PruneTopic, topic="orders", token="6")
         assert first.result.segments == again.result.segments == (0,), "a repeated command gets the same reply"
         assert _segments(leader) == [1, 2]
-        registered = await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        registered = await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"
-        unknown = await client.call(PruneTopic, topic="missing", token="7")
+        unknown = await client.call(requests.PruneTopic, topic="missing", token="7")
         assert unknown.verdict == "invalid"
 
 
@@ -220,17 +208,17 @@ async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pru
     """No record is kept for longer than the greatest age and an eighth of it."""
     shard = OneShard(retention=RetentionSettings(ignore_subscriptions=True))
     async with shard.leader() as leader, shard.client() as client:
-        await client.call(CreateTopic, topic="orders", token="1")
-        await client.call(SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(max_age_ms=160_000))
-        await client.call(RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
-        await client.call(ProduceBatch, topic="orders", records=[Record(b"k", b"v", 0)] * 3)
+        await client.call(requests.CreateTopic, topic="orders", token="1")
+        await client.call(requests.SetTopicPolicy, topic="orders", token="2", policy=e.TopicPolicy(max_age_ms=160_000))
+        await client.call(requests.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+        await client.call(requests.ProduceBatch, topic="orders", records=[requests.Record(b"k", b"v", 0)] * 3)
         await asyncio.sleep(31)
         assert [(1, (0,))] == [
             (each.segment_id, each.parents) for each in leader.state.topics["orders"].layout.active()
         ]
         await asyncio.sleep(300)
-        answer = await client.call(DescribeSubscription, topic="orders", subscription="s")
-        reply = await client.call(ProduceBatch, topic="orders", records=[Record(b"k", b"v", 0)])
+        answer = await client.call(requests.DescribeSubscription, topic="orders", subscription="s")
+        reply = await client.call(requests.ProduceBatch, topic="orders", records=[requests.Record(b"k", b"v", 0)])
 
         assert [1] == _segments(leader), "an empty segment is not rolled"
         assert [(1, 0)] == [(each.segment, each.first_offset) for each in reply.placements]
@@ -241,9 +229,9 @@ async def test_an_active_segment_is_rolled_and_what_no_subscription_holds_is_pru
 async def test_a_prune_of_a_topic_that_is_deleted_meanwhile_is_refused() -> None:
     shard = OneShard()
     async with _split_topic(shard) as (leader, client):
-        steps = leader.pruner.prune_topic(PruneTopic(topic="orders", token="4"))
+        steps = leader.pruner.prune_topic(requests.PruneTopic(topic="orders", token="4"))
         next(steps)
-        await client.call(DeleteTopic, topic="orders", token="5")
+        await client.call(requests.DeleteTopic, topic="orders", token="5")
         decided = complete(steps)
 
     assert decided.verdict == "unavailable"
@@ -255,7 +243,7 @@ async def test_a_decision_follows_the_policy_that_was_set_meanwhile() -> None:
         steps = leader.pruner._prune()
         for _ in range(3):  # It has read the policy, and looks at the segments.
             next(steps)
-        await client.call(SetTopicPolicy, topic="orders", token="5", policy=e.TopicPolicy(max_age_ms=-1))
+        await client.call(requests.SetTopicPolicy, topic="orders", token="5", policy=e.TopicPolicy(max_age_ms=-1))
         list(steps)
 
         assert _segments(leader) == [0, 1, 2]

@@ -20,7 +20,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, MAX_OWN_HEADER_BYTES, MAX_OWN_HEADERS
 from headgate.model.identifiers import ANONYMOUS
-from headgate.protocol import codec, mqtt_topics
+from headgate.protocol import codec, mqtt_topics, replies, requests
 from headgate.protocol.announcements import (
     ChunkAnnouncement,
     ClusterDescription,
@@ -32,80 +32,12 @@ from headgate.protocol.batch_digest import batch_digest
 from headgate.protocol.codec import MAX_MESSAGE_BYTES
 from headgate.protocol.mqtt_topics import confirmations_prefix, parse_publish_address, publish_filters
 from headgate.protocol.parts import MAX_REPLY_BYTES, PART_BYTES
-from headgate.protocol.replies import (
-    AnyPush,
-    AnyReplyBody,
-    AssignmentChanged,
-    BacklogReply,
-    Committed,
-    ConsumerFenced,
-    HeartbeatReply,
-    ProducerIdentity,
-    Push,
-    Registered,
-    Rejected,
-    ReplyBody,
-    SeekReply,
-    Verdict,
-)
 from headgate.protocol.request_fields import (
     MAX_BATCH_ACKNOWLEDGEMENTS,
     MAX_BATCH_RECORDS,
     MAX_RECORD_BYTES,
     PROTOCOL_VERSION,
     RequestBody,
-)
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    AnyRequestBody,
-    BeginDeliveries,
-    BegunRecord,
-    ConfirmDeadLetters,
-    ConfirmRevoked,
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeBacklog,
-    DescribeCluster,
-    DescribeLeader,
-    DescribePosition,
-    DescribeProducer,
-    DescribeSubscription,
-    DescribeTopic,
-    EvictConsumer,
-    ExplainSubscription,
-    FindTopic,
-    Heartbeat,
-    ImportTopic,
-    LeaveConsumer,
-    ListParkedKeys,
-    ListProducers,
-    ListSubscriptions,
-    ListTopics,
-    MergeSegments,
-    OpenProducer,
-    ParkKey,
-    PlanChanges,
-    ProduceBatch,
-    PruneTopic,
-    RaiseLevel,
-    Record,
-    RegisterConsumer,
-    Request,
-    ResumeKey,
-    SeekSubscription,
-    SegmentImport,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    SetShards,
-    SetSubscriptionOrder,
-    SetTopicPolicy,
-    SplitSegment,
-    TransferShard,
-    UnparkKey,
 )
 from headgate.views.cluster import (
     MAX_BLOCKING_SEGMENTS,
@@ -129,20 +61,29 @@ from tests.support.documents.markdown import sections, ticked
 from tests.support.documents.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
 from tests.support.worlds.one_shard import OneShard
 
-REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (AnyRequestBody, AnyReplyBody, AnyPush))
+REQUESTS, REPLIES, PUSHES = (
+    typing.get_args(union) for union in (requests.AnyRequestBody, replies.AnyReplyBody, replies.AnyPush)
+)
 STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
     *(ClusterDescription, LeaderAnnouncement, HeadAnnouncement, ChunkAnnouncement, Presence),
-    *(ProduceBatch, OpenProducer, AcknowledgeBatch, RegisterConsumer, Heartbeat, ConfirmRevoked),
-    *(SeekSubscription, SeekReply, DescribeBacklog, BacklogReply),
     *(
-        Committed,
-        Rejected,
-        ProducerIdentity,
-        Registered,
-        HeartbeatReply,
-        AssignmentChanged,
-        ConsumerFenced,
+        requests.ProduceBatch,
+        requests.OpenProducer,
+        requests.AcknowledgeBatch,
+        requests.RegisterConsumer,
+        requests.Heartbeat,
+        requests.ConfirmRevoked,
+    ),
+    *(requests.SeekSubscription, replies.SeekReply, requests.DescribeBacklog, replies.BacklogReply),
+    *(
+        replies.Committed,
+        replies.Rejected,
+        replies.ProducerIdentity,
+        replies.Registered,
+        replies.HeartbeatReply,
+        replies.AssignmentChanged,
+        replies.ConsumerFenced,
     ),
 ]
 DOCUMENT = sections("protocol.md")
@@ -170,8 +111,8 @@ def test_the_document_describes_only_messages_that_exist() -> None:
 def test_the_unions_contain_every_body_and_push() -> None:
     """Therefore the tests above cover every message."""
     assert {kind for kind in STRUCTS if issubclass(kind, RequestBody)} == set(REQUESTS)
-    assert {kind for kind in STRUCTS if issubclass(kind, ReplyBody)} == set(REPLIES)
-    assert {kind for kind in STRUCTS if issubclass(kind, Push)} == {*PUSHES, Push}
+    assert {kind for kind in STRUCTS if issubclass(kind, replies.ReplyBody)} == set(REPLIES)
+    assert {kind for kind in STRUCTS if issubclass(kind, replies.Push)} == {*PUSHES, replies.Push}
 
 
 def test_the_topic_table_matches_the_topic_functions() -> None:
@@ -253,64 +194,63 @@ def test_the_request_table_has_every_request_and_reply() -> None:
     table = DOCUMENT["Requests and replies"].table()
 
     assert sorted(ticked(row[0])[0] for row in table) == sorted(_tag(kind) for kind in REQUESTS)
-    assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not Rejected}
+    assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not replies.Rejected}
 
 
 @pytest.mark.looptime
 async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     """Sends every request, in an order in which each one succeeds."""
-    stream = {"topic": "orders", "subscription": "s"}
+    stream, queue = {"topic": "orders", "subscription": "s"}, {"topic": "orders", "subscription": "t"}
     consumer, segment = {**stream, "consumer": "c", "incarnation": 1}, {"segment": 0, "generation": 1}
+    acknowledged = requests.Acknowledgement(**segment, first_offset=0, end_offset=1)
+    begun = requests.BegunRecord(**segment, offset=0, bucket=0, delivery=1)
     conversation = [
-        (DescribeLeader, {}),
-        (CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
-        (OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
-        (DescribePosition, {"producer": "loader", "topic": "orders"}),
-        (ListProducers, {}),
-        (DescribeProducer, {"producer": "loader"}),
-        (DeleteProducer, {"producer": "loader", "token": "9"}),
-        (ProduceBatch, {"topic": "orders", "records": [Record(b"a", b"", 0)]}),
-        (RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
-        (Heartbeat, consumer),
-        (SetDeliveryPolicy, {**stream, "token": "16", "dead_letter_topic": "dead"}),
-        (ParkKey, {**consumer, **segment, "offset": 0, "key": b"a"}),
-        (ListParkedKeys, stream),
-        (ResumeKey, {**stream, "key": b"a", "token": "17"}),
-        (UnparkKey, {**consumer, **segment, "key": b"a", "parking": 1, "last": 0}),
-        (CreateSubscription, {"topic": "orders", "subscription": "t", "subscription_type": "QUEUE", "token": "10"}),
-        (
-            AcknowledgeBatch,
-            {**consumer, "acknowledgements": [Acknowledgement(**segment, first_offset=0, end_offset=1)]},
-        ),
-        (BeginDeliveries, {**consumer, "records": [BegunRecord(**segment, offset=0, bucket=0, delivery=1)]}),
-        (ConfirmDeadLetters, {**consumer, "stored": [(1, 1)]}),
-        (SetDeliveryPolicy, {"topic": "orders", "subscription": "t", "token": "15", "ack_timeout_ms": 1000}),
-        (ConfirmRevoked, {**consumer, "released": [(segment["segment"], segment["generation"])]}),
-        (DescribeSubscription, {"topic": "orders", "subscription": "s"}),
-        (ListSubscriptions, {}),
-        (DescribeBacklog, {"topic": "orders", "subscription": "s"}),
-        (DescribeCluster, {}),
-        (TransferShard, {"daemon": "a", "token": "12"}),
-        (RaiseLevel, {"level": 1, "token": "14"}),
-        (SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
-        (SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
-        (SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
-        (ExplainSubscription, {"topic": "orders", "subscription": "s"}),
-        (PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
-        (LeaveConsumer, consumer),
-        (RegisterConsumer, {**consumer, "incarnation": 2, "subscription_type": "STREAM"}),
-        (EvictConsumer, {"topic": "orders", "subscription": "s", "consumer": "c", "token": "11"}),
-        (SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
-        (MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
-        (SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
-        (PruneTopic, {"topic": "orders", "token": "8"}),
-        (DescribeTopic, {"topic": "orders"}),
-        (FindTopic, {"topic": "orders"}),
-        (SetShards, {"shards": 2, "before": 1, "token": "18"}),
-        (ListTopics, {}),
-        (ImportTopic, {"topic": "elsewhere", "token": "14", "segments": [SegmentImport(segment="a")]}),
-        (DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
-        (DeleteTopic, {"topic": "orders", "token": "6"}),
+        (requests.DescribeLeader, {}),
+        (requests.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
+        (requests.OpenProducer, {"token": "2", "name": "loader", "incarnation": 1}),
+        (requests.DescribePosition, {"producer": "loader", "topic": "orders"}),
+        (requests.ListProducers, {}),
+        (requests.DescribeProducer, {"producer": "loader"}),
+        (requests.DeleteProducer, {"producer": "loader", "token": "9"}),
+        (requests.ProduceBatch, {"topic": "orders", "records": [requests.Record(b"a", b"", 0)]}),
+        (requests.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
+        (requests.Heartbeat, consumer),
+        (requests.SetDeliveryPolicy, {**stream, "token": "16", "dead_letter_topic": "dead"}),
+        (requests.ParkKey, {**consumer, **segment, "offset": 0, "key": b"a"}),
+        (requests.ListParkedKeys, stream),
+        (requests.ResumeKey, {**stream, "key": b"a", "token": "17"}),
+        (requests.UnparkKey, {**consumer, **segment, "key": b"a", "parking": 1, "last": 0}),
+        (requests.CreateSubscription, {**queue, "subscription_type": "QUEUE", "token": "10"}),
+        (requests.AcknowledgeBatch, {**consumer, "acknowledgements": [acknowledged]}),
+        (requests.BeginDeliveries, {**consumer, "records": [begun]}),
+        (requests.ConfirmDeadLetters, {**consumer, "stored": [(1, 1)]}),
+        (requests.SetDeliveryPolicy, {**queue, "token": "15", "ack_timeout_ms": 1000}),
+        (requests.ConfirmRevoked, {**consumer, "released": [(segment["segment"], segment["generation"])]}),
+        (requests.DescribeSubscription, stream),
+        (requests.ListSubscriptions, {}),
+        (requests.DescribeBacklog, stream),
+        (requests.DescribeCluster, {}),
+        (requests.TransferShard, {"daemon": "a", "token": "12"}),
+        (requests.RaiseLevel, {"level": 1, "token": "14"}),
+        (requests.SetMaintenance, {"daemon": "a", "on": True, "token": "13"}),
+        (requests.SeekSubscription, {**stream, "token": "7", "to": "latest"}),
+        (requests.SetSubscriptionOrder, {**stream, "token": "8", "order": "none"}),
+        (requests.ExplainSubscription, stream),
+        (requests.PlanChanges, {**stream, "splits": [0]}),
+        (requests.LeaveConsumer, consumer),
+        (requests.RegisterConsumer, {**consumer, "incarnation": 2, "subscription_type": "STREAM"}),
+        (requests.EvictConsumer, {**stream, "consumer": "c", "token": "11"}),
+        (requests.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
+        (requests.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
+        (requests.SetTopicPolicy, {"topic": "orders", "policy": e.TopicPolicy(auto_split=True), "token": "7"}),
+        (requests.PruneTopic, {"topic": "orders", "token": "8"}),
+        (requests.DescribeTopic, {"topic": "orders"}),
+        (requests.FindTopic, {"topic": "orders"}),
+        (requests.SetShards, {"shards": 2, "before": 1, "token": "18"}),
+        (requests.ListTopics, {}),
+        (requests.ImportTopic, {"topic": "far", "token": "14", "segments": [requests.SegmentImport(segment="a")]}),
+        (requests.DeleteSubscription, {**stream, "token": "5"}),
+        (requests.DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
@@ -343,11 +283,13 @@ def test_examples_match_their_bytes(kind) -> None:
     if issubclass(kind, RequestBody):
         message = codec.decode_request(data)
         assert type(message.body) is kind
-    elif issubclass(kind, ReplyBody):
+    elif issubclass(kind, replies.ReplyBody):
         message = codec.decode_reply(data)
         assert type(message.body) is kind
     else:
-        message = codec.decode_reply(data) if issubclass(kind, Push) else msgspec.msgpack.decode(data, type=kind)
+        message = (
+            codec.decode_reply(data) if issubclass(kind, replies.Push) else msgspec.msgpack.decode(data, type=kind)
+        )
         assert type(message) is kind
     assert codec.encode(message) == data
 
@@ -384,8 +326,8 @@ def test_chunk_paths_and_columns_match_the_ledger() -> None:
 EPOCH = 12
 DURABLE = 100
 """Far above every chunk of the state below, so that nothing is in flight unless a test says so."""
-RECORD = Record(b"key", b"value", 0)
-TOO_LARGE = [Record(b"k", bytes(MAX_RECORD_BYTES + 1), 0)]
+RECORD = requests.Record(b"key", b"value", 0)
+TOO_LARGE = [requests.Record(b"k", bytes(MAX_RECORD_BYTES + 1), 0)]
 
 
 def _state(finished: int) -> ShardState:
@@ -423,15 +365,15 @@ def _state(finished: int) -> ShardState:
     return state
 
 
-def _batch(**changes: object) -> ProduceBatch:
+def _batch(**changes: object) -> requests.ProduceBatch:
     fields = {"topic": "t", "records": [RECORD], "producer_id": 2, "producer_epoch": 1, "sequence": 3}
-    return ProduceBatch(**{**fields, **changes})
+    return requests.ProduceBatch(**{**fields, **changes})
 
 
 def _judge(finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None, **batch: object):
     """Judge one batch of a shard with ``finished`` batches, in the steps of a leader."""
     body = _batch(**batch)
-    request = Request(
+    request = requests.Request(
         request_id=1,
         protocol=PROTOCOL_VERSION,
         client_id="c",
@@ -529,7 +471,7 @@ def test_every_verdict_is_in_one_of_the_tables() -> None:
     others = {verdict for row in DOCUMENT["Verdicts of other requests"].table() for verdict in ticked(row[0])}
 
     assert not answers & others
-    assert (answers | others) - {"committed", "duplicate"} == set(typing.get_args(Verdict))
+    assert (answers | others) - {"committed", "duplicate"} == set(typing.get_args(replies.Verdict))
 
 
 def _plain(value: object) -> object:

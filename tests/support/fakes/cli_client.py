@@ -41,45 +41,8 @@ from headgate.client.unknown_names import unknown_topic
 from headgate.errors import HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.entries import DeliveryPolicy
 from headgate.model.headers import Headers
-from headgate.protocol.replies import (
-    Done,
-    ParkedKeyList,
-    PlanReply,
-    ProducerList,
-    ProducerReply,
-    PruneReply,
-    ReplyBody,
-    SeekReply,
-    SubscriptionList,
-    SubscriptionReply,
-    TopicImportReply,
-    TopicList,
-    TopicReply,
-)
+from headgate.protocol import replies, requests
 from headgate.protocol.request_fields import require_fields
-from headgate.protocol.requests import (
-    CreateSubscription,
-    CreateTopic,
-    DeleteProducer,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeProducer,
-    DescribeSubscription,
-    EvictConsumer,
-    ImportTopic,
-    ListParkedKeys,
-    ListProducers,
-    ListSubscriptions,
-    ListTopics,
-    PlanChanges,
-    PruneTopic,
-    RaiseLevel,
-    ResumeKey,
-    SeekSubscription,
-    SetDeliveryPolicy,
-    SetMaintenance,
-    is_command,
-)
 from headgate.storage.object_store import Store
 from shard.requests.topic_import import import_topic
 from shard.state.shard_state import ShardState
@@ -212,7 +175,7 @@ class OfflineAdmin(Admin):
     async def _at(self, topic: str, ask: Callable[[int], Awaitable[Any]]) -> Any:
         return await ask(SHARD)
 
-    async def _create(self, request: CreateTopic | ImportTopic, kind: Any) -> Any:
+    async def _create(self, request: requests.CreateTopic | requests.ImportTopic, kind: Any) -> Any:
         return await self._request(SHARD, request, kind)
 
     def _token(self) -> str:
@@ -242,83 +205,89 @@ class FakeAdmin(OfflineAdmin):
     async def _request(self, shard: int, request: Any, kind: Any) -> Any:
         require_fields(request)
         answer = self._answer(shard, request)
-        if is_command(request):
+        if requests.is_command(request):
             self.cluster.calls.append(replace(request, token=""))
-        elif isinstance(request, PlanChanges):
+        elif isinstance(request, requests.PlanChanges):
             self.cluster.calls.append(request)
         return answer
 
-    def _answer(self, shard: int, request: Any) -> ReplyBody:
+    def _answer(self, shard: int, request: Any) -> replies.ReplyBody:
         cluster = self.cluster
         match request:
-            case ListTopics():
-                return TopicList(topics=[*cluster.topics.values()] if shard == SHARD else [], next=None)
-            case ListProducers():
-                return ProducerList(producers=[each for each in cluster.producers if each.shard == shard], next=None)
-            case DescribeProducer() | DeleteProducer():
+            case requests.ListTopics():
+                return replies.TopicList(topics=[*cluster.topics.values()] if shard == SHARD else [], next=None)
+            case requests.ListProducers():
+                return replies.ProducerList(
+                    producers=[each for each in cluster.producers if each.shard == shard], next=None
+                )
+            case requests.DescribeProducer() | requests.DeleteProducer():
                 known = [each for each in cluster.producers if (each.producer, each.shard) == (request.producer, shard)]
                 if not known:
                     raise RequestRejectedError("invalid", "unknown")
-                return ProducerReply(known[0]) if isinstance(request, DescribeProducer) else Done()
-            case ListSubscriptions():
+                return (
+                    replies.ProducerReply(known[0])
+                    if isinstance(request, requests.DescribeProducer)
+                    else replies.Done()
+                )
+            case requests.ListSubscriptions():
                 found = [each for each in cluster.subscriptions if request.topic in (None, each.topic)]
-                return SubscriptionList(subscriptions=found if shard == SHARD else [], next=None)
-            case ListParkedKeys():
+                return replies.SubscriptionList(subscriptions=found if shard == SHARD else [], next=None)
+            case requests.ListParkedKeys():
                 keys = [each for each in cluster.parked if request.key in (None, each.key)]
-                return ParkedKeyList(keys=keys, next=None)
-            case CreateTopic():
+                return replies.ParkedKeyList(keys=keys, next=None)
+            case requests.CreateTopic():
                 cluster.topics[request.topic] = topic(request.topic, segment(0, 0, 65_535))
-            case ImportTopic():
+            case requests.ImportTopic():
                 return self._import(request)
-            case RaiseLevel() | SetMaintenance():
-                return Done()
+            case requests.RaiseLevel() | requests.SetMaintenance():
+                return replies.Done()
         if "subscription" in request.__struct_fields__:
             return self._answer_of_subscription(request)
         if request.topic not in cluster.topics:
             raise RequestRejectedError("invalid", unknown_topic(request.topic, cluster.topics))
         match request:
-            case DeleteTopic():
-                return Done()
-            case PruneTopic():
+            case requests.DeleteTopic():
+                return replies.Done()
+            case requests.PruneTopic():
                 kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
-                return PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
-        return TopicReply(cluster.topics[request.topic])
+                return replies.PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
+        return replies.TopicReply(cluster.topics[request.topic])
 
-    def _import(self, request: ImportTopic) -> TopicImportReply:
+    def _import(self, request: requests.ImportTopic) -> replies.TopicImportReply:
         state = self.cluster.imports
         outcome = decided(import_topic(replace(request, token=f"t{len(self.cluster.calls)}"), state, "alice"))
         if isinstance(outcome, Refusal):
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer: TopicImportReply = complete(outcome.answer(state).steps)
+        answer: replies.TopicImportReply = complete(outcome.answer(state).steps)
         if not request.dry_run:
             self.cluster.topics[request.topic] = answer.result.topic
         return answer
 
-    def _answer_of_subscription(self, request: Any) -> ReplyBody:
+    def _answer_of_subscription(self, request: Any) -> replies.ReplyBody:
         cluster, of = self.cluster, (request.topic, request.subscription)
         described = subscription(*of)
         match request:
-            case DescribeSubscription():
+            case requests.DescribeSubscription():
                 described = next(each for each in cluster.subscriptions if each.subscription == request.subscription)
-            case CreateSubscription():
+            case requests.CreateSubscription():
                 known = [each for each in cluster.subscriptions if (each.topic, each.subscription) == of]
                 described = replace(described, type=request.subscription_type, consumers=[])
                 cluster.subscriptions += [] if known else [described]
                 described = known[0] if known else described
-            case SeekSubscription():
-                return SeekReply(SeekResult(seek_generation=7, moves=MOVES))
-            case SetDeliveryPolicy():
+            case requests.SeekSubscription():
+                return replies.SeekReply(SeekResult(seek_generation=7, moves=MOVES))
+            case requests.SetDeliveryPolicy():
                 policy = DeliveryPolicy(
                     max_deliveries=request.max_deliveries or 0, dead_letter_topic=request.dead_letter_topic or ""
                 )
                 described = replace(described, policy=policy, type=SubscriptionType.QUEUE)
-            case PlanChanges():
-                return PlanReply(plan(*of))
-            case DeleteSubscription() | EvictConsumer() | ResumeKey():
-                return Done()
-        return SubscriptionReply(described)
+            case requests.PlanChanges():
+                return replies.PlanReply(plan(*of))
+            case requests.DeleteSubscription() | requests.EvictConsumer() | requests.ResumeKey():
+                return replies.Done()
+        return replies.SubscriptionReply(described)
 
 
 class FakeProducer:

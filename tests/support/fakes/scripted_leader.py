@@ -22,7 +22,7 @@ from typing import TypeVar, get_args
 from clients.conformance.scripted_ledger import ScriptedLedger, ScriptedProducers
 from headgate.client.connection import Client
 from headgate.client.producer import Producer
-from headgate.protocol import codec
+from headgate.protocol import codec, replies, requests
 from headgate.protocol.announcements import ClusterDescription, HeadAnnouncement, LeaderAnnouncement
 from headgate.protocol.mqtt_topics import (
     client_address,
@@ -32,48 +32,7 @@ from headgate.protocol.mqtt_topics import (
     replies_topic,
     requests_filter,
 )
-from headgate.protocol.replies import (
-    Acknowledged,
-    AnyReplyBody,
-    AssignmentChanged,
-    Committed,
-    ConsumerFenced,
-    Done,
-    Grant,
-    HeartbeatReply,
-    LeaderReply,
-    Push,
-    Registered,
-    Rejected,
-    Reply,
-    SourcePosition,
-    TopicList,
-    TopicReply,
-    Verdict,
-)
 from headgate.protocol.request_fields import PROTOCOL_VERSION, RequestBody
-from headgate.protocol.requests import (
-    AcknowledgeBatch,
-    Acknowledgement,
-    AnyRequestBody,
-    ConfirmRevoked,
-    CreateTopic,
-    DeleteSubscription,
-    DeleteTopic,
-    DescribeLeader,
-    DescribePosition,
-    DescribeTopic,
-    Heartbeat,
-    LeaveConsumer,
-    ListTopics,
-    MergeSegments,
-    OpenProducer,
-    ProduceBatch,
-    Record,
-    RegisterConsumer,
-    Request,
-    SplitSegment,
-)
 from headgate.settings.config import ClientConfig
 from headgate.views.topics import TopicInfo
 from tests.support.fakes.broker import FakeBroker
@@ -96,14 +55,20 @@ class ScriptedLeader:
     """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
 
     def __init__(
-        self, cluster: ScriptedCluster, shard: int, epoch: int, *, window: int = 64, grants: Iterable[Grant] = ()
+        self,
+        cluster: ScriptedCluster,
+        shard: int,
+        epoch: int,
+        *,
+        window: int = 64,
+        grants: Iterable[replies.Grant] = (),
     ) -> None:
         self.cluster = cluster
         self.shard = shard
         self.epoch = epoch
         self.window = window
         self.script: deque[str] = deque()
-        self.requests: list[Request] = []
+        self.requests: list[requests.Request] = []
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants = list(grants)
         self.blocked, self.stable = 0, True
@@ -111,7 +76,7 @@ class ScriptedLeader:
         self.revoke_timeout_seconds = self.lease_seconds = 30.0
         self.answers = True
         """Whether it replies at all."""
-        self.refused: dict[str, Verdict] = {}
+        self.refused: dict[str, replies.Verdict] = {}
         """Type of a request → the verdict with which it refuses it."""
         self.mute = False
         """Whether it executes commands without replying."""
@@ -144,13 +109,15 @@ class ScriptedLeader:
     def seen(self, kind: type[BodyT]) -> list[BodyT]:
         return [request.body for request in self.requests if isinstance(request.body, kind)]
 
-    def push(self, request: RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
-        self._push(request, AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
+    def push(self, request: requests.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
+        self._push(request, replies.AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
 
-    def push_fenced(self, request: RegisterConsumer, reason: str) -> None:
-        self._push(request, ConsumerFenced, reason=reason)
+    def push_fenced(self, request: requests.RegisterConsumer, reason: str) -> None:
+        self._push(request, replies.ConsumerFenced, reason=reason)
 
-    def _push(self, request: RegisterConsumer, kind: type[Push], epoch: int | None = None, **fields) -> None:
+    def _push(
+        self, request: requests.RegisterConsumer, kind: type[replies.Push], epoch: int | None = None, **fields
+    ) -> None:
         message = kind(
             topic=request.topic,
             subscription=request.subscription,
@@ -167,7 +134,7 @@ class ScriptedLeader:
 
     def _on_request(self, _: str, payload: bytes) -> None:
         request = codec.decode_request(payload)
-        if isinstance(request.body, DescribeLeader):
+        if isinstance(request.body, requests.DescribeLeader):
             self._describe(request, request.body)
             return
         self.requests.append(request)
@@ -177,40 +144,42 @@ class ScriptedLeader:
         if request.leader_epoch not in (None, self.epoch):
             self.refuse(request, "not_leader")
         elif request.max_term_age_ms is not None and request.max_term_age_ms <= self.term_age_ms:
-            expired = Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
+            expired = replies.Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
             self.reply(request, expired)
         elif (verdict := self.refused.get(type(body).__name__)) is not None:
             self.refuse(request, verdict)
-        elif isinstance(body, ProduceBatch | AcknowledgeBatch):
+        elif isinstance(body, requests.ProduceBatch | requests.AcknowledgeBatch):
             self._batch(request, body)
         else:
             answer = self._command(body)
             if not self.mute:
                 self.reply(request, answer)
 
-    def _describe(self, request: Request, body: DescribeLeader) -> None:
+    def _describe(self, request: requests.Request, body: requests.DescribeLeader) -> None:
         deposed = self.epoch < self.cluster.newest_epoch
         if self.answers and not (deposed and self.epoch < body.heard_epoch):
-            described = LeaderReply(instance=f"node-{self.epoch}", window=self.window)
+            described = replies.LeaderReply(instance=f"node-{self.epoch}", window=self.window)
             self.reply(request, described)
 
-    def reply(self, request: Request, body: AnyReplyBody, *, epoch: int | None = None) -> None:
-        reply = Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
+    def reply(self, request: requests.Request, body: replies.AnyReplyBody, *, epoch: int | None = None) -> None:
+        reply = replies.Reply(
+            request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body
+        )
         self.transport.publish(replies_topic(CLUSTER, client_address(None, request.client_id)), codec.encode(reply))
 
-    def refuse(self, request: Request, verdict: Verdict, *, epoch: int | None = None) -> None:
-        self.reply(request, Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
+    def refuse(self, request: requests.Request, verdict: replies.Verdict, *, epoch: int | None = None) -> None:
+        self.reply(request, replies.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
 
-    def _batch(self, request: Request, batch: ProduceBatch | AcknowledgeBatch) -> None:
+    def _batch(self, request: requests.Request, batch: requests.ProduceBatch | requests.AcknowledgeBatch) -> None:
         action = self.script.popleft() if self.script else "accept"
         if action == "drop":
             return
-        if action in get_args(Verdict):
+        if action in get_args(replies.Verdict):
             self.refuse(request, action)
             return
-        if isinstance(batch, AcknowledgeBatch):
+        if isinstance(batch, requests.AcknowledgeBatch):
             self.cluster.acknowledged += batch.acknowledgements
-            reply: AnyReplyBody = Acknowledged()
+            reply: replies.AnyReplyBody = replies.Acknowledged()
         else:
             reply = self.cluster.producers.produce(batch)
             self.announce_head()
@@ -221,14 +190,14 @@ class ScriptedLeader:
             if action == "double":
                 self.reply(request, reply)
 
-    def _command(self, body: AnyRequestBody) -> AnyReplyBody:
+    def _command(self, body: requests.AnyRequestBody) -> replies.AnyReplyBody:
         match body:
-            case OpenProducer():
+            case requests.OpenProducer():
                 return self.cluster.producers.open(body)
-            case DescribePosition():
-                return SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
-            case RegisterConsumer():
-                return Registered(
+            case requests.DescribePosition():
+                return replies.SourcePosition(topic_id=TOPIC_ID, position=self.cluster.last_position)
+            case requests.RegisterConsumer():
+                return replies.Registered(
                     topic_id=TOPIC_ID,
                     subscription_id=2,
                     grants=self.grants,
@@ -238,15 +207,20 @@ class ScriptedLeader:
                     revoke_timeout_seconds=self.revoke_timeout_seconds,
                     lease_seconds=self.lease_seconds,
                 )
-            case Heartbeat():
-                return HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)
-            case ConfirmRevoked() | LeaveConsumer() | DeleteTopic() | DeleteSubscription():
-                return Done()
-            case ListTopics():
-                return TopicList(topics=[])
-            case CreateTopic() | SplitSegment() | DescribeTopic() | MergeSegments():
+            case requests.Heartbeat():
+                return replies.HeartbeatReply(head=self.cluster.ledger.head, blocked=self.blocked, stable=self.stable)
+            case (
+                requests.ConfirmRevoked()
+                | requests.LeaveConsumer()
+                | requests.DeleteTopic()
+                | requests.DeleteSubscription()
+            ):
+                return replies.Done()
+            case requests.ListTopics():
+                return replies.TopicList(topics=[])
+            case requests.CreateTopic() | requests.SplitSegment() | requests.DescribeTopic() | requests.MergeSegments():
                 self.cluster.commands.setdefault(getattr(body, "token", ""), type(body).__name__)
-                return TopicReply(
+                return replies.TopicReply(
                     topic=TopicInfo(
                         topic=body.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
                     )
@@ -267,7 +241,7 @@ class ScriptedCluster:
         self.producers = ScriptedProducers(self.store_batch)
         self.newest_epoch = 0
         """Of the newest term in the ledger."""
-        self.acknowledged: list[Acknowledgement] = []
+        self.acknowledged: list[requests.Acknowledgement] = []
         self.positions: list[bytes | None] = []
         self.commands: dict[str, str] = {}
         self.last_position: bytes | None = None
@@ -294,21 +268,21 @@ class ScriptedCluster:
         finally:
             await leader.transport.__aexit__(None, None, None)
 
-    def store_batch(self, batch: ProduceBatch) -> Committed:
+    def store_batch(self, batch: requests.ProduceBatch) -> replies.Committed:
         self.positions.append(batch.source_position)
         placements = self.ledger.write(batch.records, batch.headers_by_record(), segments=range(self.segments))
-        return Committed(placements=placements, topic_id=TOPIC_ID)
+        return replies.Committed(placements=placements, topic_id=TOPIC_ID)
 
-    def store_records(self, records: list[Record], leader: ScriptedLeader | None = None) -> None:
+    def store_records(self, records: list[requests.Record], leader: ScriptedLeader | None = None) -> None:
         """Write a chunk, which ``leader`` announces."""
         self.ledger.write(records, {}, segments=range(self.segments))
         if leader is not None:
             leader.announce_head()
 
 
-def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> Grant:
+def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> replies.Grant:
     """Return a grant that reads from the first chunk."""
-    return Grant(
+    return replies.Grant(
         segment=segment,
         generation=generation,
         first_hash=0,
