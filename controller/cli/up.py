@@ -338,10 +338,10 @@ class _Node:
         node.line("ready", "", loop.time())  # It is printed already.
         while True:
             health, now = daemon.health(), loop.time()
-            failed = ", ".join(each.component for each in health.components if each.state == "failed")
+            failed = [f"{each.component} failed: {each.reason}" for each in health.components if each.state == "failed"]
             state: DrainState = "ready" if health.ready else "degraded"
             lines = (
-                node.line(state, f"{failed} failed, see headgate doctor", now),
+                node.line(state, "; ".join(failed), now),
                 spark.line(*daemon.drain.state, now),
             )
             for line in lines:

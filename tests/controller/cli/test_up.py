@@ -62,7 +62,7 @@ def test_a_node_that_stops_being_ready_says_so_and_when_it_is_again(
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     about_the_node = [line for line in result.stderr.splitlines() if line.startswith("node: ")]
-    assert about_the_node[0] == "node: not ready: store, broker failed, see headgate doctor"
+    assert about_the_node[0] == "node: not ready: store failed: no space; broker failed: no space"
     assert about_the_node[1].startswith("node: ready again after ")
     assert len(about_the_node) == 2, "it loses its broker while it stops, and nothing is wrong"
 
