@@ -74,6 +74,18 @@ async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirme
     assert [] == harness.take_pushes("ada")
 
 
+async def test_a_seek_ends_the_revocations_that_wait_for_a_confirmation(harness: CoordinatorHarness) -> None:
+    """Their time would end the grants that follow."""
+    harness.join("ada", "bob")
+    assert not harness.coordinator.reconciler.handovers_complete
+
+    harness.seek({0: 0})
+    assert harness.coordinator.reconciler.handovers_complete
+    granted_again = {held: holding.generation for held, holding in harness.subscription.holdings.items()}
+    await harness.run_with_heartbeats(100)
+    assert granted_again == {held: holding.generation for held, holding in harness.subscription.holdings.items()}
+
+
 async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     """The leader sends a message once all entries that were proposed before it are durable."""
     harness = lead("ada", segments=2)

@@ -9,7 +9,7 @@ from controller.backup.copy import CopiedShard, copy_shard
 from headgate.errors import LedgerError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import create_manifest, manifest_folder, manifest_path, read_manifest
-from headgate.ledger.feature_level import name_level, read_level
+from headgate.ledger.feature_level import name_level, read_level, read_shards
 from headgate.ledger.identity import identity_object, read_ledger_id
 from headgate.ledger.ledger import Ledger, shard_folders
 from headgate.ledger.paths import IDENTITY_PATH, chunk_name, chunk_path, snapshot_folder
@@ -63,11 +63,12 @@ async def test_a_copy_has_the_state_of_its_source() -> None:
     source, destination = LedgerInMemory(8), FakeStore()
     await source.snapshot()
     source.grow()
-    await name_level(source.store, 7)
+    await name_level(source.store, 7, shards=4)
 
     assert CopiedShard(0, last_chunk=9, chunks=9, ranges=0, snapshots=1) == await copied(source, destination)
     await assert_equal_state(source, destination)
     assert ([0], 7) == (await shard_folders(destination), await read_level(destination))
+    assert await read_shards(destination) == 4, "most of which nothing has led yet"
 
 
 async def test_a_second_run_adds_what_is_new_and_overwrites_nothing() -> None:

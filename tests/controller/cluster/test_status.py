@@ -158,11 +158,14 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
     async def nonsense(_):
         return web.Response(body=b"{}")
 
+    async def bytes_that_are_no_text(_):
+        return web.Response(body=b'{"daemon": {"daemon": "\xff"}}')
+
     async def moved(_):
         raise web.HTTPFound("http://127.0.0.1:1/")
 
     app = web.Application()
-    handlers = {"late": late, "large": large, "nonsense": nonsense, "moved": moved}
+    handlers = {"late": late, "large": large, "nonsense": nonsense, "no text": bytes_that_are_no_text, "moved": moved}
     for name, handler in handlers.items():
         app.router.add_get(f"/{name}/api/v1/daemon/rows", handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -178,7 +181,7 @@ async def test_a_daemon_that_answers_too_late_or_too_much_or_nonsense_is_unreach
 
     assert "did not answer" in problems["late"]
     assert "more than" in problems["large"]
-    assert "is of another version" in problems["nonsense"]
+    assert all("is of another version" in problems[each] for each in ("nonsense", "no text"))
     assert "answered with status 302" in problems["moved"]
 
 

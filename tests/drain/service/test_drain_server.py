@@ -54,6 +54,15 @@ async def test_a_report_that_is_too_long_for_a_line_leaves_the_connection_and_ot
     assert (drained.drained, states) == ({4: 6}, ["ready"])
 
 
+async def test_bytes_that_are_no_text_are_refused_and_the_connection_stays(tmp_path: Path) -> None:
+    async with DrainListener(tmp_path / "s", DrainServer(Coalescer(1), runner=None, chunks=None).serve):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        for _ in range(2):
+            writer.write(b'{"type": "\xff"}\n')
+            assert "not a valid request" in protocol.decode_response(await reader.readline()).error
+        writer.close()
+
+
 async def test_the_lines_that_its_log_has_lost_are_reported_once(tmp_path: Path) -> None:
     """By the next answer, of whichever kind; the daemon adds them to its own."""
     take_lost_lines()

@@ -29,7 +29,7 @@ from headgate.lakehouse.delta import DeltaExport
 from headgate.lakehouse.iceberg import IcebergExport
 from headgate.lakehouse.parquet import ParquetExport
 from headgate.lakehouse.table_rows import TableRows
-from headgate.lakehouse.tables import ExportTable, OpenTable, TableConflictError
+from headgate.lakehouse.tables import ExportTable, OpenTable, TableConflictError, decoded
 from headgate.reading.stored_rows import SCHEMA
 from headgate.reading.topic_position import TopicPosition
 from headgate.storage.object_store import open_store
@@ -393,6 +393,12 @@ def test_rows_that_no_export_has_written_are_not_mixed_with_records(kind: Kind) 
 
     with pytest.raises(HeadgateError, match="rows that no export has written"):
         kind.opened()
+
+
+@pytest.mark.parametrize("stored", [b'{"topic": 1}', b'{"topic": "\xff"}'], ids=["another type", "no text"])
+def test_a_position_that_cannot_be_read_names_its_table(stored: bytes) -> None:
+    with pytest.raises(HeadgateError, match=r"^table sales has a position that this version does not read: "):
+        decoded(stored, "table sales")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ class FakeCluster:
     """The state that the fakes of one test share."""
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
+    pruned_ends: dict[int, int] = field(default_factory=dict)
     producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
@@ -251,7 +252,10 @@ class FakeAdmin(OfflineAdmin):
             case requests.PruneTopic():
                 kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
                 return replies.PruneReply(PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"]))
-        return replies.TopicReply(cluster.topics[request.topic])
+        ends = [
+            (each, cluster.pruned_ends[each]) for each in getattr(request, "pruned", ()) if each in cluster.pruned_ends
+        ]
+        return replies.TopicReply(cluster.topics[request.topic], pruned_ends=ends)
 
     def _import(self, request: requests.ImportTopic) -> replies.TopicImportReply:
         state = self.cluster.imports

@@ -71,11 +71,15 @@ def test_positions_that_do_not_fit_move_nothing(
     assert cluster.calls == []
 
 
-def test_unread_records_that_were_pruned_are_missed(invoke: Invoke, cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(("ends", "moves"), [({}, False), ({0: 6}, False), ({0: 5}, True)])
+def test_unread_records_that_were_pruned_are_missed(
+    ends: dict[int, int], moves: bool, invoke: Invoke, cluster: FakeCluster
+) -> None:
+    """Of a segment that ended where it had been read to, nothing is."""
     saved = invoke("subscription", "export", "orders", "billing").stdout
-    cluster.topics["orders"] = topic("orders", segment(1, 0, 9, next_offset=4))
+    cluster.topics["orders"], cluster.pruned_ends = topic("orders", segment(1, 0, 9, next_offset=4)), ends
 
     result = invoke("subscription", "import", "orders", "billing", "--yes", stdin=saved)
 
-    assert "segment 0 of topic 'orders' was read up to offset 5, and pruned since" in result.stderr
-    assert cluster.calls == []
+    refusal = "segment 0 of topic 'orders' was read up to offset 5, and pruned since"
+    assert (moves, not moves) == (bool(cluster.calls), refusal in result.stderr)
