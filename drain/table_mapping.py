@@ -10,7 +10,7 @@
 
     [external.orders.acknowledgements]
     path = "/srv/orders/acks"
-    subscription = "app"       # text: the subscription's name in headgate
+    subscription_id = "app"    # the subscription's id in headgate
     segment = "shard"
     end_offset = "next"        # acknowledged up to here (exclusive)
     first_offset = "first"     # optional, default 0: each row is cumulative
@@ -19,6 +19,9 @@
 CATALOG.NAMESPACE.TABLE, of a catalog that pyiceberg is configured for. ``delta`` and ``iceberg`` need the extra
 ``lakehouse``, and no jars. Rules about rows are in drain.external.file_reader, and those about tables
 in drain.external.known_files.
+
+A subscription's id is in `headgate.GrantedSegment.subscription_id`, and ``headgate subscription describe --json`` shows
+it. Its name may be that of a deleted one, whose rows must not count.
 
 With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's position: a whole number
 of any length, also as text, which rises within a segment.
@@ -59,7 +62,7 @@ class EntriesTable(_Table, frozen=True, kw_only=True):
 class AcknowledgementsTable(_Table, frozen=True, kw_only=True):
     """A table with one row per range of records that a subscription has acknowledged."""
 
-    subscription: Text
+    subscription_id: Text
     end_offset: Text
     first_offset: Text | None = None
 
@@ -75,7 +78,6 @@ class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
     """The names of an external topic, which the ledger's facts do not contain."""
 
     topic: str
-    subscriptions: dict[int, str]
     labels: dict[int, str]
     """Segment → its name at the source."""
     opaque: bool = False

@@ -87,7 +87,7 @@ async def drained_as_counted(
             seek_generation=subscription.seek_generation,
             segments=segments,
             at_least_chunk=chunk,
-            external=external_view(state.topics_by_id[subscription.topic_id], [subscription]),
+            external=external_view(state.topics_by_id[subscription.topic_id]),
         )
     )
     if answer.watermark > commit.newest:

@@ -136,12 +136,11 @@ class _Topic:
                 files.check(ends)
                 merged += known.entry_rows(files, segments, topic_id)
         if acknowledgements is not None:
-            generations = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
-            subscriptions = {name: (number, generations.get(number, 0)) for number, name in view.subscriptions.items()}
+            generations = {f"{row.subscription_id}": row.seek_generation for row in rows if row.segment is None}
             with _errors_of(acknowledgements, view):
                 files = await self._read(acknowledgements, _columns(acknowledgements))
                 files.check(ends)
-                merged += known.range_rows(files, segments, subscriptions, topic_id)
+                merged += known.range_rows(files, segments, generations, topic_id)
         return offset_backlog(merge_rows(merged), entries)
 
     async def opaque(self, view: ExternalView, rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
@@ -271,7 +270,7 @@ def _columns(table: Table, *, opaque: bool = False) -> Columns:
     mapped: dict[str, str | None] = {"label": table.segment}
     if isinstance(table, AcknowledgementsTable):
         facts = "ranges"
-        mapped |= {"name": table.subscription, "first": table.first_offset, "end": table.end_offset}
+        mapped |= {"name": table.subscription_id, "first": table.first_offset, "end": table.end_offset}
     else:
         facts = "positions" if opaque else "entries"
         mapped |= {"size_bytes": table.size_bytes, "at_ms": table.timestamp}

@@ -66,8 +66,8 @@ ROWS: Final = pa.schema(
     dict.fromkeys(("name", "label", "order"), pa.string())
     | dict.fromkeys(("first", "end", "size_bytes", "at_ms"), pa.int64())
 )
-"""A row: subscription (``name``), segment (``label``), the range of offsets, which has one offset for an entry, or an
-opaque position as `sortable` (``order``)."""
+"""A row: the subscription's id (``name``), segment (``label``), the range of offsets, which has one offset for an
+entry, or an opaque position as `sortable` (``order``)."""
 OPTIONAL: Final = ("size_bytes", "at_ms")
 GONE: Final = "is listed and does not exist: restore it, or the table to a version that has all of its files"
 """The fault of a file whose table was compacted, or vacuumed, since."""
@@ -244,7 +244,7 @@ def _converted(values: Any, column: str, name: str, *, text: bool) -> Any:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if name == "at_ms":
         return _at_ms(values, column, is_number=is_number, is_text=is_text)
-    if name in {"label", "name"}:
+    if name == "label":
         return values.cast(pa.string())
     if name == "order":
         if not is_number and not is_text:
@@ -252,7 +252,8 @@ def _converted(values: Any, column: str, name: str, *, text: bool) -> Any:
         return _sortable(values.cast(pa.string()), column)
     if not is_number and not (text and is_text):
         raise BadFileError(f"column {column!r} is of type {kind}, and {_WHOLE}")
-    return values.cast(pa.int64())
+    numbers = values.cast(pa.int64())
+    return numbers.cast(pa.string()) if name == "name" else numbers
 
 
 def _at_ms(values: Any, column: str, *, is_number: bool, is_text: bool) -> Any:

@@ -117,15 +117,15 @@ def entry_rows(known: KnownFiles, segments: Mapping[str, int], topic_id: int) ->
 
 
 def range_rows(
-    known: KnownFiles, segments: Mapping[str, int], subscriptions: Mapping[str, tuple[int, int]], topic_id: int
+    known: KnownFiles, segments: Mapping[str, int], generations: Mapping[str, int], topic_id: int
 ) -> list[MergedRow]:
     longest = known.facts.group_by(["name", "label", "first"]).aggregate([("end", "max")])
     rows: list[MergedRow] = []
     for name, label, first, end in zip(*longest.to_pydict().values(), strict=True):
-        if label in segments and name in subscriptions and first < end:
-            number, generation = subscriptions[name]
+        if label in segments and name in generations and first < end:
             where: dict[str, Any] = {"above": ((first, end),)} if first else {"position": end}
-            rows.append(MergedRow(StateRow(topic_id, number, segments[label], seek_generation=generation, **where)))
+            row = StateRow(topic_id, int(name), segments[label], seek_generation=generations[name], **where)
+            rows.append(MergedRow(row))
     return rows
 
 

@@ -62,6 +62,8 @@ class GrantedSegment:
         """Its number in headgate."""
         self.generation = grant.generation
         """Of this grant: a segment that is granted again has a higher one."""
+        self.subscription_id = member.subscription_id
+        """Names the subscription in a table of acknowledgements: one that is created again has another id."""
         self.label = grant.external.label
         """Its name at the source."""
         self.checkpoint = grant.external.checkpoint
@@ -254,6 +256,10 @@ class _ExternalGroupMember(Consumer):
 
     def report_unhandled(self, key: HeldKey, arrived_ms: int | None) -> None:
         self._grants.arrivals[key] = arrived_ms
+
+    @property
+    def subscription_id(self) -> int:
+        return self._membership.subscription_id
 
     async def flush_acknowledgements(self, key: HeldKey) -> None:
         await self._acknowledger.flush(self._holdings.finish_seconds, [key])

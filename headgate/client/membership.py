@@ -48,8 +48,6 @@ class Membership:
         self._log = context.log
         self._open_feed = open_feed
         self._shard = 0
-        self._subscription_id: int | None = None
-        """Id of its subscription; None before the first registration."""
         self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
         self._asked_before = 0
@@ -92,10 +90,7 @@ class Membership:
     async def register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._holdings.decisions.registration_requested()
         asked_at = asyncio.get_running_loop().time()
-        registered, leader_epoch = await self._requests.register(
-            self._subscription_id, self._feed.own_positions, timeout_seconds
-        )
-        self._subscription_id = registered.subscription_id
+        registered, leader_epoch = await self._requests.register(self._feed.own_positions, timeout_seconds)
         self._feed.head.advance(registered.head)
         self._deliveries.policy = registered.policy
         self._interval_seconds = registered.heartbeat_interval_seconds
@@ -111,6 +106,10 @@ class Membership:
         self._log.warning("consumer.lease_ended", reason=self._client.unanswered(self._shard))
         if self._feed.reads_by_call:
             self._holdings.drop_all()
+
+    @property
+    def subscription_id(self) -> int:
+        return self._requests.subscription_id
 
     @property
     def topic_id(self) -> int:
@@ -184,7 +183,7 @@ class Membership:
             return
         if isinstance(push, AssignmentChanged):
             self._holdings.changed(push)
-        elif isinstance(push, ConsumerFenced) and self._subscription_id is not None:
+        elif isinstance(push, ConsumerFenced) and self._requests.subscription_id:
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:

@@ -26,7 +26,7 @@ def test_the_documented_example_is_valid(tmp_path: Path) -> None:
                 path="/srv/orders/entries", segment="shard", offset="seq", size_bytes="bytes", timestamp="at"
             ),
             acknowledgements=AcknowledgementsTable(
-                path="/srv/orders/acks", subscription="app", segment="shard", end_offset="next", first_offset="first"
+                path="/srv/orders/acks", subscription_id="app", segment="shard", end_offset="next", first_offset="first"
             ),
         )
     } == read_tables(written(tmp_path, block))

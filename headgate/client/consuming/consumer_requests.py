@@ -111,7 +111,8 @@ class ConsumerRequests:
         self.topic_id: int | None = None
         """The topic whose positions this member has; None: it has none, and has not registered."""
         self.ledger_id = ""
-        self._subscription_id = 0
+        self.subscription_id = 0
+        """Of the last registration; 0 before the first one."""
 
     def use_positions(self, text: str) -> PositionToken:
         """Return the positions in ``text``, at which this member continues; raises ConfigError if it cannot."""
@@ -148,16 +149,13 @@ class ConsumerRequests:
 
     def dead_letter_producer(self, alive: HeartbeatReply) -> NamedProgram:
         """Return the producer of this subscription's dead letters. Its senders share it, of whichever user."""
-        name = shared_name(f"dead-letters-{self._shard}-{self._subscription_id}", alive.sender_secret)
+        name = shared_name(f"dead-letters-{self._shard}-{self.subscription_id}", alive.sender_secret)
         return NamedProgram(name, alive.sender_since_ms, alive.sender_secret)
 
-    async def register(
-        self, subscription_id: int | None, positions: Mapping[SegmentId, Offset], timeout_seconds: float
-    ) -> tuple[Registered, int]:
+    async def register(self, positions: Mapping[SegmentId, Offset], timeout_seconds: float) -> tuple[Registered, int]:
         """Register; return the reply and the epoch of the leader that sent it.
 
-        ``subscription_id`` is that of the last registration, or None before the first one. Of the
-        ``positions`` of a CHECKPOINT consumer the leader judges those of the newest segments; it prunes
+        Of the ``positions`` of a CHECKPOINT consumer the leader judges those of the newest segments; it prunes
         the oldest first.
         """
         options, history = self._options, self.history.points
@@ -173,7 +171,7 @@ class ConsumerRequests:
                 balance=options.balance,
                 capacity=round(options.capacity * 100),
                 supports_bucket_ranges=options.kind != SubscriptionType.CHECKPOINT and not options.reads_source,
-                subscription_id=subscription_id,
+                subscription_id=self.subscription_id or None,
                 host=host_name(),
                 version=library_version(),
                 positions=[(int(segment), int(offset)) for segment, offset in own],
@@ -185,7 +183,7 @@ class ConsumerRequests:
         )
         self.history.confirmed(history, registered.head, registered.term_id)
         self.topic_id = registered.topic_id
-        self._subscription_id = registered.subscription_id
+        self.subscription_id = registered.subscription_id
         return registered, leader_epoch
 
     async def heartbeat(
@@ -234,7 +232,7 @@ class ConsumerRequests:
             topic=self._member["topic"],
             topic_id=self.topic_id,
             subscription=self._member["subscription"],
-            subscription_id=self._subscription_id,
+            subscription_id=self.subscription_id,
             segment=letter.segment,
             offset=letter.offset,
             deliveries=letter.deliveries,
@@ -245,7 +243,7 @@ class ConsumerRequests:
 
     def is_own(self, origin: Origin) -> bool:
         """Return whether a dead letter is of this member's subscription."""
-        return origin.owner == (self.ledger_id, self._member["topic"], self.topic_id, self._subscription_id)
+        return origin.owner == (self.ledger_id, self._member["topic"], self.topic_id, self.subscription_id)
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:
         """Park the key of ``record`` for every later holder of its segment."""

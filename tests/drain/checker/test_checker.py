@@ -92,12 +92,12 @@ async def test_more_queries_than_the_limit_fail_at_once(service, tmp_path):
 
 
 def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
-    names = ExternalView(topic=f"t{topic_id}", subscriptions={2: "s"}, labels=dict(enumerate(labels)))
+    names = ExternalView(topic=f"t{topic_id}", labels=dict(enumerate(labels)))
     return ExternalBacklogQuery(shard, topic_id, names)
 
 
 async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol, "MAX_EXTERNAL_BYTES", 200)
+    monkeypatch.setattr(protocol, "MAX_EXTERNAL_BYTES", 150)
     large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
     async with checker_at(tmp_path) as checker:
         queries = [large, *(external(0, at, "a") for at in (2, 3, 4))]

@@ -128,7 +128,7 @@ async def test_results_are_polled_seldom_while_no_query_waits_for_a_newer_one():
 async def test_an_external_topic_is_reported_from_the_ledger_without_its_tables():
     fixture = CheckerFixture()
     external_rows = (StateRow(7, None, 0), StateRow(7, None, 1, sealed_end_offset=4), StateRow(7, 8, None))
-    named = ExternalView(topic="orders", subscriptions={8: "billing"}, labels={0: "a", 1: "b"})
+    named = ExternalView(topic="orders", labels={0: "a", 1: "b"})
     tracked = replace(external_rows[2], subscription_type="STREAM")
     await publish_result(fixture.store, Result(0, 3, (*rows(3), *external_rows[:2], tracked), at_ms=900))
     async with fixture.checker as checker:

@@ -18,7 +18,7 @@ from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTab
 
 PLAIN = EntriesTable(path="p", segment="s", offset="o")
 SIZED = EntriesTable(path="p", segment="s", offset="o", size_bytes="b")
-ACKNOWLEDGED = AcknowledgementsTable(path="p", segment="s", subscription="a", end_offset="e")
+ACKNOWLEDGED = AcknowledgementsTable(path="p", segment="s", subscription_id="a", end_offset="e")
 SUBSCRIPTION = StateRow(1, 2, None, subscription_type="STREAM")
 
 
@@ -94,12 +94,12 @@ def test_the_end_of_an_opaque_segment_is_its_number_of_entries() -> None:
 
 def test_checkpoint_keys_are_all_beginnings_and_each_checkpoint_once() -> None:
     checkpoints = {2: {0: "m", 9: "of a removed segment"}, 3: {0: "m"}, 4: {1: "n"}}
-    view = ExternalView(topic="t", subscriptions={}, labels={0: "a", 1: "b"}, opaque=True, checkpoints=checkpoints)
+    view = ExternalView(topic="t", labels={0: "a", 1: "b"}, opaque=True, checkpoints=checkpoints)
     assert checkpoint_keys(view) == [(0, None), (1, None), (0, "m"), (1, "n")]
 
 
 def query(*, opaque: bool = False) -> ExternalBacklogQuery:
-    return ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={2: "s"}, labels={}, opaque=opaque))
+    return ExternalBacklogQuery(5, 1, ExternalView(topic="t", labels={}, opaque=opaque))
 
 
 def test_without_tables_the_backlog_comes_from_the_ledger_with_a_reason() -> None:

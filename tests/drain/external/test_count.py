@@ -41,7 +41,7 @@ from tests.support.fakes.in_process_spark import InProcessSpark
 from tests.support.samples.table_files import write_table
 from tests.support.servers.s3_server import BUCKET, SECRET
 
-VIEW = ExternalView(topic="orders", subscriptions={2: "billing"}, labels={0: "a", 1: "b", 2: "c"})
+VIEW = ExternalView(topic="orders", labels={0: "a", 1: "b", 2: "c"})
 ROWS = (
     StateRow(1, None, 0, sealed_end_offset=10),
     StateRow(1, None, 1),
@@ -60,7 +60,7 @@ def entry_rows() -> list[dict[str, Any]]:
 
 
 def ack(shard: str = "a", first: int = 0, end: int = 10) -> dict[str, Any]:
-    return {"app": "billing", "shard": shard, "first": first, "next": end}
+    return {"app": 2, "shard": shard, "first": first, "next": end}
 
 
 ACKS = [ack(), ack(end=4), ack("b", end=3), ack("b", first=1, end=2)]
@@ -74,7 +74,7 @@ def entries(path: Path, form: str = "parquet", **more: Any) -> EntriesTable:
 
 def acknowledgements(path: Path, form: str = "parquet") -> AcknowledgementsTable:
     where = f"lake.shop.{path.name}" if form == "iceberg" else str(path)
-    columns = {"subscription": "app", "segment": "shard", "first_offset": "first", "end_offset": "next"}
+    columns = {"subscription_id": "app", "segment": "shard", "first_offset": "first", "end_offset": "next"}
     return AcknowledgementsTable(path=where, format=form, **columns)
 
 
@@ -147,6 +147,22 @@ async def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(cou
     write_table(tmp_path / "entries", entry_rows())
     rows = (*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10), StateRow(1, 2, 1, seek_generation=3, position=3))
     assert by_segment(await counter(entries(tmp_path / "entries"), rows=rows)) == COUNTED
+
+
+@pytest.mark.parametrize("form", FORMATS)
+async def test_rows_that_were_written_for_a_deleted_subscription_count_for_no_other_of_its_name(
+    counter: Counter, tmp_path: Path, form: str
+) -> None:
+    write_table(tmp_path / "acks", [ack(end=9) | {"app": 1}, ack(end=6) | {"app": 4}], form)
+    given = acknowledgements(tmp_path / "acks", form)
+    left = {}
+    for number in (1, 2, 4):
+        found = await counter(given, rows=(*ROWS[:3], replace(ROWS[3], subscription_id=number)))
+        left[number] = by_segment(found)[0][0]
+    assert left == {1: 1, 2: 10, 4: 4}
+    write_table(tmp_path / "named", [ack() | {"app": "billing"}], form)
+    with pytest.raises(TableError, match=r"column 'app'.*billing|column 'app' is of type"):
+        await counter(acknowledgements(tmp_path / "named", form))
 
 
 async def test_an_empty_folder_has_no_entries(counter: Counter, tmp_path: Path) -> None:
@@ -440,7 +456,7 @@ async def test_acknowledgements_that_a_seek_deleted_after_a_slow_listing_do_not_
     with pytest.raises(TableError, match="still being listed"):
         await counter(given)
     await finished(counter)
-    DeltaTable(tmp_path / "acks").delete("app = 'billing'")
+    DeltaTable(tmp_path / "acks").delete("app = 2")
     assert by_segment(await counter(given))[0][0] == 10
 
 

@@ -50,7 +50,6 @@ def view(**checkpoints: str) -> ExternalView:
     segments = {"a": 0, "b": 1, "c": 2}
     return ExternalView(
         topic="orders",
-        subscriptions={2: "billing", 3: "audit", 4: "copy"},
         labels={number: label for label, number in segments.items()},
         opaque=True,
         checkpoints={2: {segments[label]: text for label, text in checkpoints.items()}},
@@ -169,7 +168,7 @@ def test_a_table_without_segments_of_the_topic_is_rejected(tmp_path: Path) -> No
 
 
 def test_a_table_of_acknowledgements_is_rejected() -> None:
-    acknowledged = AcknowledgementsTable(path="/srv/acks", segment="s", subscription="a", end_offset="e")
+    acknowledged = AcknowledgementsTable(path="/srv/acks", segment="s", subscription_id="a", end_offset="e")
     with pytest.raises(TableError, match=r"external.orders.acknowledgements \(/srv/acks\): .*opaque.*remove it"):
         counted(InProcessSpark(), ExternalTables(acknowledgements=acknowledged), view())
 

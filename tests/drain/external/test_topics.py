@@ -31,7 +31,7 @@ MAPPED = {"orders": ExternalTables(entries=ENTRIES), "clicks": ExternalTables(en
 
 
 def names(topic: str = "orders", *, opaque: bool = False) -> ExternalView:
-    return ExternalView(topic=topic, subscriptions={2: "billing"}, labels={0: "a"}, opaque=opaque)
+    return ExternalView(topic=topic, labels={0: "a"}, opaque=opaque)
 
 
 def drain_query(topic: str | None = "orders", topic_id: int = 1, *, opaque: bool = False) -> DrainQuery:
@@ -101,7 +101,7 @@ def test_only_a_topic_with_tables_needs_them(tables: Tables) -> None:
 
 
 def test_of_an_opaque_topic_entries_are_not_needed_but_acknowledgements_are_rejected() -> None:
-    acknowledged = AcknowledgementsTable(path="p", segment="s", subscription="a", end_offset="e")
+    acknowledged = AcknowledgementsTable(path="p", segment="s", subscription_id="a", end_offset="e")
     topics = ExternalTopicCounter({"orders": ExternalTables(entries=ENTRIES)}, Tables().count)
     assert not topics.needs_tables(drain_query(opaque=True))
     topics = ExternalTopicCounter({"orders": ExternalTables(acknowledgements=acknowledged)}, Tables().count)

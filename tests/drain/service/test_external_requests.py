@@ -23,7 +23,7 @@ EXTERNAL_ROWS = (
     StateRow(5, None, 1),
     StateRow(5, 6, None, subscription_type="STREAM"),
 )
-QUERY = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
+QUERY = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", labels={0: "a", 1: "b"}))
 
 
 async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None = None, *, times: int = 1) -> Any:

@@ -37,7 +37,7 @@ EXTERNAL = """
 [external.orders.acknowledgements]
 path = "{tables}"
 format = "json"
-subscription = "app"
+subscription_id = "app"
 segment = "shard"
 end_offset = "next"
 
@@ -121,7 +121,7 @@ class Running:
         return DrainQuery(0, self.topic, subscription, generation, frozenset(segments), newest)
 
     def external_drain_query(self) -> DrainQuery:
-        names = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
+        names = ExternalView(topic="orders", labels={0: "a", 1: "b"})
         newest = self.ledger.state.chunk
         return DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
 
@@ -173,7 +173,7 @@ async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
 
 
 async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_gate_closed(running):
-    acknowledged = '{"app": "billing", "shard": "a", "next": %s}'
+    acknowledged = f'{{"app": {running.billing}, "shard": "a", "next": %s}}'
     async with running.checker() as checker:
         running.write("tables", acknowledged % 2)
         assert {} == (await checker.drained(running.external_drain_query())).drained

@@ -33,7 +33,7 @@ async def test_a_leader_of_another_history_can_refuse_whatever_comes_first() -> 
     resuming = ResumingKey(segment=0, generation=1, key=b"k", parking=1, topic="d", number=1, last=1, stored=1)
     record = ConsumedRecord("orders", SegmentId(0), Offset(0), b"k", b"", 0, Generation(1))
     for asked in (
-        requests.register(None, {}, 1.0),
+        requests.register({}, 1.0),
         requests.heartbeat([], []),
         requests.acknowledge(AcknowledgementBatch(), 1),
         requests.begin([]),

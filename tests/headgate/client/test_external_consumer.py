@@ -140,10 +140,10 @@ async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
 
 
 async def test_offset_positions_drain_a_segment() -> None:
-    seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, int, int]] = []
 
     async def read(segment: GrantedSegment) -> None:
-        seen.append((segment.label, segment.start_offset))
+        seen.append((segment.label, segment.start_offset, segment.subscription_id))
         with pytest.raises(HeadgateError, match="give end_offset"):
             await segment.acknowledge(checkpoint="x")
         await segment.acknowledge(end_offset=7)
@@ -157,7 +157,7 @@ async def test_offset_positions_drain_a_segment() -> None:
             with pytest.raises(HeadgateError, match="the end of b was unknown when it was granted"):
                 await consumer.run(read)
         described = await describe(cluster)
-    assert [("a", 0), ("b", 0)] == seen
+    assert [("a", 0, described.subscription_id), ("b", 0, described.subscription_id)] == seen
     assert [10, 7] == [progress.acknowledged_offset for progress in described.segments]
 
 
