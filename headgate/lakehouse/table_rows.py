@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.lakehouse.json_fields import FieldReader
@@ -27,8 +26,6 @@ ARROW_TYPES: Final = {
     "boolean": pa.bool_(),
     "timestamp": _INSTANT,
 }
-END_OF_TIME_MS: Final = 253_402_300_800_000
-"""The year 10000, which no table's readers know."""
 
 
 class TableRows:
@@ -55,11 +52,9 @@ class TableRows:
     def table(self, batches: Sequence[Any]) -> pa.Table:
         """Return the records of ``batches`` (headgate.reading.stored_rows.SCHEMA) as rows of the table."""
         found = pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
-        at_ms = found["timestamp"].cast(pa.int64())
-        at_ms = pc.if_else(pc.greater_equal(at_ms, END_OF_TIME_MS), None, at_ms)
-        self.without_timestamp += at_ms.null_count
+        self.without_timestamp += found["timestamp"].null_count
         columns = {name: found[name] for name in COLUMNS}
-        columns["timestamp"] = at_ms.cast(pa.timestamp("ms", tz="UTC")).cast(_INSTANT)
+        columns["timestamp"] = columns["timestamp"].cast(_INSTANT)
         if self.by_day:
             columns[DAY] = columns["timestamp"].cast(pa.date32())
         if self._reader is not None:

@@ -40,6 +40,8 @@ BATCH_ROWS: Final = 1 << 20
 """Rows that arro3 puts into one buffer; the rows of more are concatenated."""
 FEW_VALUES: Final = 16
 """Different values from which on counting them one after the other takes longer than looking at each row."""
+END_OF_TIME_MS: Final = 253_402_300_800_000
+"""The year 10000. A producer may set any time up to 2^63 ms."""
 _INTEGERS: Final = b"l"
 _BLOBS: Final = b"z"
 _TEXTS: Final = b"u"
@@ -108,6 +110,18 @@ class Columns:
         values = _blobs(self._exported(struct_field(flat, 1), name, _BLOBS))
         pairs, ends = list(zip(map(bytes.decode, names), values, strict=True)), _ends(lists)
         return [tuple(pairs[first - ends[0] : end - ends[0]]) for first, end in pairwise(ends)]
+
+    def instants(self, name: str, kind: DataType) -> Array:
+        """Return milliseconds since 1970 as Arrow instants of the type ``kind``, null behind the year 9999.
+
+        Most libraries convert them to microseconds or to a calendar, and refuse the whole column otherwise. Raises like
+        `integers`.
+        """
+        values = self._array(name)
+        if not self._count or max(values) < END_OF_TIME_MS:
+            return self.arrow(name, kind)
+        known = [each if each < END_OF_TIME_MS else None for each in values]
+        return Array(known, type=DataType.int64()).cast(kind)
 
     def arrow(self, name: str, kind: DataType) -> Array:
         """Return a column as Arrow values of the type ``kind``; if there are no ``headers``, nulls.

@@ -28,7 +28,7 @@ COLUMNS: Final = {
 }
 """Column of `SCHEMA` → the column of an object, and its type."""
 SCHEMA: Final = Schema([Field(name, kind) for name, (_, kind) in COLUMNS.items()])
-"""What `StoredRows.arrow` returns. ``headers`` is null without any."""
+"""What `StoredRows.arrow` returns. ``headers`` is null without any, and ``timestamp`` behind the year 9999."""
 
 
 class LedgerRecord(NamedTuple):
@@ -131,7 +131,7 @@ class StoredRows(NamedTuple):
     def _column(self, columns: Columns, name: str, kind: DataType) -> Array:
         if name == "segment" and self.segment is not None:
             return Array.from_buffer(array("q", [self.segment]) * len(columns))
-        return columns.arrow(name, kind)
+        return columns.instants(name, kind) if name == "timestamp_ms" else columns.arrow(name, kind)
 
 
 def _values(rows: Columns, segment: int | None) -> Iterator[tuple[int, int, int, bytes, bytes, Headers]]:

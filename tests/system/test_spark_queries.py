@@ -156,7 +156,9 @@ def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
     spark: SparkSession, admin: Admin, producer: Producer, cluster: Cluster
 ) -> None:
     keys = Keys(producer, admin, "events")
-    keys.send(5)
+    keys.send(4)
+    producer.send("events", b"k4", b"4", timestamp_ms=2**63 - 1)
+    producer.flush()
     with Consumer(
         cluster.client_config(), topic="events", subscription="s", type="CHECKPOINT", start="earliest"
     ) as consumer:
@@ -171,7 +173,7 @@ def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
         rows[1].timestamp.timestamp(),
         rows[1].segment,
     )
-    assert rows[0].headers is None
+    assert (None, None) == (rows[0].headers, rows[4].timestamp)
     some = read.schema("offset long, value binary")
     after = some.option("startingOffsets", token).load("events").collect()
     before = some.option("startingOffsets", "2026-01-01T00:00Z").option("endingOffsets", token).load("events").collect()

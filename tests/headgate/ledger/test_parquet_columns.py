@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from arro3.core import DataType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,14 @@ def test_a_slice_has_the_rows_that_a_list_would_have(
 
     assert rows[first : first + count] == rows_of(found)
     assert len(rows[first : first + count]) == len(found)
+
+
+def test_an_instant_that_libraries_do_not_know_is_null_and_the_others_are_read() -> None:
+    at_ms = [0, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1]
+    instants = read_columns(parquet({"at": pa.array(at_ms)}), "x").instants("at", DataType.timestamp("ms", tz="UTC"))
+
+    found = pa.array(instants).cast(pa.timestamp("us", "UTC"))  # As Spark and DuckDB do.
+    assert [0, 253_402_300_799_999_000, None, None] == found.cast(pa.int64()).to_pylist()
 
 
 @given(ROWS, st.integers(1, 70))
