@@ -9,7 +9,6 @@ Workers need pyarrow, obstore, and its credentials for a bucket, but not headgat
 4. Memory is bounded: a part has up to `ROWS_PER_PART` rows of the mapped columns. JSON and CSV files are read whole.
 """
 
-import csv
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ ROWS_PER_PART: Final = 1_000_000
 _COMPRESSION: Final = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 _JSON_BLOCK_BYTES: Final = 64 * 1024 * 1024
 """The longest line."""
+_NULL_LINE: Final = re.compile(rb"^(\xef\xbb\xbf)?[ \t]*null[ \t\r]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def read_rows(file: DataFile, columns: Columns) -> Iterator[pa.Table]:
             yield _normalized(table, names, begin, texts)
     except (FileNotFoundError, obstore.exceptions.NotFoundError):
         raise BadFileError(GONE) from None
-    except (pa.ArrowException, obstore.exceptions.BaseError, OSError) as error:
+    except (pa.ArrowException, obstore.exceptions.BaseError, OSError, UnicodeDecodeError) as error:
         # A store may quote a URL with a signature in it.
         raise BadFileError(re.sub(r"[?]\S+", "", (str(error).splitlines() or [type(error).__name__])[0])) from None
 
@@ -121,7 +121,7 @@ def _stored(file: DataFile, form: str, columns: Mapping[str, str]) -> Iterator[t
                 yield begin, pa.table({found[name]: batch[name] for name in batch.schema.names})
                 begin += len(batch)
             return
-        suffix = file.path.rpartition(".")[2]
+        suffix = file.path.rpartition(".")[2].lower()
         stream = pa.CompressedInputStream(source, _COMPRESSION[suffix]) if suffix in _COMPRESSION else source
         data = stream.read()
     table = _json(data, columns) if form == "json" else _csv(data, columns)
@@ -170,18 +170,23 @@ def _require(columns: Mapping[str, str], found: Iterable[str], others: Sequence[
     if lacking:
         has = f"; it has {', '.join(others) or 'none'}"
         raise BadFileError(f"has no column {', '.join(map(repr, lacking))}{has}: correct the mapping, or the file")
+    if twice := [column for column in columns if others.count(column) > 1]:
+        raise BadFileError(f"has column {twice[0]!r} twice: rename one")
 
 
 def _csv(data: bytes, columns: Mapping[str, str]) -> pa.Table:
-    header = next(csv.reader([data.partition(b"\n")[0].decode()]), [])
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    header = pa.csv.open_csv(BytesIO(data), parse_options=parse).schema.names
     kinds = {column: pa.string() for column in columns if column in header}
     _require(columns, kinds, header)
     options = pa.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), strings_can_be_null=True)
-    return pa.csv.read_csv(BytesIO(data), convert_options=options)
+    return pa.csv.read_csv(BytesIO(data), parse_options=parse, convert_options=options)
 
 
 def _json(data: bytes, columns: Mapping[str, str]) -> pa.Table:
     """Return ``columns`` as texts or whole numbers. The types of others may differ between lines."""
+    if _NULL_LINE.search(data):  # It would end the process, by a fault of pyarrow (seen with 26).
+        raise BadFileError("a line is null, and no object: remove it")
     kinds = dict.fromkeys(columns, pa.string())
     while True:
         wanted = pa.json.ParseOptions(explicit_schema=pa.schema(kinds), unexpected_field_behavior="ignore")

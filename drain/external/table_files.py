@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -73,9 +74,12 @@ def _folder(path: str) -> Iterator[DataFile]:
     absolute = path.rstrip("/") if scheme else str(Path(path).absolute())
     # A file, or names with wildcards, are looked for in the folder before them.
     wildcards = _WILDCARDS.search(absolute)
-    root = str(Path(absolute).parent) if not scheme and Path(path).is_file() else absolute
-    root = absolute[: wildcards.start()] if wildcards else root
-    pattern = absolute[len(root) + 1 :] or "*"
+    root, pattern = absolute, "*"
+    if not scheme and Path(path).is_file():
+        root, pattern = str(Path(absolute).parent), escape(Path(absolute).name)
+    elif wildcards and (scheme or not Path(path).exists()):
+        root = absolute[: wildcards.start()]
+        pattern = absolute[len(root) + 1 :]
     if not scheme:
         _require_folder(root)
     found = False

@@ -377,10 +377,13 @@ async def test_files_of_other_types_and_without_later_columns_are_one_table(coun
 
 
 async def test_a_path_may_have_wildcards_or_name_a_file(counter: Counter, tmp_path: Path) -> None:
-    for name in ("b-1", "b-2", "other"):
-        write_table(tmp_path / "t", [{"shard": "b", "seq": len(name), "bytes": 1, "at": 1}], name=name)
-    found = [by_segment(await counter(entries(tmp_path / "t" / name)))[1][0] for name in ("b-*", "other.parquet")]
-    assert found == [4, 6]
+    for name in ("b-1", "b-2", "other", "[x]/[other]"):
+        write_table(
+            (tmp_path / "t" / name).parent, [{"shard": "b", "seq": len(name), "bytes": 1, "at": 1}], name=name[-7:]
+        )
+    names = ("b-*", "other.parquet", "[x]", "[x]/[other].parquet")
+    found = [by_segment(await counter(entries(tmp_path / "t" / name)))[1][0] for name in names]
+    assert found == [4, 6, 12, 12]
     with pytest.raises(TableError, match="there is no such object"):
         await counter(entries(tmp_path / "t" / "c-*"))
 
@@ -554,8 +557,12 @@ async def test_a_fault_names_the_table_the_file_and_the_column(
     assert ("entries/part-0.parquet: " in str(caught.value)) == (not fault.startswith("no "))
 
 
+LATIN = "shard,seq,at,bytes,städte\nb,0,1,1,\n".encode("latin-1")
 TEXTS = {
     "csv, many": ("csv", "shard,seq,bytes,at\nb,many,1,1\n", "column 'seq': Failed to parse string: 'many'"),
+    "csv, in another encoding": ("csv", LATIN, "'utf-8' codec can't decode"),
+    "csv, a column twice": ("csv", "shard,seq,bytes,at,seq\nb,0,1,1,5\n", "has column 'seq' twice"),
+    "json, a null line": ("json", "null\n", "a line is null"),
     "csv, no instant": ("csv", "shard,seq,bytes,at\nb,1,1,x\n", "column 'at' has a text that is no instant"),
     "json, cut off": ("json", '{"shard": "a", "seq": \n', "JSON parse error"),
     "json, a fraction": ("json", '{"shard": "a", "seq": 1.5}\n', "1.5"),
@@ -565,9 +572,11 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("form", "text", "fault"), TEXTS.values(), ids=TEXTS.keys())
-async def test_an_unreadable_file_is_named(counter: Counter, tmp_path: Path, form: str, text: str, fault: str) -> None:
+async def test_an_unreadable_file_is_named(
+    counter: Counter, tmp_path: Path, form: str, text: str | bytes, fault: str
+) -> None:
     (tmp_path / "t").mkdir()
-    (tmp_path / "t" / f"x.{form}").write_text(text)
+    (tmp_path / "t" / f"x.{form}").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(TableError, match=rf"x.{form}: ") as caught:
         await counter(entries(tmp_path / "t", form))
     assert fault in str(caught.value)
@@ -583,6 +592,23 @@ async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_
     )
     (tmp_path / "t" / "empty.json").write_text("")
     assert by_segment(await counter(entries(tmp_path / "t", "json", size_bytes=None)))[1] == (2, None, 2000, False)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("\ufeffshard,seq\n", "b,{}\n"),
+        ("shard,seq\r", "b,{}\r"),
+        ('"shard","seq","two\nlines"\r\n', 'b,{},"\nb,9"\r\n'),
+    ],
+    ids=["byte-order mark", "carriage returns", "line feeds in quotes"],
+)
+async def test_csv_files_are_read_as_other_programs_write_them(
+    counter: Counter, tmp_path: Path, header: str, row: str
+) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.csv").write_text(header + "".join(map(row.format, range(100_000))), newline="")
+    assert by_segment(await counter(entries(tmp_path / "t", "csv", size_bytes=None, timestamp=None)))[1][0] == 100_000
 
 
 MISSING = {
