@@ -139,6 +139,8 @@ def _opened(catalog_name: str, identifier: tuple[str, ...], rows: TableRows) -> 
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
+        if catalog_name != (known := catalog_name.lower()):  # Both would have the same folders.
+            raise ConfigError(f"pyiceberg configures catalogs in lower case: name it {known!r}") from None
         catalog.create_namespace_if_not_exists(identifier[:-1])
     with catalog.create_table_transaction(identifier, rows.schema, properties=NO_RETRIES) as transaction:
         if rows.by_day:

@@ -41,8 +41,10 @@ class FieldReader:
         if len(types) > MAX_FIELDS:
             raise ConfigError(f"the schema has {len(types)} fields, of at most {MAX_FIELDS}")
         for name, kind in types.items():
-            if {*name} & {*'"\\', *map(chr, range(32))}:  # msgspec refuses them.
-                raise ConfigError(f"the schema has field {name!r}: leave out names with quotes or control characters")
+            if not name or {*name} & {*'"\\', *map(chr, range(32))}:  # Iceberg or msgspec refuses them.
+                raise ConfigError(
+                    f"the schema has field {name!r}: leave out empty names, and those with quotes or control characters"
+                )
             if kind not in TYPES:
                 raise ConfigError(f"the schema has field {name!r} of type {kind!r}: use one of {', '.join(TYPES)}")
         self._names = {name: f"f{at}" for at, name in enumerate(types)}

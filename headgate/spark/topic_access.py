@@ -130,7 +130,9 @@ class TopicAccess:
             try:
                 await admin.seek(topic.topic, subscription, positions=moved, topic_id=topic.topic_id)
             except RequestRejectedError as error:
-                # A segment that was read to its end may be pruned before this, or the topic created again.
+                # A segment that was read to its end may be pruned before this, or the topic created again. If the
+                # subscription was deleted, retention keeps nothing: the next report creates it.
                 log.warning("spark.subscription_not_moved", subscription=subscription, reason=str(error))
+                self._reported = None
             else:
                 self._reported |= moved

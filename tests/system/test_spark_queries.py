@@ -322,6 +322,22 @@ def test_a_query_moves_no_subscription_of_a_topic_that_was_created_again_while_i
         finish(writer)
 
 
+@pytest.mark.nightly
+def test_a_query_creates_its_subscription_again_if_it_was_deleted(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+) -> None:
+    """Retention would keep nothing for it."""
+    Keys(producer, admin, "kept").send(40)
+
+    def delete(_: DataFrame, batch: int) -> None:
+        if batch == 0:
+            admin.delete_subscription("kept", "sums")
+
+    source = spark.readStream.format("headgate").options(subscription="sums", maxRecordsPerTrigger=10).load("kept")
+    finish(source.writeStream.foreachBatch(delete).option("checkpointLocation", str(tmp_path)))
+    assert [("sums", 0)] == [(each.subscription, each.records) for each in admin.backlog("kept")]
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

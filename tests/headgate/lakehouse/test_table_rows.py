@@ -72,7 +72,8 @@ def test_a_value_that_does_not_fit_is_kept_and_counted(value: bytes) -> None:
         ({"offset": "long"}, "field 'offset', which is a column already"),
         ({"Day": "string"}, "field 'Day', which is a column already"),
         ({"Id": "string", "id": "string"}, "field 'id', which is a column already"),
-        ({"a\nb": "string"}, "leave out names with quotes"),
+        ({"": "string"}, "leave out empty names"),
+        ({"a\nb": "string"}, "and those with quotes"),
         ({f"f{at}": "long" for at in range(1001)}, "has 1001 fields, of at most 1000"),
     ],
 )

@@ -107,6 +107,12 @@ def test_a_catalog_that_cannot_be_used_is_named_in_one_line_with_its_variables(
     assert error is type(raised.value)
 
 
+def test_a_catalog_creates_no_table_under_a_second_name(iceberg: Kind) -> None:
+    """pyiceberg finds the same settings under both names, and the tables would share a folder."""
+    with pytest.raises(ConfigError, match=r"name it 'lake'$"):
+        IcebergExport("Lake.a.orders", ORIGIN, TableRows(None, by_day=False))
+
+
 def parquet_rows(url: str) -> pa.Table:
     store = open_store(url)
     names = asyncio.run(store.names("data"))
