@@ -64,11 +64,7 @@ class DeliveryMonitor:
 
     def fail(self, batch: AcknowledgeBatch) -> tuple[list[tuple[int, str]], list[tuple[int, Redelivery]]]:
         """Record negative acknowledgements; return by index why some do not count, and when the others are due."""
-        now_ms, limit, known = (
-            self._ledger.now_ms(),
-            deliveries.record_limit(self._topic),
-            self._subscription.redelivery,
-        )
+        now_ms, limit = self._ledger.now_ms(), deliveries.record_limit(self._topic)
         failed, rejected = deliveries.judge_failed(self._subscription, self._topic, batch, limit, now_ms)
         if failed:
             self._ledger.propose(e.DeliveriesFailed(**self._ids, records=failed))
@@ -77,7 +73,8 @@ class DeliveryMonitor:
         due = [
             (index, deliveries.redelivery_of(self._topic, each.segment, each.offset, attempts, now_ms))
             for index, each in enumerate(batch.negative)
-            if index not in refused and (attempts := known.of(each.segment, each.offset)) is not None
+            if index not in refused
+            for attempts in [self._subscription.redelivery.of(each.segment, each.offset)]
         ]
         return rejected, due
 

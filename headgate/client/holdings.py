@@ -139,7 +139,8 @@ class Holdings:
     async def _finish(self, revocation: Revocation) -> None:
         """Rules 2 and 3."""
         key = (revocation.segment, revocation.generation)
-        holding = self._feed.holdings[key]
+        if (holding := self._feed.holdings.get(key)) is None:
+            return  # The leader has ended it in the turn in which it asked for it.
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.finish_seconds

@@ -3,9 +3,10 @@
 A delivery is named by segment, generation and delivery count. The first matching rule applies:
 
 1. Only a registered consumer of a QUEUE that holds the key bucket of the record at this generation has deliveries.
-2. The record exists, and is not acknowledged.
-3. The delivery is the next one of the record: its count is one above the failures so far. An earlier one has ended.
-   It does not begin again, and its failure is counted already: repeating it has no further effect.
+2. The record exists.
+3. The delivery is the next one of the record: its count is one above the failures so far. An earlier one has ended,
+   and each one of an acknowledged record, e.g. a stored dead letter. It does not begin again, and its failure is
+   counted already: repeating it has no further effect.
 4. A segment keeps at most `record_limit` records that were begun or have failed. A further one waits. Those that are
    kept can always begin, fail and be acknowledged, so the limit ends.
 """
@@ -69,7 +70,7 @@ class DeliveryRules:
         if named.bucket not in buckets_of(held) or offset >= self._topic.tails[segment].next_offset:
             return f"generation {named.generation} of segment {segment} has no offset {offset} in bucket {named.bucket}"
         if offset < progress.position or progress.acknowledged_ranges.contains(offset):
-            return f"offset {offset} of segment {segment} is acknowledged"
+            return ENDED
         known = subscription.redelivery.of(segment, offset)
         failures = 0 if known is None else known.failures
         if named.delivery > failures + 1:
@@ -119,10 +120,12 @@ def judge_failed(
     return list(failed.values()), rejected
 
 
-def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts, now_ms: int) -> Redelivery:
-    """Return when a record that has failed is delivered again."""
-    delivery = 0 if known.dead_letter else known.failures + 1
-    return Redelivery(offset, delivery, max(0, known.not_before_ms - now_ms), topic.tails[segment].chunk_of(offset))
+def redelivery_of(topic: TopicView, segment: int, offset: int, known: Attempts | None, now_ms: int) -> Redelivery:
+    """Return when a record that has failed is delivered again. ``known`` None: never, it is acknowledged by now."""
+    start_chunk = topic.tails[segment].chunk_of(offset)
+    if known is None or known.dead_letter:
+        return Redelivery(offset, 0, 0, start_chunk)
+    return Redelivery(offset, known.failures + 1, max(0, known.not_before_ms - now_ms), start_chunk)
 
 
 def failed_in(subscription: Subscription, topic: TopicView, held: SegmentSlice, now_ms: int) -> list[Redelivery]:

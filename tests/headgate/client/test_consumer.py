@@ -18,7 +18,7 @@ from headgate.model.position_token import PositionToken, decode_positions
 from headgate.protocol import codec
 from headgate.protocol.announcements import HeadAnnouncement
 from headgate.protocol.mqtt_topics import head_topic
-from headgate.protocol.replies import Grant, Revocation
+from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from headgate.protocol.requests import AcknowledgeBatch, ConfirmRevoked, LeaveConsumer, Record
 from tests.support.fakes.scripted_leader import CLUSTER, TOPIC_ID, ScriptedCluster, grant
 from tests.support.samples.client_configs import client_config
@@ -370,11 +370,16 @@ async def test_the_last_acknowledgements_of_a_revoked_segment_have_a_second_afte
                 await reader.flush(0)
 
 
-async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
+@pytest.mark.parametrize("finals", [[True], [False, True]], ids=["alone", "in the turn of another one"])
+async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster, finals):
+    """A program that was busy reads several messages in one turn of its loop."""
     cluster.store_records(records(*"012"))
     async with cluster.leader(grants=[grant()]) as leader, consumer(cluster) as reader:
         await take(reader, 1)
-        leader.push(registration(leader), revoked=[Revocation(segment=0, generation=1, final=True)])
+        for final in finals:
+            named, revoked = registration(leader), [Revocation(segment=0, generation=1, final=final)]
+            who = {each: getattr(named, each) for each in ("topic", "subscription", "consumer", "incarnation")}
+            reader._membership._on_push(AssignmentChanged(**who, leader_epoch=1, revoked=revoked))
         await asyncio.sleep(0.1)
         await nothing_more(reader)
         assert [] == leader.seen(ConfirmRevoked)

@@ -18,11 +18,13 @@ from controller.leader.shard_controller import ShardController
 from controller.leadership.policy.transitions import Role
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.client.decisions.unstored_acknowledgements import AcknowledgementBatch
 from headgate.client.processing.policies import BatchPolicy, RetryPolicy
 from headgate.client.producer import Producer
-from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
+from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.dead_letter import origin_of, without_origin
 from headgate.model.headers import MAX_HEADER_BYTES, MAX_HEADERS, Header
+from headgate.protocol.replies import Acknowledged
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 from shard.subscriptions.deliveries import MAX_DEAD_LETTERS
 from tests.support.logged import errors_of
@@ -304,6 +306,32 @@ async def test_without_its_dead_letter_topic_a_record_stays_others_continue_and_
             await admin.create_topic("dead")
             assert [(b"key-0", b"0")] == await dead_letters(world, 120)
             assert 0 == await unacknowledged(admin)
+
+
+async def test_a_failure_whose_reply_was_lost_is_stored_although_its_record_is_a_dead_letter_by_now():
+    """It stops neither the reading of the segment nor the end of what waits for it."""
+    async with (
+        jobs(1, max_deliveries=1, dead_letter_topic="dead") as (world, admin),
+        reader(world, **QUEUE) as consumer,
+    ):
+        send, lost = consumer._acknowledger._send, False
+
+        async def send_and_lose(batch: AcknowledgementBatch, number: int) -> Acknowledged:
+            nonlocal lost
+            reply = await send(batch, number)
+            if batch.negative and not lost:
+                lost = True
+                assert [(b"key-0", b"0")] == await dead_letters(world, 60)
+                raise NoLeaderError("no reply")
+            return reply
+
+        consumer._acknowledger._send = send_and_lose
+        async with asyncio.timeout(240):
+            async for record in consumer.until_caught_up():
+                await consumer.negative_acknowledge(record)
+            await produce(world, 2)
+            assert 2 == len([await consumer.acknowledge(record) async for record in consumer.until_caught_up()])
+        assert 0 == await unacknowledged(admin)
 
 
 async def test_get_many_returns_a_record_that_failed_before_alone():

@@ -56,7 +56,7 @@ async def test_the_next_delivery_of_a_record_begins_and_fails(harness: Coordinat
         ((2, 1), {"incarnation": 0}, "now incarnation 1"),
         ((2, 1), {"generation": 99}, "not by 'ada' at generation 99"),
         ((9, 1), {}, "has no offset 9"),
-        ((0, 1), {}, "offset 0 of segment 0 is acknowledged"),
+        ((0, 1), {}, "the delivery has ended"),
         ((2, 2), {}, "follows only 0 failures"),
         ((1, 1), {}, "the delivery has ended"),
     ],
@@ -73,8 +73,8 @@ async def test_nothing_else_begins(
 
 
 async def test_a_repeated_failure_is_accepted_and_has_no_effect(harness: CoordinatorHarness) -> None:
-    """Its reply was lost: the first copy has counted."""
-    assert ([], []) == fail(harness, (1, 1))
+    """Its reply was lost: the first copy has counted. The record may be in the dead-letter topic by now."""
+    assert ([], []) == fail(harness, (1, 1), (0, 1))
     assert ([(0, 2, 3, 1500, "")], []) == fail(harness, (2, 1), (2, 1))
 
 
@@ -90,7 +90,6 @@ async def test_at_the_limit_new_records_wait_and_those_that_are_kept_go_their_wa
 
 async def test_many_segments_divide_the_records_of_a_subscription(harness: CoordinatorHarness) -> None:
     assert 10_000 == record_limit(harness.topic)
-    assert 1 <= 40_000 // 4096 < 10_000
 
 
 async def test_an_acknowledgement_of_an_earlier_delivery_does_not_count(harness: CoordinatorHarness) -> None:
