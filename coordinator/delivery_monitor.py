@@ -46,7 +46,10 @@ class DeliveryMonitor:
 
     def counts(self) -> Counter[str]:
         """Return what `ShardCounts` sums."""
-        redelivery, limit = self._subscription.redelivery, deliveries.record_limit(self._topic)
+        redelivery = self._subscription.redelivery
+        if not (redelivery.attempts or redelivery.dead):
+            return Counter()
+        limit = deliveries.record_limit(self._topic)
         kept = [redelivery.records(segment) for segment in redelivery.attempts]
         dead = len(redelivery.dead)
         full = sum(records >= limit for records in kept)

@@ -108,8 +108,8 @@ class SubscriptionCoordinator:
 
     @property
     def size(self) -> int:
-        """What a reconciliation or a tick looks at: segments and consumers."""
-        return len(self._topic.layout.segments) + len(self._subscription.consumers)
+        """The cost of a reconciliation or a tick: segments and consumers, and what it takes without any."""
+        return 8 + len(self._topic.layout.segments) + len(self._subscription.consumers)
 
     def describe(self) -> Steps[SubscriptionInfo]:
         yield self.size

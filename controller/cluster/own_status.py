@@ -209,7 +209,7 @@ def _counts(leader: ShardLeader) -> ShardCounts:
     subscriptions = leader.state.subscriptions.values()
     coordinators = leader.subscription_registry.coordinators.values()
     active, connected = sum(each.active_count for each in layouts), sum(c.connected_consumers for c in coordinators)
-    deliveries = sum((c.deliveries.counts() for c in coordinators), Counter())
+    deliveries = sum(filter(None, (c.deliveries.counts() for c in coordinators)), Counter())
     return ShardCounts(
         **deliveries,
         active_segments=active,

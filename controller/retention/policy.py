@@ -14,12 +14,14 @@
 6. An active segment with records is rolled at an eighth of the greatest age, or of its share of the greatest size, so
    that nothing is kept for much longer (Kafka and Pulsar roll segments and ledgers likewise). It is not while a
    parent is due: then a subscription retains that, and another segment would free nothing.
+7. One prune removes thousands of segments of a topic with few subscriptions, and hundreds of one with many: it is one
+   entry, which each subscription folds, and stalls the leader. The next prune removes more.
 
 Times are ages that leaders lived through (shard.state.ledger_time): no step of a clock prunes
 anything.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
@@ -28,7 +30,7 @@ from typing import Final, Literal
 
 from controller.settings.sections import RetentionSettings
 from headgate.model.entries import SubscriptionType, TopicPolicy
-from headgate.model.layout import Layout, Segment, SegmentState
+from headgate.model.layout import Layout
 from headgate.model.short_list import listed
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
@@ -58,6 +60,8 @@ class RetentionRules:
 PARTS: Final = 8
 """An active segment is rolled at this part of the greatest age or size."""
 SHORTEST_ROLL_MS: Final = 5_000
+MAX_PRUNE_COST: Final = 32_768
+"""Rule 7: a pruned segment costs 8, and one more for each subscription."""
 SEGMENTS_PER_COST = 8
 """Sealed segments of one subscription that are looked at for the cost of one unit."""
 
@@ -134,7 +138,7 @@ def decide_rolls(
 def decide_pruning(
     layout: Layout,
     tails: Mapping[int, SegmentTail],
-    subscriptions: Iterable[Subscription],
+    subscriptions: Collection[Subscription],
     rules: RetentionRules,
     age_ms: Callable[[int], int],
 ) -> Steps[PruneDecision]:
@@ -160,6 +164,7 @@ def decide_pruning(
     pruned: dict[int, None] = {}
     """In order, ancestors first."""
     retained: dict[int, str] = {}
+    at_most = MAX_PRUNE_COST // (8 + len(subscriptions))
     for segment, age in sealed_ms.items():
         blocking = [
             parent for parent in layout.segments[segment].parents if parent in layout.segments and parent not in pruned
@@ -170,6 +175,8 @@ def decide_pruning(
             retained[segment] = _not_due(age, rules)
         elif segment in kept:
             retained[segment] = kept[segment]
+        elif len(pruned) >= at_most:
+            retained[segment] = f"one prune removes at most {at_most} segments of this topic: prune again"
         else:
             pruned[segment] = None
     return PruneDecision(tuple(pruned), MappingProxyType(retained), tuple(abandoned))
@@ -178,11 +185,8 @@ def decide_pruning(
 def _sealed_ages(layout: Layout, age_ms: Callable[[int], int]) -> dict[int, int]:
     """Return sealed segment → how long ago it was sealed, in ms; ancestors first."""
     age_of = cache(age_ms)  # Of few different times: an import seals thousands of segments at once.
-    return {
-        segment: _sealed_ms(known, age_of)
-        for segment, known in sorted(layout.segments.items())
-        if known.state is SegmentState.SEALED
-    }
+    segments = sorted(layout.segments.items())
+    return {segment: age_of(known.sealed_at_ms) for segment, known in segments if known.sealed_at_ms is not None}
 
 
 def _due(
@@ -250,11 +254,6 @@ def _undrained(subscription: Subscription, segments: AbstractSet[int], ends: Map
     positions, dead = subscription.progress.positions, subscription.redelivery.attempts
     undrained = [each for each in segments - subscription.drained if positions.get(each, 0) < ends[each]]
     return undrained + [each for each in segments & dead.keys() if each not in undrained]
-
-
-def _sealed_ms(segment: Segment, age_ms: Callable[[int], int]) -> int:
-    assert segment.sealed_at_ms is not None, "a sealed segment has a sealing time"
-    return age_ms(segment.sealed_at_ms)
 
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:

@@ -218,7 +218,7 @@ class Layout:
             del segments[segment_id]
             orphans.update(segment.children)
         for orphan in orphans & segments.keys():
-            remaining = tuple(parent for parent in segments[orphan].parents if parent in segments)
+            remaining = tuple([parent for parent in segments[orphan].parents if parent in segments])
             segments[orphan] = replace(segments[orphan], parents=remaining)
         return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
 

@@ -119,7 +119,7 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
         elif near:
             distance = min(near)[0]
             found[segment] = distance, tuple(sorted({each for d, origins in near if d == distance for each in origins}))
-    return {segment: found[segment][1] for segment in wanted if segment in found}
+    return {segment: origins for segment, (_, origins) in found.items() if segment in wanted}
 
 
 def _ranked(

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of, slice_of, sort_key
 from headgate.model.entries import SubscriptionType
 from headgate.model.hashing import KEY_BUCKETS
 
@@ -92,7 +92,7 @@ def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str]
         slices = _split_largest(slices, current_holders, wanted)
     elif len(slices) > wanted and not _has_even_sizes(slices, wanted):
         slices = _merge_smallest(slices, current_holders, wanted)
-    return sorted(_even_out_sizes(slices, current_holders))
+    return sorted(_even_out_sizes(slices, current_holders), key=sort_key)
 
 
 def _coarsest_division(segment: int, ranges: Iterable[BucketRange]) -> list[SegmentSlice]:

@@ -251,11 +251,10 @@ class ShardState:
     def _segments_pruned(self, entry: e.SegmentsPruned) -> None:
         topic = self.topics_by_id[entry.topic_id]
         ends = topic.record_ends(entry.segments)
-        for segment in entry.segments:
-            if topic.external is not None:
+        if topic.external is not None:
+            for segment in entry.segments:
                 topic.external.prune(topic.layout.segments[segment])
-            topic.remember_pruned(segment)
-            del topic.tails[segment]
+        topic.drop_tails(entry.segments)
         self._replace_layout(topic, topic.layout.prune(entry.segments))
         for subscription in topic.subscriptions.values():
             subscription.forget_segments(ends)
@@ -263,8 +262,8 @@ class ShardState:
 
     def _add_tombstones(self, topic: Topic, segments: Iterable[int]) -> None:
         if topic.external is None:
-            for segment in segments:
-                self.tombstones[topic.topic_id, segment] = Tombstone(self.chunk, self.at_ms)
+            tombstone = Tombstone(self.chunk, self.at_ms)
+            self.tombstones.update({(topic.topic_id, segment): tombstone for segment in segments})
 
     def _remember_command(self, token: str) -> None:
         if not token:

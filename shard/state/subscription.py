@@ -205,7 +205,7 @@ class Subscription:
         if self.type == e.SubscriptionType.CHECKPOINT:
             return 0  # It acknowledges nothing.
         count = self.progress.unacknowledged_records
-        return sum([count(n, ends[n]).records for n in ends.keys() - self.drained])
+        return sum([count(n, ends[n]).records for n in frozenset(ends) - self.drained])
 
     def forget_segments(self, ends: Mapping[int, int]) -> None:
         """Drop the state of pruned segments. ``ends``: segment → offset after its last record."""

@@ -74,11 +74,11 @@ class Topic:
         """Return where the records of each segment end; 0 for an external topic, whose offsets count no records."""
         return {each: 0 if self.external is not None else self.tails[each].next_offset for each in segments}
 
-    def remember_pruned(self, segment: int) -> None:
-        """Keep the end of a segment that is pruned: a CHECKPOINT consumer may have a position in it."""
-        self.pruned_ends[segment] = self.tails[segment].next_offset
-        while len(self.pruned_ends) > MAX_PRUNED_ENDS:
-            del self.pruned_ends[next(iter(self.pruned_ends))]
+    def drop_tails(self, segments: Iterable[int]) -> None:
+        """Keep only the ends of pruned ``segments``: a CHECKPOINT consumer may have a position in one."""
+        self.pruned_ends |= {segment: self.tails.pop(segment).next_offset for segment in segments}
+        for oldest in list(self.pruned_ends)[:-MAX_PRUNED_ENDS]:
+            del self.pruned_ends[oldest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
         found = costs(steps)
         full = ITEMS_PER_STEP * COST_PER_ITEM
         assert 4 == found.count(full)
-        assert max(found) <= max(full, 2 * (SEGMENTS + 1))
+        assert max(found) <= max(full, 2 * harness.coordinator.size)
 
 
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:

@@ -115,7 +115,7 @@ def test_the_ends_of_the_latest_pruned_segments_are_kept():
     found = topic()
     for segment in range(2, MAX_PRUNED_ENDS + 5):
         found.tails[segment] = SegmentTail(next_offset=segment)
-        found.remember_pruned(segment)
+        found.drop_tails([segment])
 
     assert MAX_PRUNED_ENDS == len(found.pruned_ends)
     assert (MAX_PRUNED_ENDS + 4, 0 in found.pruned_ends) == (found.pruned_ends[MAX_PRUNED_ENDS + 4], False)
