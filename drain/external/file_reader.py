@@ -9,10 +9,13 @@ Workers need pyarrow, obstore, and its credentials for a bucket, but not headgat
 4. Memory is bounded: a part has up to `ROWS_PER_PART` rows of the mapped columns. JSON and CSV files are read whole.
 """
 
+import csv
 import re
+import sys
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO, RawIOBase
+from io import BytesIO, RawIOBase, TextIOWrapper
 from typing import Any, Final
 
 import obstore
@@ -175,12 +178,24 @@ def _require(columns: Mapping[str, str], found: Iterable[str], others: Sequence[
 
 
 def _csv(data: bytes, columns: Mapping[str, str]) -> pa.Table:
+    _require_closed_quotes(data)
     parse = pa.csv.ParseOptions(newlines_in_values=True)
     header = pa.csv.open_csv(BytesIO(data), parse_options=parse).schema.names
     kinds = {column: pa.string() for column in columns if column in header}
     _require(columns, kinds, header)
     options = pa.csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), strings_can_be_null=True)
     return pa.csv.read_csv(BytesIO(data), parse_options=parse, convert_options=options)
+
+
+def _require_closed_quotes(data: bytes) -> None:
+    """Refuse an open quote: pyarrow would take what follows it for one value, with all the rows in it."""
+    if b'"' in data:
+        csv.field_size_limit(sys.maxsize)
+        rows = csv.reader(TextIOWrapper(BytesIO(data), "latin-1", newline=""), strict=True)
+        try:
+            deque(rows, maxlen=0)
+        except csv.Error as error:
+            raise BadFileError(f"line {rows.line_num}: a quote is not closed, or not doubled ({error})") from None
 
 
 def _json(data: bytes, columns: Mapping[str, str]) -> pa.Table:

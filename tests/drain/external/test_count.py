@@ -562,6 +562,8 @@ TEXTS = {
     "csv, many": ("csv", "shard,seq,bytes,at\nb,many,1,1\n", "column 'seq': Failed to parse string: 'many'"),
     "csv, in another encoding": ("csv", LATIN, "'utf-8' codec can't decode"),
     "csv, a column twice": ("csv", "shard,seq,bytes,at,seq\nb,0,1,1,5\n", "has column 'seq' twice"),
+    "csv, an open quote": ("csv", 'shard,seq,bytes,at,note\nb,0,1,1,"x\nb,1,1,1,x\n', "a quote is not closed"),
+    "csv, two of them": ("csv", 'shard,seq,bytes,at,note\nb,0,1,1,"x\nb,1,1,1,"x\n', "a quote is not closed"),
     "json, a null line": ("json", "null\n", "a line is null"),
     "csv, no instant": ("csv", "shard,seq,bytes,at\nb,1,1,x\n", "column 'at' has a text that is no instant"),
     "json, cut off": ("json", '{"shard": "a", "seq": \n', "JSON parse error"),
@@ -600,8 +602,9 @@ async def test_json_and_csv_files_may_have_instants_as_text_and_other_fields_of_
         ("\ufeffshard,seq\n", "b,{}\n"),
         ("shard,seq\r", "b,{}\r"),
         ('"shard","seq","two\nlines"\r\n', 'b,{},"\nb,9"\r\n'),
+        ("shard,seq,note\n", 'b,{},5" pipe\n'),
     ],
-    ids=["byte-order mark", "carriage returns", "line feeds in quotes"],
+    ids=["byte-order mark", "carriage returns", "line feeds in quotes", "a quote within a value"],
 )
 async def test_csv_files_are_read_as_other_programs_write_them(
     counter: Counter, tmp_path: Path, header: str, row: str
