@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import worker_process_shutdown
 
 from headgate import DeliveryFailedError, load_client_config
@@ -22,6 +22,7 @@ from headgate.sync import Producer
 
 TOPIC = os.environ.get("TOPIC", "web-orders")
 app = Celery("tasks", broker=os.environ.get("CELERY_BROKER_URL", "redis://localhost"))
+app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
 app.config_from_envvar("CELERY_CONFIG_MODULE", silent=True)
 
 
@@ -38,11 +39,11 @@ def close(**_: Any) -> None:
         producer().close()
 
 
-# A record that is certainly not stored may be sent again. DeliveryUnknownError says that it may be stored: another try
-# could store it twice, so the task fails, and a person, or an idempotent handler, decides.
-@app.task(acks_late=True, autoretry_for=(DeliveryFailedError,), retry_backoff=True)
-def store_order(customer: str, total: int) -> list[int | None]:
+# A task that fails with DeliveryUnknownError may have stored its record: a person decides. Celery repeats a task whose
+# process is killed, which may store a record twice: a record names its task, so that a handler skips the second one.
+@app.task(bind=True, autoretry_for=(DeliveryFailedError,), retry_backoff=True)
+def store_order(self: Task, customer: str, total: int) -> list[int | None]:
     """Store an order, and return its segment and offset once it is durable."""
     value = json.dumps({"customer": customer, "total": total, "process": os.getpid()}).encode()
-    stored = producer().send_and_wait(TOPIC, customer.encode(), value)
+    stored = producer().send_and_wait(TOPIC, customer.encode(), value, headers={"task": self.request.id.encode()})
     return [stored.segment, stored.offset]

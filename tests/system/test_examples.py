@@ -21,8 +21,18 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session")]
 EXAMPLES = ROOT / "examples"
 Run = Callable[..., Awaitable[RunningProgram]]
 CELERY = """
+import os, pathlib, signal
+from celery.signals import task_prerun
+
 broker_transport_options = {"data_folder_in": "FOLDER", "data_folder_out": "FOLDER", "control_folder": "FOLDER"}
 worker_enable_remote_control = False
+
+@task_prerun.connect
+def die(args, **_):
+    killed = pathlib.Path("FOLDER/killed")
+    if args[1] == 7 and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -88,7 +98,9 @@ async def test_a_web_service_stores_requests_handles_them_and_leaves(node: Node,
     assert {0} == {segment.unacknowledged for segment in left.segments}
 
 
-async def test_celery_tasks_store_records_from_forked_workers(node: Node, run: Run, tmp_path: Path) -> None:
+async def test_celery_tasks_store_records_also_when_a_forked_worker_is_killed(
+    node: Node, run: Run, tmp_path: Path
+) -> None:
     await node.commands.succeed("topic", "create", "celery", "--segments", "2")
     (tmp_path / "queue").mkdir()
     (tmp_path / "celery_settings.py").write_text(CELERY.replace("FOLDER", str(tmp_path / "queue")))
