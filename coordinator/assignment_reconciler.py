@@ -17,7 +17,7 @@ import structlog
 
 from coordinator.ports import SubscriptionContext
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_fields, sort_key
+from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_fields
 from headgate.protocol.replies import AssignmentChanged, Grant, Revocation
 from metrics import events
 from metrics.label_values import HandoverReason
@@ -31,7 +31,7 @@ from shard.subscriptions.gate import Gate, blocked_since_ms, compute_gate
 
 MAX_GRANTS_PER_PUSH = 1000
 """Limit that keeps a message far below the maximum message size."""
-MAX_MOVES_PER_TURN = 300
+MAX_MOVES_PER_TURN = 200
 """Releases, revocations and grants that one turn of the event loop makes at most: about 5 ms, besides the target."""
 MAX_REPEATED_GRANTS = 1000
 """Grants that one heartbeat repeats at most, and as many revocations. The next heartbeat repeats more."""
@@ -399,7 +399,7 @@ class AssignmentReconciler:
     def _slices_held_by(self, name: str) -> list[SegmentSlice]:
         if self._held_by_consumer is None:
             self._held_by_consumer, holdings = {}, self._subscription.holdings
-            for held in sorted(holdings, key=sort_key):
+            for held in sorted(holdings):
                 self._held_by_consumer.setdefault(holdings[held].consumer, []).append(held)
         return self._held_by_consumer.get(name, [])
 

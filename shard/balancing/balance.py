@@ -78,12 +78,12 @@ def preferred_owners_of(
             ranges_by_segment.setdefault(held.segment, []).append(held)
     free = [each for each in slices if each not in holders] if holders else []
     held_segments = {segment_of(held) for held in holders} if free else set()
-    nearest = _nearest_held(layout, {segment_of(each) for each in free} - held_segments, held_segments)
+    segments = list(map(segment_of, free))
+    nearest = _nearest_held(layout, set(segments) - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
     ranked: dict[tuple[tuple[int, int], tuple[int, ...]], Sequence[str]] = {}
     """(buckets, origins) → preferred owners, the same for all slices: a long chain has one origin."""
-    for each in free:
-        segment = segment_of(each)
+    for each, segment in zip(free, segments, strict=True):
         origins = (segment,) if segment in held_segments else nearest.get(segment, ())
         if not origins:
             continue

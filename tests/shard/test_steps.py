@@ -30,14 +30,14 @@ async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> N
 
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
     """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
-    harness = lead("ada", segments=300)
+    harness = lead("ada", segments=200)
     explanation = harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing"))
     [_copy, *described] = costs(harness.coordinator.describe())
     [_copy, *explained] = costs(explanation)
 
-    segments, consumer, encoded = [1024, 1024, 352], [8], [602]
-    assert [300, 300 + 1, *segments, *encoded] == described
-    assert [300, *segments, *consumer, *encoded] == explained
+    segments, consumer, encoded = [1024, 576], [8], [402]
+    assert [200, 200 + 1, *segments, *encoded] == described
+    assert [200, *segments, *consumer, *encoded] == explained
 
 
 async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:
