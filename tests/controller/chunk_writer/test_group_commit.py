@@ -1,7 +1,7 @@
 """Group commit: nothing is sent before it is durable, and an unclear outcome ends the term."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from controller.leadership.policy.transitions import Event
 from controller.settings.sections import IngestSettings
 from headgate.errors import NotDurableError
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from metrics import events
 from shard.state.shard_state import ShardState
@@ -124,15 +125,6 @@ async def test_a_commit_begins_an_interval_after_the_previous_one(looptime: Any)
         assert 2 == shard.commit.durable - 1, "two chunks"
 
 
-async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
-    shard = Shard()
-    shard.store.objects["chunks/shard=0000/000000000002.parquet"] = b"another term's"
-    async with running(shard) as task:
-        shard.create("a")
-        assert Event.NUMBER_TAKEN is await ended(task)
-    assert [] == shard.sent
-
-
 @pytest.mark.parametrize("fault", ["unknown_written", "repeated"])
 async def test_a_leader_recognizes_the_chunk_that_it_has_written_itself(fault: Any) -> None:
     """A bucket that stores the chunk and cuts the connection ended every term at its first commit."""
@@ -146,6 +138,26 @@ async def test_a_leader_recognizes_the_chunk_that_it_has_written_itself(fault: A
 
     assert ["a", "b"] == shard.sent
     assert 2 == shard.store.calls["make_durable"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "event", "seconds"),
+    [
+        (lambda store: store.objects.update({chunk_path(0, 2): b"another term's"}), Event.NUMBER_TAKEN, 2),
+        (lambda store: store.freeze(), Event.OUTCOME_UNKNOWN, 10),
+        (lambda store: store.outage(), Event.STORE_UNREACHABLE, 15),
+    ],
+    ids=["a taken number", "a write that times out", "an unreachable store"],
+)
+async def test_a_fault_of_the_store_ends_the_term_without_a_reply(
+    fault: Callable[[FakeStore], None], event: Event, seconds: int, looptime: Any
+) -> None:
+    shard = Shard()
+    fault(shard.store)
+    async with running(shard) as task:
+        shard.create("a")
+        assert event is await ended(task)
+    assert ([], seconds) == (shard.sent, int(looptime))
 
 
 @pytest.mark.parametrize("cause", ["not written", "unreadable", "not durable"])
@@ -164,15 +176,6 @@ async def test_an_unknown_outcome_ends_the_term_without_a_reply(cause: str, monk
     assert [] == shard.sent
 
 
-async def test_a_write_that_times_out_has_an_unknown_outcome(looptime: Any) -> None:
-    shard = Shard()
-    shard.store.freeze()
-    async with running(shard) as task:
-        shard.create("a")
-        assert Event.OUTCOME_UNKNOWN is await ended(task)
-    assert 10 == looptime
-
-
 async def test_a_write_that_certainly_failed_is_retried() -> None:
     """A full disk that is freed in time causes only a delay."""
     shard = Shard()
@@ -184,14 +187,6 @@ async def test_a_write_that_certainly_failed_is_retried() -> None:
     assert ["a"] == shard.sent
     assert ["create"] * 3 == shard.observer.failed_operations
     assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "the store is reported as reachable again"
-
-
-async def test_an_unreachable_store_ends_the_term() -> None:
-    shard = Shard()
-    shard.store.outage()
-    async with running(shard) as task:
-        shard.create("a")
-        assert Event.STORE_UNREACHABLE is await ended(task)
 
 
 async def test_a_barrier_is_a_chunk_created_afterwards() -> None:

@@ -31,26 +31,21 @@ async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> 
     assert 0 == ledger.unusable
 
 
+@pytest.mark.parametrize("earlier", [True, False], ids=["an earlier one", "the whole ledger"])
 @pytest.mark.parametrize("broken", [b"", b"half", None], ids=["empty", "foreign", "truncated"])
-async def test_a_damaged_snapshot_is_reported_and_the_one_before_it_is_read(broken: bytes | None) -> None:
+async def test_a_damaged_snapshot_is_reported_and_what_is_before_it_is_read(
+    broken: bytes | None, earlier: bool
+) -> None:
     ledger = LedgerInMemory(4)
-    await ledger.snapshot()
+    if earlier:
+        await ledger.snapshot()
     ledger.grow()
     path = snapshot_path(0, await ledger.snapshot())
     ledger.store.objects[path] = ledger.store.objects[path][:-20] if broken is None else broken
     state, read = await ledger.restored()
 
     assert everything(ledger.state) == everything(state)
-    assert (1, 1) == (read, ledger.unusable)
-
-
-async def test_without_a_usable_snapshot_the_whole_ledger_is_read() -> None:
-    ledger = LedgerInMemory(4)
-    ledger.store.objects[snapshot_path(0, await ledger.snapshot())] = b""
-    state, read = await ledger.restored()
-
-    assert everything(ledger.state) == everything(state)
-    assert (4, 1) == (read, ledger.unusable)
+    assert (1 if earlier else 5, 1) == (read, ledger.unusable)
 
 
 async def test_a_trimmed_ledger_without_a_usable_snapshot_is_rejected_with_the_reason() -> None:

@@ -66,10 +66,8 @@ async def test_a_lost_head_announcement_delays_records_until_a_poll_or_a_heartbe
 async def test_what_was_stored_before_a_registration_is_read_at_once(cluster):
     """Its reply names the newest chunk: no announcement tells a consumer that comes later."""
     cluster.store_records(records("0"))
-    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader:
-        began = asyncio.get_running_loop().time()
+    async with cluster.leader(grants=[grant()]), consumer(cluster) as reader, asyncio.timeout(0.1):
         assert ["0"] == await take(reader, 1)
-        assert 0.1 > asyncio.get_running_loop().time() - began
 
 
 async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():

@@ -24,22 +24,16 @@ def test_expiry_in_flight_is_unknown_and_numbering_restarts_under_the_next_epoch
     assert 1 == talk.last["b"].producer_epoch
 
 
-def test_an_expired_batch_that_was_never_sent_is_not_stored():
+@pytest.mark.parametrize("refused", [None, "unavailable", "invalid"])
+def test_at_its_deadline_a_batch_that_was_sent_is_unknown_and_one_that_was_not_is_not_stored(refused):
+    """A refusal covers one copy; a broker may have doubled the batch. No opening has decided one that is for good."""
     talk = streaming(max_in_flight=1, deadline=10)
     talk.offer("a", "b")
+    if refused:
+        talk.refuse("a", refused)
     talk.connect(False)
     talk.wait(10)
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
-
-
-def test_a_batch_that_was_refused_and_expired_is_unknown():
-    """A refusal covers one copy; a broker may have doubled the batch."""
-    talk = streaming(deadline=10)
-    talk.offer("a")
-    talk.refuse("a", "unavailable")
-    talk.connect(False)
-    talk.wait(10)
-    assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
 def test_the_records_of_a_batch_expire_at_their_own_deadlines():
@@ -76,15 +70,6 @@ def test_the_outcome_at_a_deadline_says_what_happened(obstacle, reason):
             talk.refuse("a", "unavailable")
     talk.wait(10)
     assert re.search(f"^the delivery timeout has passed: it was {reason}$", talk.reasons["a"])
-
-
-def test_a_refused_batch_that_no_opening_has_decided_is_unknown_at_its_deadline():
-    talk = streaming(deadline=10, max_in_flight=1)
-    talk.offer("a", "b")
-    talk.refuse("a", "invalid")
-    talk.connect(False)
-    talk.wait(10)
-    assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
 def test_a_commit_proves_an_expired_batch_and_closes_its_gap():
@@ -192,17 +177,11 @@ def test_fenced_while_opening_rejects_the_identity():
     assert Outcome.FENCED is talk.outcomes["a"]
 
 
-def test_out_of_order_behind_the_head_never_bumps_the_epoch():
-    """librdkafka 4953: a bump for it duplicated another partition."""
-    talk = streaming("a", "b")
-    talk.refuse("b", "out_of_order")
-    assert ["a@1"] == talk.wait_for_pause()
-    assert 0 == talk.session.epoch_bumps
-
-
-def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
-    talk = streaming("a")
-    talk.refuse("a", "out_of_order")
+@pytest.mark.parametrize("sent", ["ab", "a"], ids=["behind the head", "for a head that is no probe"])
+def test_out_of_order_bumps_no_epoch(sent):
+    """librdkafka 4953: a bump for what is behind the head duplicated another partition."""
+    talk = streaming(*sent)
+    talk.refuse(sent[-1], "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
     talk.commit("a")
     assert 0 == talk.session.epoch_bumps

@@ -50,28 +50,21 @@ async def unanswered(leader: ScriptedLeader, client: Client) -> asyncio.Task[Rep
     return asyncio.create_task(client.request(0, DESCRIBE))
 
 
-async def test_a_late_reply_to_an_earlier_attempt_counts(cluster):
+@pytest.mark.parametrize(
+    ("after_seconds", "attempts", "within_seconds"),
+    [(3.5, 2, 0.1), (2.001, 1, RETRY_SECONDS)],
+    ids=["during the second attempt", "between two attempts"],
+)
+async def test_a_late_reply_to_an_earlier_attempt_counts(after_seconds, attempts, within_seconds, cluster):
     async with cluster.leader() as leader, cluster.client() as client:
         asking = await unanswered(leader, client)
-        await asyncio.sleep(3.5)
-        attempts = leader.requests[1:]
-        assert 2 == len(attempts)
-        answer(leader, attempts[0])
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(after_seconds)
+        assert 1 + attempts == len(leader.requests)
+        answer(leader, leader.requests[1])
+        await asyncio.sleep(within_seconds)
         assert asking.done()
         assert isinstance(asking.result().body, TopicReply)
-        assert 3 == len(leader.requests), "it is not sent again"
-
-
-async def test_a_reply_between_two_attempts_counts(cluster):
-    async with cluster.leader() as leader, cluster.client() as client:
-        asking = await unanswered(leader, client)
-        await asyncio.sleep(2.001)
-        assert 2 == len(leader.requests), "the first wait is over, and the second attempt is to come"
-        answer(leader, leader.requests[1])
-        await asyncio.sleep(RETRY_SECONDS)
-        assert isinstance((await asking).body, TopicReply)
-        assert 2 == len(leader.requests)
+        assert 1 + attempts == len(leader.requests), "it is not sent again"
 
 
 async def test_a_late_refusal_of_an_earlier_attempt_does_not_count(cluster):

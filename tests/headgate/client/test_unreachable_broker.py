@@ -13,14 +13,24 @@ from headgate.cli.main import main
 TIMEOUT_SECONDS = 0.2
 
 
-@pytest.mark.parametrize("kind", [Admin, Producer, Consumer, ExternalConsumer])
-async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> int:
+    """A port on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    file = tmp_path / "client.toml"
-    file.write_text(
+        return int(closed.getsockname()[1])
+
+
+@pytest.fixture
+def file(port: int, tmp_path: Path) -> Path:
+    path = tmp_path / "client.toml"
+    path.write_text(
         f'cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = {port}\nledger_url = "{tmp_path.as_uri()}"\n'
     )
+    return path
+
+
+@pytest.mark.parametrize("kind", [Admin, Producer, Consumer, ExternalConsumer])
+async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, port: int, file: Path) -> None:
     options: dict[str, object] = {"connect_timeout_seconds": TIMEOUT_SECONDS}
     if kind is Admin:
         options = {"timeout_seconds": TIMEOUT_SECONDS}
@@ -37,14 +47,8 @@ async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, 
     }
 
 
-def test_a_command_waits_for_a_broker_for_seconds_or_as_configured(tmp_path: Path) -> None:
+def test_a_command_waits_for_a_broker_for_seconds_or_as_configured(port: int, file: Path) -> None:
     """Not for the half minute that a change of leader may take."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    file = tmp_path / "client.toml"
-    file.write_text(
-        f'cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = {port}\nledger_url = "{tmp_path.as_uri()}"\n'
-    )
     assert CommandContext(file).client_config().broker_timeout_seconds == 4.0
 
     with file.open("a") as config:

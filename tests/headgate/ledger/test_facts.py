@@ -78,23 +78,16 @@ def test_an_extension_seals_known_and_new_segments_in_the_order_of_their_numbers
     ]
 
 
-def test_a_split_states_the_end_of_its_segment_and_its_children() -> None:
+def test_a_split_and_a_merge_state_the_ends_of_their_segments_and_the_children() -> None:
     # Not segment 0, which a mistaken child of another segment would have too.
-    layout = Layout.initial(3, 0).split(1, 4, 0)
-    entry = e.SegmentSplit(topic_id=TOPIC, segment=1, end_offset=4, token="t")
-
-    assert facts_of(entry, layout) == [
+    split = e.SegmentSplit(topic_id=TOPIC, segment=1, end_offset=4, token="t")
+    assert facts_of(split, Layout.initial(3, 0).split(1, 4, 0)) == [
         {"fact": "sealed", "topic_id": TOPIC, "segment": 1, "end_offset": 4},
         {"fact": "created", "topic_id": TOPIC, "segment": 3},
         {"fact": "created", "topic_id": TOPIC, "segment": 4},
     ]
-
-
-def test_a_merge_states_both_ends_and_one_child() -> None:
-    layout = Layout.initial(3, 0).merge(1, 2, {1: 4, 2: 6}, 0)
-    entry = e.SegmentsMerged(topic_id=TOPIC, segments=(1, 2), end_offsets=(4, 6), token="t")
-
-    assert facts_of(entry, layout) == [
+    merge = e.SegmentsMerged(topic_id=TOPIC, segments=(1, 2), end_offsets=(4, 6), token="t")
+    assert facts_of(merge, Layout.initial(3, 0).merge(1, 2, {1: 4, 2: 6}, 0)) == [
         {"fact": "sealed", "topic_id": TOPIC, "segment": 1, "end_offset": 4},
         {"fact": "sealed", "topic_id": TOPIC, "segment": 2, "end_offset": 6},
         {"fact": "created", "topic_id": TOPIC, "segment": 3},

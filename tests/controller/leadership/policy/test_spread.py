@@ -124,24 +124,18 @@ def test_weights_are_whole_numbers_relative_to_the_mean() -> None:
     assert weights(dict.fromkeys(range(9), 1.0) | {9: 1000.0})[9] == MAX_WEIGHT
 
 
-def test_a_shard_that_is_best_where_it_was_does_not_move() -> None:
-    """Rule 3. At first the light shard would move from c to b, but the heavy one does, and then c has space."""
-    queues = [queue(0, "a", "c", 4), queue(1, "a", "c", 2), queue(2, "c", "ab", 1), queue(3, "c", "ab", 3)]
-
-    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == (
-        Move(1, "a", "c", "spread"),
-        Move(3, "c", "b", "spread"),
-    )
+HEAVY_MOVES = [queue(0, "a", "c", 4), queue(1, "a", "c", 2), queue(2, "c", "ab", 1), queue(3, "c", "ab", 3)]
+"""At first the light shard 2 would move from c to b, but the heavy one does, and then c has space."""
+ONLY_TO_B = [queue(0, "a", "b", 1), queue(1, "a", "bc", 2), queue(2, "a", "b", 4, fixed=True)]
+"""Shard 1 would move to b if shard 0, which can move only there, were left out."""
 
 
-def test_a_shard_moves_once_to_where_it_is_best_after_all_others() -> None:
-    """Shard 1 would move to b if shard 0, which can move only there, were left out."""
-    queues = [queue(0, "a", "b", 1), queue(1, "a", "bc", 2), queue(2, "a", "b", 4, fixed=True)]
-
-    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == (
-        Move(1, "a", "c", "spread"),
-        Move(0, "a", "b", "spread"),
-    )
+@pytest.mark.parametrize(
+    ("queues", "moves"), [(HEAVY_MOVES, [(1, "a", "c"), (3, "c", "b")]), (ONLY_TO_B, [(1, "a", "c"), (0, "a", "b")])]
+)
+def test_a_shard_moves_once_to_where_it_is_best_after_all_others(queues: list[ShardQueue], moves: list[tuple]) -> None:
+    """Rule 3."""
+    assert plan([LiveDaemon(name) for name in "abc"], queues).moves == tuple(Move(*each, "spread") for each in moves)
 
 
 # Stability and determinism
