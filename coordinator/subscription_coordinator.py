@@ -282,7 +282,7 @@ class SubscriptionCoordinator:
         if judgement.over_limit:
             self._context.observer.observe(events.AcknowledgementsOverLimit(count=judgement.over_limit))
         if judgement.entry is not None:
-            self._ledger.propose(judgement.entry)
+            self._ledger.propose(*judgement.parked_again, judgement.entry)
             self.drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
         if not batch.negative:
             return Acknowledged(rejected=judgement.rejected)

@@ -485,7 +485,7 @@ class Consumer:
             if records:
                 pauses.reset()
                 yield records
-            elif self._feed.has_delivered(goal):
+            elif not self._deliveries.returned and self._feed.has_delivered(goal):
                 await self.flush()  # What is parked by then is a dead letter.
                 alive = await self._membership.heartbeat(asks_unread=True)
                 resumes = bool(alive.resuming) and not self._deliveries.parking.problem

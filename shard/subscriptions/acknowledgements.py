@@ -87,6 +87,8 @@ class AcknowledgementJudgement:
     """(index in the batch, reason) of the acknowledgements that do not count."""
     over_limit: int
     """Those of them that rule 7 rejects."""
+    parked_again: list[e.AnyEntry]
+    """What comes before the entry."""
 
 
 def judge(subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch) -> AcknowledgementJudgement:
@@ -115,7 +117,7 @@ def judge(subscription: Subscription, topic: TopicView, batch: AcknowledgeBatch)
         parked=parking.parked,
         resumed=parking.resumed,
     )
-    return AcknowledgementJudgement(entry if ranges else None, rejected, rules.over_limit)
+    return AcknowledgementJudgement(entry if ranges else None, rejected, rules.over_limit, parking.parked_again)
 
 
 def _newer_checkpoints(

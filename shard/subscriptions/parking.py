@@ -13,9 +13,11 @@ A parked record is acknowledged and recorded as parked by one entry, so it is ne
 4. It counts if an acknowledgement of the same holding covers it, and its bucket has not acknowledged it before. So a
    repetition parks nothing twice.
 5. A segment keeps at most `record_limit` records that are not in the dead-letter topic yet. An acknowledgement that
-   would exceed that waits.
+   would exceed that waits. So does one of a record that is on its way there, and that its key would not deliver: it
+   was dropped before a seek back.
 6. A resumed key is parked no more once its consumer says that it has processed the last record, and that it parks no
-   more of them.
+   more of them. Without an order a parent and its children have other consumers: what one of those still parks parks
+   the key again, and resumes it.
 """
 
 from collections import Counter
@@ -112,6 +114,8 @@ class ParkedInBatch:
             self._pending.setdefault((each.segment, each.generation), []).append(each)
         self._added: Counter[int] = Counter()
         """Segment → records that this batch parks."""
+        self._again: dict[bytes, None] = {}
+        """Keys that are parked again (rule 6)."""
 
     def accept(self, acknowledgement: Acknowledgement, held: SegmentSlice) -> str | None:
         """Park what an acknowledgement covers (rules 4 and 5), or return why it does not count."""
@@ -123,9 +127,14 @@ class ParkedInBatch:
             if each.offset < acknowledgement.end_offset
             and each.offset >= progress.acknowledged_in(segment, key_bucket(each.key, KEY_BUCKETS)).position
         ]
+        keys, has_topic = redelivery.parked.keys, bool(redelivery.policy.dead_letter_topic)
         for each in covered:
-            if each.key not in redelivery.parked.keys or not has_key(self._topic, held, each.key):
+            parks = each.key in keys or (has_topic and len(keys) + len(self._again) < MAX_PARKED_KEYS)
+            if not parks or not has_key(self._topic, held, each.key):
                 return f"offset {each.offset} of segment {segment} is not of a key that is parked there"
+            known = redelivery.of(segment, each.offset)
+            if known is not None and (each.key not in keys or known.number <= keys[each.key].resumed):
+                return f"offset {each.offset} of segment {segment} is not yet in the dead-letter topic, and was dropped"
         if covered and redelivery.records(segment) + self._added[segment] + len(covered) > self._limit:
             return (
                 f"segment {segment} has {self._limit} parked records that are not yet in the dead-letter topic: "
@@ -133,10 +142,23 @@ class ParkedInBatch:
             )
         self.parked += ((segment, each.offset, each.key) for each in covered)
         self._added[segment] += len(covered)
+        self._again |= dict.fromkeys(each.key for each in covered if each.key not in keys)
         later = self._pending.get(holding, ())
         self._pending[holding] = [each for each in later if each.offset >= acknowledgement.end_offset]
         self._accepted[holding] = held
         return None
+
+    @property
+    def parked_again(self) -> list[e.AnyEntry]:
+        ids, reason = self._subscription.ids, "it was resumed while another consumer had its records"
+        return [
+            entry
+            for key in self._again
+            for entry in (
+                e.KeyParked(**ids, key=key, reason=reason),
+                e.KeyResumed(**ids, key=key, dropped=False, token=""),
+            )
+        ]
 
     @property
     def resumed(self) -> list[tuple[bytes, int]]:

@@ -130,20 +130,22 @@ class Parking:
                 await self._continue(holding, state, named)
                 self.problem = ""
                 if state.is_resuming:
-                    named = await self._present(named)
+                    named = await self._present(state, named)
             except (NoLeaderError, RequestRejectedError, StoreUnavailableError, LedgerError) as error:
                 if self.problem != (text := str(error)):  # once: an operator acts, or it ends
                     self._log.error("key.not_resumed", key=repr(named.key), reason=text)
                 self.problem = text
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _present(self, named: ResumingKey) -> ResumingKey:
-        """Return the leader's newest word about a key, which may be the one before."""
+    async def _present(self, state: ParkedKey, named: ResumingKey) -> ResumingKey:
+        """Return the leader's newest word about a key. Without one the resumption ends: it may have another holder."""
         assert self.heartbeat is not None, "the membership has not begun"
         await asyncio.sleep(RETRY_SECONDS)
-        resuming = (await self.heartbeat()).resuming
-        same = (each for each in resuming if (each.key, each.generation) == (named.key, named.generation))
-        return next(same, named)
+        for each in (await self.heartbeat()).resuming:
+            if (each.key, each.generation) == (named.key, named.generation):
+                return each
+        state.end_resumption()
+        return named
 
     async def _continue(self, holding: HeldSegment, state: ParkedKey, named: ResumingKey) -> None:
         """Take the next step of a resumption (rules 3 and 4)."""

@@ -128,6 +128,30 @@ async def test_a_resumed_record_is_delivered_once_if_its_segment_is_revoked_befo
     assert [3, 13] == program.values()
 
 
+async def test_without_an_order_the_holder_of_a_child_continues_after_that_of_its_parent_has_resumed_a_key() -> None:
+    programs = Program(), Program()
+
+    async def read(seconds: float, *consumers: Consumer) -> None:
+        await asyncio.gather(
+            *(each.read(consumer, seconds) for each, consumer in zip(programs, consumers, strict=True))
+        )
+
+    async with stream() as (world, admin):
+        await admin.set_order("orders", "billing", "none")
+        await admin.split("orders", 0)
+        await produce(world, 20)
+        async with reader(world) as first, reader(world, "second") as second:
+            await read(20, first, second)
+            for each in programs:
+                each.spared = 1000
+            await admin.resume_key("orders", "billing", POISON)
+            await read(60, first, second)
+            await produce(world, 20)
+            await read(60, first, second)
+            assert (0, []) == (await unacknowledged(admin), await parked(admin))
+    assert 3 * [3, 13] == [*programs[0].values(), *programs[1].values()][-6:]
+
+
 async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

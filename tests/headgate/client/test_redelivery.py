@@ -347,6 +347,20 @@ async def test_get_many_returns_a_record_that_failed_before_alone():
         )
 
 
+async def test_until_caught_up_does_not_end_before_a_record_that_get_many_put_back():
+    """It comes once the lease has begun again, which had ended in between."""
+    async with jobs(2, max_deliveries=9, dead_letter_topic="dead") as (world, _), reader(world, **QUEUE) as consumer:
+        (failed, other) = await take(consumer, 2)
+        await consumer.acknowledge(other)
+        await produce(world, 1)
+        await consumer.negative_acknowledge(failed)
+        await asyncio.sleep(5)
+        assert [2] == [each.offset for each in await consumer.get_many()]
+        consumer._feed.queue.lease._set_end(0.0)
+        async with asyncio.timeout(60):
+            assert [0] == [each.offset async for each in consumer.until_caught_up()]
+
+
 @pytest.mark.parametrize(
     ("topic", "policy", "error"),
     [

@@ -62,7 +62,7 @@ def acknowledge(
     judged = acknowledgements.judge(harness.subscription, harness.topic, batch)
     if judged.entry is None:
         return [], [], judged.rejected[0][1]
-    harness.propose(judged.entry)
+    harness.propose(*judged.parked_again, judged.entry)
     return judged.entry.parked, judged.entry.resumed, ""
 
 
@@ -123,11 +123,34 @@ async def test_a_segment_keeps_as_many_parked_records_as_its_limit(harness: Coor
 
 
 async def test_an_acknowledgement_is_refused_with_a_record_whose_key_is_not_parked(harness: CoordinatorHarness) -> None:
+    harness.propose(e.DeliveryPolicySet(**IDS, policy=e.DeliveryPolicy(), token="q"))
     harness.propose(e.KeyParked(**IDS, key=HIGH, reason=""))
     for key in (OTHER, HIGH):
         reason = acknowledge(harness, 6, parked=(4,), key=key)[2]
         assert "offset 4 of segment 0 is not of a key that is parked there" == reason
     assert 3 == harness.subscription.position(0)
+
+
+async def test_what_another_holder_parks_after_the_end_parks_its_key_again_and_resumes_it(
+    harness: CoordinatorHarness,
+) -> None:
+    assert ([(0, 4, OTHER)], [], "") == acknowledge(harness, 6, parked=(4,), key=OTHER)
+    assert (1, True) == (state(harness, OTHER).records, OTHER in harness.subscription.redelivery.parked.resuming)
+
+
+async def test_a_dropped_record_is_parked_again_after_a_seek_once_its_first_copy_is_stored(
+    harness: CoordinatorHarness,
+) -> None:
+    """Under the number of the first copy its key would pass over it."""
+    acknowledge(harness, 6, parked=(4,))
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=True, token="r"), e.KeyUnparked(**IDS, key=LOW))
+    harness.propose(e.KeyParked(**IDS, key=LOW, reason="again"))
+    harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
+    harness.coordinator.positions_changed({})
+    assert "not yet in the dead-letter topic" in acknowledge(harness, 6, parked=(4,))[2]
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1]))
+    assert ([(0, 4, LOW)], [], "") == acknowledge(harness, 6, parked=(4,))
+    assert 1 == state(harness).records
 
 
 async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: CoordinatorHarness) -> None:
