@@ -56,6 +56,8 @@ def checked(kind: type[OptionsT], given: Mapping[str, str]) -> OptionsT:
     given = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
     names = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(kind)}
     values = {("topic" if name == "path" else name): value for name, value in given.items()}
+    if (topic := given.get("topic")) not in (None, given.get("path", topic)):
+        raise ConfigError(f"format headgate: option topic is {topic!r}, and the argument {given['path']!r}: give one")
     if unknown := sorted(values.keys() - names):
         raise ConfigError(
             f"format headgate: unknown option {', '.join(unknown)}; options are {', '.join(names.values())}"

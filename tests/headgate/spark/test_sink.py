@@ -108,12 +108,13 @@ def test_large_rows_are_sent_a_few_together() -> None:
     ("kind", "given", "text"),
     [
         (BatchOptions, {}, "required field `topic`"),
+        (SinkOptions, {"path": "t", "topic": "u"}, "option topic is 'u', and the argument 't': give one"),
         (BatchOptions, {"topic": "t", "subscription": "s"}, "unknown option subscription; options are topic, config"),
         (StreamOptions, {"path": "t", "maxrecordspertrigger": "0"}, "`int` >= 1 - at `\\$.maxRecordsPerTrigger`"),
         (StreamOptions, {"path": "t", "maxrecordspertrigger": "1", "maxbytespertrigger": "1"}, "not both"),
         (SinkOptions, {"path": "t", "timeoutseconds": "soon"}, "`float`, got `str` - at `\\$.timeoutSeconds`"),
     ],
-    ids=["topic", "unknown", "zero", "two limits", "no number"],
+    ids=["topic", "two topics", "unknown", "zero", "two limits", "no number"],
 )
 def test_a_wrong_option_is_one_line(kind: Any, given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
