@@ -3,8 +3,8 @@
 A daemon reads what it needs and trusts the rest until a consumer asks for it. This reads everything:
 
 1. The state can be restored, as a leader does.
-2. Every chunk is intact, and every number up to the last one is a chunk, or in a compacted range that readers read.
-3. Each of those ranges ends before the last chunk, and its objects of existing segments are intact.
+2. There is a chunk, each is intact, and each number up to the last one is a chunk, or in a range that readers read.
+3. Each of those compacted ranges ends before the last chunk, and its objects of existing segments are intact.
 4. Every topic belongs to its shard. If not, the ledger was written with another number of shards.
 """
 
@@ -93,9 +93,11 @@ def misplaced(shard: int, shards: ShardMap, topics: Iterable[str]) -> Iterator[s
 
 
 def missing_numbers(shard: int, numbers: Iterable[int], ranges: Iterable[ChunkRange]) -> Iterator[str]:
-    """Name numbers that are neither a chunk nor in a range, and ranges beyond the last chunk. Pure."""
+    """Name numbers that are neither a chunk nor in a range, ranges beyond the last chunk, and a lack of both. Pure."""
     folder, present, reached, last = chunk_folder(shard), sorted(numbers), 0, max(numbers, default=0)
     covered = sorted([(number, number) for number in present] + [(each.first, each.last) for each in ranges])
+    if not covered:
+        yield f"{folder}: there is no chunk: they are missing, or no daemon has led this shard yet"
     for first, end in covered:
         if first > reached + 1:
             yield f"{folder}: chunks {reached + 1} to {first - 1} are missing, and no compacted range contains them"

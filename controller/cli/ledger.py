@@ -97,11 +97,9 @@ def check(context: CommandContext, url: str, shards: int | None) -> None:
 
 
 def _row(found: CheckedShard) -> tuple[object, ...]:
-    moment = None
-    if found.last_at_ms:
-        moment = datetime.fromtimestamp(found.last_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    chunks = found.shard, found.chunks, found.last_chunk, moment
-    return *chunks, found.leader_epoch, found.topics, found.ranges, found.newest_snapshot
+    written = datetime.fromtimestamp(found.last_at_ms / 1000, UTC)
+    chunks = found.chunks, found.last_chunk, f"{written:%Y-%m-%d %H:%M:%S}" if found.last_at_ms else None
+    return found.shard, *chunks, found.leader_epoch, found.topics, found.ranges, found.newest_snapshot
 
 
 def _url(text: str) -> str:

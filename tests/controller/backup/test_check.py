@@ -130,12 +130,12 @@ async def test_a_ledger_of_another_number_of_shards_is_recognized_by_its_topics(
     ("numbers", "ranges", "named"),
     [
         ([1, 2, 3], [], []),
-        ([], [], []),
         ([1, 4], [ChunkRange(1, 3)], []),
         ([4, 5], [ChunkRange(1, 2), ChunkRange(1, 4)], []),
         ([1, 4], [], ["chunks 2 to 3 are missing"]),
         ([5], [ChunkRange(1, 3)], ["chunks 4 to 4 are missing"]),
         ([1, 2], [ChunkRange(1, 4)], ["ends at chunk 4, and the last chunk is 2"]),
+        ([], [], ["chunks/shard=0000: there is no chunk"]),
     ],
 )
 def test_numbers_without_a_chunk_or_a_range_are_named(numbers: list[int], ranges: list[ChunkRange], named: list[str]):
