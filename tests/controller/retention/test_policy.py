@@ -132,23 +132,39 @@ def test_a_topic_overrides_the_settings_of_the_cluster(
     assert expected == (rules.max_age_ms, rules.max_bytes, rules.ignored)
 
 
-def test_a_drained_segment_is_pruned_after_its_retention() -> None:
-    read = subscription(drained={0})
-
-    assert pruning(SPLIT, read).segments == (0,)
-    assert pruning(SPLIT, read, now_ms=HOUR - 1).retained == {0: "sealed 3599 s ago, retained for 3600 s"}
-
-
-def test_without_subscriptions_only_the_retention_time_counts() -> None:
-    assert pruning(SPLIT).segments == (0,)
-    assert pruning(SPLIT, max_age_ms=-1, now_ms=10**15).segments == (), "unlimited"
+CHECKPOINT = subscription("CHECKPOINT")
+READ, UNREAD = subscription(drained={0}, name="a"), subscription(name="b")
+OF_UNKNOWN_TYPE = subscription(None, positions={0: 10}, drained={0})
+"""It may be CHECKPOINT, whose consumers acknowledge nothing, so its position does not count."""
 
 
-@pytest.mark.parametrize("kind", ["STREAM", "QUEUE", None])
-def test_a_segment_is_retained_until_it_is_fully_acknowledged(kind: Any) -> None:
-    retained = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).retained
+@pytest.mark.parametrize(
+    ("subscriptions", "now_ms", "reason"),
+    [
+        pytest.param([], HOUR, None, id="without subscriptions only the retention time counts"),
+        pytest.param([READ], HOUR, None, id="drained"),
+        pytest.param([READ], HOUR - 1, "sealed 3599 s ago, retained for 3600 s", id="drained, and too young"),
+        *(
+            pytest.param([subscription(kind, positions={0: 9})], 10**12, "'s' has acknowledged 9 of 10 records")
+            for kind in ("STREAM", "QUEUE", None)
+        ),
+        pytest.param([OF_UNKNOWN_TYPE], HOUR, "subscription 's' has acknowledged", id="of unknown type"),
+        pytest.param([READ, UNREAD], HOUR, "'b'", id="each subscription can retain it"),
+        pytest.param([UNREAD, subscription(name="a")], HOUR, "'a'", id="the first by name, whatever the order"),
+        pytest.param([CHECKPOINT], 2 * HOUR - 1, "for CHECKPOINT subscription 's'", id="CHECKPOINT for a time"),
+        pytest.param([CHECKPOINT], 2 * HOUR, None, id="and no longer"),
+    ],
+)
+def test_a_sealed_segment_is_pruned_or_retained_for_a_reason(
+    subscriptions: list[Subscription], now_ms: int, reason: str | None
+) -> None:
+    found = pruning(SPLIT, *subscriptions, now_ms=now_ms)
 
-    assert retained == {0: "subscription 's' has acknowledged 9 of 10 records"}
+    assert ((0,), {}) == (found.segments, found.retained) if reason is None else reason in found.retained[0]
+
+
+def test_a_segment_is_retained_for_an_unlimited_time() -> None:
+    assert pruning(SPLIT, max_age_ms=-1, now_ms=10**15).segments == ()
 
 
 def test_a_segment_without_a_record_is_retained_for_a_subscription_of_unknown_type() -> None:
@@ -169,25 +185,6 @@ def test_a_decision_is_made_again_after_what_may_retain_more(change: str) -> Non
     *part, name = change.split(".")
     setattr(attrgetter(*part)(changed) if part else changed, name, 5)
     assert prune_basis(SPLIT, [subscription()]) != prune_basis(SPLIT, [changed])
-
-
-def test_every_subscription_can_retain_a_segment() -> None:
-    read, unread = subscription(drained={0}, name="a"), subscription(name="b")
-
-    assert "'b'" in pruning(SPLIT, read, unread).retained[0]
-    assert "'a'" in pruning(SPLIT, unread, subscription(name="a")).retained[0], "the first by name, whatever the order"
-
-
-def test_a_position_of_a_subscription_of_unknown_type_does_not_count() -> None:
-    """It may be CHECKPOINT, whose consumers acknowledge nothing."""
-    assert pruning(SPLIT, subscription(None, positions={0: 10}, drained={0})).segments == ()
-
-
-def test_checkpoint_subscriptions_retain_for_a_bounded_time() -> None:
-    checkpoint = subscription("CHECKPOINT")
-
-    assert "for CHECKPOINT subscription 's'" in pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).retained[0]
-    assert pruning(SPLIT, checkpoint, now_ms=2 * HOUR).segments == (0,)
 
 
 def test_ancestors_are_pruned_first() -> None:

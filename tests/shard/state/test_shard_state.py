@@ -175,34 +175,30 @@ def test_the_index_of_a_segment_names_every_chunk_up_to_128() -> None:
 
 def test_the_first_offset_of_an_indexed_chunk_is_found_there() -> None:
     tail = SegmentTail()
+    assert 1 == tail.chunk_of(0), "of an empty segment"
     for chunk in range(1, 4):
         tail.add_index_entry(10 * chunk, chunk)
 
     assert [1, 1, 1, 2, 2, 3, 3] == [tail.chunk_of(offset) for offset in (0, 10, 19, 20, 29, 30, 99)]
 
 
-def test_the_index_of_an_empty_segment_returns_the_first_chunk() -> None:
-    assert 1 == SegmentTail().chunk_of(0)
-
-
 SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
 
 
-def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
-    state = state_after([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
+@pytest.mark.parametrize(
+    ("ended", "segments"),
+    [
+        (e.SegmentsPruned(topic_id=1, segments=[0], token="end"), [0]),
+        (e.TopicDeleted(topic_id=1, token="end"), [0, 1, 2, 3]),
+    ],
+    ids=["pruned", "with its topic, after all other state of which its data is deleted"],
+)
+def test_a_segment_that_is_gone_has_a_tombstone_until_its_data_is_deleted(ended: Any, segments: list[int]) -> None:
+    state = state_after([CREATED], [SPLIT], [ended])
 
-    assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
-    assert "prune" in state.commands
-    state.apply_all([e.DataDeleted(topic_id=1, segments=[0])], chunk=4, at_ms=4000)
-    assert {} == state.tombstones
-
-
-def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
-    """Its data is deleted after all other state of the topic."""
-    state = state_after([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
-
-    assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
-    state.apply_all([e.DataDeleted(topic_id=1, segments=[0, 1, 2, 3])], chunk=3, at_ms=3000)
+    assert {(1, segment): Tombstone(3, 3000) for segment in segments} == state.tombstones
+    assert "end" in state.commands
+    state.apply_all([e.DataDeleted(topic_id=1, segments=segments)], chunk=4, at_ms=4000)
     assert {} == state.tombstones
 
 

@@ -1,10 +1,14 @@
 """How a consumer handles late, doubled, lost and reordered messages about its segments."""
 
+from collections.abc import Iterable
+
 import pytest
 from msgspec.structs import replace
 
 from headgate.client.decisions.held_segments import Changes, HeldSegments, finish_seconds
 from headgate.protocol.replies import AssignmentChanged, Grant, Registered, Revocation
+
+Message = tuple[int, Registered] | AssignmentChanged
 
 
 def grant(segment: int, generation: int) -> Grant:
@@ -18,16 +22,9 @@ def registered(*grants: Grant, epoch: int = 1) -> tuple[int, Registered]:
     return epoch, reply
 
 
-def pushed(*, granted=(), revoked=(), epoch: int = 1) -> AssignmentChanged:
-    return AssignmentChanged(
-        topic="t",
-        subscription="s",
-        consumer="c",
-        incarnation=1,
-        leader_epoch=epoch,
-        granted=list(granted),
-        revoked=list(revoked),
-    )
+def pushed(*, granted: Iterable[Grant] = (), revoked: Iterable[Revocation] = (), epoch: int = 1) -> AssignmentChanged:
+    who = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1}
+    return AssignmentChanged(**who, leader_epoch=epoch, granted=list(granted), revoked=list(revoked))
 
 
 def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
@@ -37,17 +34,42 @@ def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
     return assignment
 
 
-def test_a_holding_continues_undisturbed_at_the_same_generation_after_a_leader_change():
-    assert Changes() == holding(grant(0, 3)).registered(*registered(grant(0, 3), epoch=2))
+def told(assignment: HeldSegments, message: Message) -> Changes:
+    """Return what a list or a push changes."""
+    return assignment.registered(*message) if isinstance(message, tuple) else assignment.changed(message)
 
 
-def test_a_higher_generation_restarts_the_segment():
-    changes = holding(grant(0, 3)).registered(*registered(grant(0, 4)))
-    assert Changes(stop=[(0, 3)], start=[grant(0, 4)]) == changes
+REVOKED, FINALLY_REVOKED = (Revocation(segment=0, generation=3, final=final) for final in (False, True))
+LATER, OTHER = Revocation(segment=0, generation=4), grant(1, 3)
+HISTORIES = {
+    "the same generation after a leader change": ([registered(grant(0, 3), OTHER, epoch=2)], Changes()),
+    "a higher generation": ([registered(grant(0, 4), OTHER)], Changes(stop=[(0, 3)], start=[grant(0, 4)])),
+    "an unlisted holding": ([registered(OTHER)], Changes(stop=[(0, 3)])),
+    "a list of an older epoch": ([registered(epoch=0)], Changes()),
+    "a push of an older epoch": ([pushed(granted=[grant(2, 9)], epoch=0)], Changes()),
+    "a revocation of an older generation": ([pushed(revoked=[Revocation(segment=0, generation=2)])], Changes()),
+    # The later grant never arrived, and the leader fenced the earlier one before it.
+    "a revocation of a later generation": ([pushed(revoked=[LATER])], Changes(stop=[(0, 3)], confirm=[LATER])),
+    "a final revocation of a segment that is being finished": (
+        [pushed(revoked=[REVOKED]), pushed(revoked=[FINALLY_REVOKED])],
+        Changes(stop=[(0, 3)]),
+    ),
+    # A broker has doubled it.
+    "a grant after its final revocation": (
+        [pushed(revoked=[FINALLY_REVOKED]), pushed(granted=[grant(0, 3)])],
+        Changes(),
+    ),
+    "a lost grant that is pushed again": (
+        [registered(OTHER), pushed(granted=[grant(0, 3)])],
+        Changes(start=[grant(0, 3)]),
+    ),
+}
 
 
-def test_an_unlisted_holding_is_dropped():
-    assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(*registered(grant(0, 3)))
+@pytest.mark.parametrize(("messages", "changes"), HISTORIES.values(), ids=HISTORIES)
+def test_the_last_of_some_messages_changes_what_is_held(messages: list[Message], changes: Changes):
+    assignment = holding(grant(0, 3), OTHER)
+    assert changes == [told(assignment, each) for each in messages][-1]
 
 
 @pytest.mark.parametrize("lease_ended", [True, False])
@@ -79,36 +101,6 @@ def test_a_segment_that_is_being_finished_continues_although_it_is_not_listed():
     assert Changes() == assignment.registered(*registered())
 
 
-def test_messages_of_an_older_epoch_are_ignored():
-    assignment = holding(grant(0, 3), epoch=5)
-    assert Changes() == assignment.registered(*registered(epoch=4))
-    assert Changes() == assignment.changed(pushed(granted=[grant(1, 9)], epoch=4))
-
-
-def test_a_revocation_of_an_older_generation_is_ignored():
-    assert Changes() == holding(grant(0, 3)).changed(pushed(revoked=[Revocation(segment=0, generation=2)]))
-
-
-def test_a_final_revocation_stops_a_segment_that_is_being_finished():
-    assignment = holding(grant(0, 3))
-    assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3)]))
-    changes = assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3, final=True)]))
-    assert Changes(stop=[(0, 3)]) == changes
-
-
-def test_a_grant_is_ignored_after_its_final_revocation():
-    assignment = holding(grant(0, 3))
-    assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3, final=True)]))
-    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)])), "a broker has doubled it"
-
-
-def test_a_revocation_of_a_later_generation_stops_the_segment():
-    """The later grant never arrived, and the leader fenced the earlier one before it."""
-    assignment = holding(grant(0, 3))
-    revocation = Revocation(segment=0, generation=4)
-    assert Changes(stop=[(0, 3)], confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
-
-
 def test_a_revocation_before_its_grant_is_confirmed_and_the_grant_ignored():
     assignment = holding()
     revocation = Revocation(segment=0, generation=3)
@@ -124,12 +116,6 @@ def test_a_released_grant_is_ignored():
     assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
     assert Changes() == assignment.registered(*registered(grant(0, 3)))
     assert Changes(start=[grant(0, 4)]) == assignment.changed(pushed(granted=[grant(0, 4)]))
-
-
-def test_a_lost_grant_is_accepted_when_it_is_pushed_again():
-    assignment = holding(grant(0, 3))
-    assignment.registered(*registered())
-    assert Changes(start=[grant(0, 3)]) == assignment.changed(pushed(granted=[grant(0, 3)]))
 
 
 def test_an_evicted_consumer_holds_nothing():
