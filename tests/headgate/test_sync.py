@@ -42,6 +42,10 @@ def running():
             loop.run(leader.transport.__aexit__(None, None, None))
 
 
+def billing(loop: EventLoopThread, cluster: ScriptedCluster, **options) -> Consumer:
+    return loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing", **options)
+
+
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "headgate-sync"]
 
@@ -58,7 +62,7 @@ def test_records_are_sent_received_and_acknowledged_without_asyncio():
             producer.flush()
         assert 2 == producer.metrics().committed_records == producer.close().committed_records
 
-        with loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer:
+        with billing(loop, cluster) as consumer:
             first = next(iter(consumer))
             rest = consumer.get_many(10, timeout_seconds=5)
             assert [b"0", b"1"] == [record.value for record in (first, *rest)]
@@ -87,14 +91,11 @@ def test_a_handler_runs_in_threads_and_sigterm_ends_the_run_gracefully():
 
     with running() as (loop, cluster, _):
         cluster.store_records([Record(key, key + number, 1) for number in (b"0", b"1") for key in (b"a", b"b")])
-        consumer = loop.open(
-            Consumer,
-            cluster.client("c"),
-            topic="orders",
-            subscription="billing",
-            on_granted=lambda segments: granted.append((segments, threading.current_thread().name[:7])),
-        )
-        with consumer:
+
+        def note(segments):
+            granted.append((segments, threading.current_thread().name[:7]))
+
+        with billing(loop, cluster, on_granted=note) as consumer:
             report = consumer.run(handle, concurrency=2)
         assert (4, 0) == (report.handled, report.unhandled)
         assert {(value, "headgate-handler") for value in (b"a0", b"a1", b"b0", b"b1")} == set(calls)
@@ -138,10 +139,7 @@ def test_a_handler_that_no_thread_can_call_has_failed(result, text):
 
     with running() as (loop, cluster, _):
         cluster.store_records([Record(b"key", b"0", 1)])
-        with (
-            loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
-            pytest.raises(HandlerFailedError, match=text),
-        ):
+        with billing(loop, cluster) as consumer, pytest.raises(HandlerFailedError, match=text):
             consumer.run(handle, retry=RetryPolicy(attempts=1))
 
 
@@ -165,10 +163,7 @@ def test_a_handler_that_would_wait_for_itself_fails_at_once_and_the_consumer_can
 
     with running() as (loop, cluster, leader):
         cluster.store_records([Record(b"key", b"0", 1)])
-        with (
-            loop.open(Consumer, cluster.client("c"), topic="orders", subscription="billing") as consumer,
-            pytest.raises(HandlerFailedError, match=text),
-        ):
+        with billing(loop, cluster) as consumer, pytest.raises(HandlerFailedError, match=text):
             consumer.run(handle if kind == "thread" else handle_in_loop, retry=RetryPolicy(attempts=1))
         assert 1 == len(leader.seen(LeaveConsumer))
 
@@ -189,12 +184,7 @@ def test_an_exit_ends_the_run_and_not_the_event_loop(where: str, error: type[Bas
 
     with running() as (loop, cluster, _):
         cluster.store_records([Record(b"key", b"0", 1), Record(b"key", b"1", 1)])
-        with (
-            pytest.raises(error, match="3"),
-            loop.open(
-                Consumer, cluster.client("c"), topic="orders", subscription="billing", on_granted=granted
-            ) as consumer,
-        ):
+        with pytest.raises(error, match="3"), billing(loop, cluster, on_granted=granted) as consumer:
             consumer.run(handle, retry=RetryPolicy(then="skip"))
         assert end == max((each.end_offset for each in cluster.acknowledged), default=0)
 

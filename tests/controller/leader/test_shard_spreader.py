@@ -62,6 +62,14 @@ class Daemons:
         await until(lambda: not a.spreader.doubts_store() and not b.spreader.doubts_store())
         return a, b
 
+    async def behind_first(self, *names: str, seen: bool = False) -> list[Contender]:
+        """Start a daemon that leads all shards, and others that wait for all of them; ``seen`` by the first, too."""
+        first = await self.first()
+        others = [await self.start(name) for name in names]
+        await until(lambda: all(first.elections.queue(shard).waiting == {*names} for shard in range(self.shards)))
+        await until(lambda: not seen or {*names} <= first.spreader.view.records.keys())
+        return [first, *others]
+
     def try_writes(self, daemon: Contender) -> None:
         """Let a daemon try now, and then again and again, whether its store accepts writes."""
         probe = asyncio.create_task(probe_writes(daemon.store, daemon.instruments, daemon.spreader.doubts_store))
@@ -156,9 +164,7 @@ async def test_daemons_that_start_together_share_the_states_that_are_to_be_resto
 
 async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_started(daemons: Daemons) -> None:
     """As in a rolling restart: the other daemon is not in its last view."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    a, b = await daemons.behind_first("b")
     assert "b" not in a.spreader.view.records
 
     await a.spreader.evacuate()
@@ -168,10 +174,7 @@ async def test_a_stopping_daemon_transfers_its_shards_to_one_that_has_just_start
 
 
 async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seconds(daemons: Daemons) -> None:
-    a = await daemons.first()
-    await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
-    await until(lambda: a.spreader.view.records.keys() == {"a", "b"})
+    a, _ = await daemons.behind_first("b", seen=True)
     daemons.cluster.zookeeper.session_timeout_seconds = 1000
     daemons.cluster.zookeeper.partition("b")
     before = asyncio.get_running_loop().time()
@@ -184,9 +187,7 @@ async def test_a_stopping_daemon_waits_for_a_silent_successor_only_for_some_seco
 async def test_a_silent_successor_takes_no_time_from_the_other_shards_of_a_stopping_daemon(daemons: Daemons) -> None:
     """It is frozen, and its session lives on: ZooKeeper would leave the locks with it that are not passed on in time."""
     daemons.shards, daemons.settings = 40, SpreadSettings(enabled=False)
-    a, _, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(daemons.shards)))
-    await until(lambda: a.spreader.view.records.keys() == {"a", "b", "c"})
+    a, _, c = await daemons.behind_first("b", "c", seen=True)
     daemons.cluster.zookeeper.session_timeout_seconds = 1000
     daemons.cluster.zookeeper.partition("b")
     before = asyncio.get_running_loop().time()
@@ -199,9 +200,7 @@ async def test_a_silent_successor_takes_no_time_from_the_other_shards_of_a_stopp
 
 async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemons: Daemons) -> None:
     """As docs/operations/upgrade.md promises: it is tried again while there is time."""
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    a, b = await daemons.behind_first("b")
     b.store.freeze()
     stopping = asyncio.create_task(a.stop())
     await never(stopping.done, EVACUATION_SECONDS - 2)
@@ -214,8 +213,7 @@ async def test_a_stopping_daemon_waits_ten_seconds_for_its_only_successor(daemon
 
 async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_begun(daemons: Daemons) -> None:
     """No more than four shards wait for their new leaders at a time. If one fails, this daemon could still lead."""
-    a, b = await daemons.first(), await daemons.start("b")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b"} for shard in range(SHARDS)))
+    a, b = await daemons.behind_first("b")
     allowed, create = asyncio.Event(), b.store.create
 
     async def held(path: str, data: bytes) -> None:
@@ -235,8 +233,7 @@ async def test_a_stopping_daemon_stays_until_the_terms_of_its_successors_have_be
 @pytest.mark.parametrize("ready_seconds", [0, EVACUATION_SECONDS - 1])
 async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(daemons: Daemons, ready_seconds: float):
     """Its session lives on, so ZooKeeper would leave the locks with it."""
-    a, b, c = await daemons.first(), await daemons.start("b"), await daemons.start("c")
-    await until(lambda: all(a.elections.queue(shard).waiting == {"b", "c"} for shard in range(SHARDS)))
+    a, b, c = await daemons.behind_first("b", "c")
 
     async def never_ends(path: str, data: bytes) -> None:
         await asyncio.Event().wait()
@@ -256,8 +253,7 @@ async def test_a_stopping_daemon_passes_a_successor_over_that_begins_no_term(dae
 
 async def test_a_command_whose_successor_began_no_term_is_not_executed_again(daemons: Daemons) -> None:
     """Its client asks the leader that follows, which is the same daemon again."""
-    a, b = await daemons.first(), await daemons.start("b")
-    await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
+    a, b = await daemons.behind_first("b", seen=True)
     accepted, b.store.create = b.store.create, refused  # type: ignore[method-assign]
     problem = await a.spreader.transfer(0, "b", "first")
     await until(lambda: 0 in a.led)
@@ -288,9 +284,7 @@ async def test_an_operator_has_a_shard_kept_where_it_is(daemons: Daemons) -> Non
 
 
 async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
+    a, b = await daemons.behind_first("b", seen=True)
 
     assert await a.spreader.transfer(0, "x", "token") == "no daemon 'x' is live: headgate daemon list"
     b.elections.withdraw(0)
@@ -305,9 +299,7 @@ async def test_a_transfer_to_a_daemon_that_cannot_take_the_shard_is_refused(daem
 
 
 async def test_a_transfer_waits_for_a_daemon_that_queues_again(daemons: Daemons) -> None:
-    a = await daemons.first()
-    b = await daemons.start("b")
-    await until(lambda: a.elections.queue(0).waiting == {"b"} and "b" in a.spreader.view.records)
+    a, b = await daemons.behind_first("b", seen=True)
     b.elections.withdraw(0)
     await until(lambda: not a.elections.queue(0).waiting)
     transfer = asyncio.create_task(a.spreader.transfer(0, "b", "token"))

@@ -14,6 +14,7 @@ TOPIC = 1
 SUBSCRIPTION = 2
 SEGMENT = StateRow(TOPIC, None, 0, records=10, size_bytes=100, end_offset=10, sealed_end_offset=10)
 STREAM = StateRow(TOPIC, SUBSCRIPTION, None, subscription_type="STREAM")
+QUEUE, CHECKPOINT = replace(STREAM, subscription_type="QUEUE"), replace(STREAM, subscription_type="CHECKPOINT")
 PROGRESS = StateRow(TOPIC, SUBSCRIPTION, 0, position=4)
 BASE = (MergedRow(SEGMENT, present=True), MergedRow(STREAM, present=True))
 
@@ -39,7 +40,7 @@ def test_the_oldest_outstanding_record_is_the_one_at_the_position():
 
     assert backlog_of(segment, STREAM, replace(PROGRESS, position=4)).oldest_ms == 140
     assert backlog_of(segment, STREAM, replace(PROGRESS, position=10)).oldest_ms is None
-    assert backlog_of(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
+    assert backlog_of(segment, CHECKPOINT).oldest_ms is None
 
 
 def test_acknowledgements_before_a_seek_do_not_count_in_its_segment():
@@ -126,36 +127,25 @@ def test_rows_of_unknown_segments_are_dropped():
 
 def test_a_known_subscription_type_is_kept():
     unknown = MergedRow(replace(STREAM, subscription_type="", seek_generation=1), present=True, from_previous=True)
-    typed = MergedRow(replace(STREAM, subscription_type="QUEUE"), present=True)
 
-    assert (replace(STREAM, subscription_type="QUEUE", seek_generation=1),) == merge_rows([unknown, typed])
-
-
-def test_the_backlog_excludes_the_ranges_above_the_position():
-    queue = replace(STREAM, subscription_type="QUEUE")
-    found = backlog_of(SEGMENT, queue, replace(PROGRESS, above=((5, 7), (9, 10))))
-
-    assert (found.records, found.size_bytes, found.drained) == (3, 30, False)
+    assert (replace(QUEUE, seek_generation=1),) == merge_rows([unknown, MergedRow(QUEUE, present=True)])
 
 
-def test_a_segment_without_a_position_starts_at_zero():
-    found = backlog_of(SEGMENT, STREAM)
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ((SEGMENT, QUEUE, replace(PROGRESS, above=((5, 7), (9, 10)))), {"records": 3, "size_bytes": 30}),
+        ((SEGMENT, STREAM), {"position": 0, "records": 10, "size_bytes": 100}),
+        ((StateRow(TOPIC, None, 0), STREAM), {"end_offset": 0, "records": 0, "sealed": False}),
+        ((replace(SEGMENT, end_offset=0, sealed_end_offset=0), CHECKPOINT), {"records": None, "size_bytes": None}),
+    ],
+    ids=["ranges above the position", "no position", "no record", "CHECKPOINT is neither tracked nor ever drained"],
+)
+def test_the_backlog_is_what_is_neither_below_the_position_nor_in_a_range_above_it(rows, expected):
+    found = backlog_of(*rows)
 
-    assert (found.position, found.records, found.size_bytes) == (0, 10, 100)
-
-
-def test_a_segment_without_a_record_ends_at_zero():
-    found = backlog_of(StateRow(TOPIC, None, 0), STREAM)
-
-    assert (found.end_offset, found.records, found.sealed) == (0, 0, False)
-
-
-def test_checkpoint_is_not_tracked_and_never_drained():
-    found = backlog_of(
-        replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="CHECKPOINT")
-    )
-
-    assert (found.records, found.size_bytes, found.drained) == (None, None, False)
+    assert not found.drained
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 EMPTY = StateRow(TOPIC, None, 0, sealed_end_offset=0)
@@ -254,7 +244,7 @@ def fact_of(bucket, first, length, cumulative):
 
 @given(FACTS, st.integers(0, 60))
 def test_merging_in_two_steps_or_in_one_gives_the_same_backlog(facts, cut):
-    base = (SEGMENT, replace(STREAM, subscription_type="QUEUE"))
+    base = (SEGMENT, QUEUE)
     rows = [fact_of(*fact) for fact in facts]
     first = merge_rows(combined([*base, *rows[:cut]]))
     second = merge_rows(combined([*first, *rows[cut:]]))

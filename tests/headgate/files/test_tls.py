@@ -61,12 +61,16 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "local
     return ends[0].version(), names.get("commonName")
 
 
+def files_of(pair: CertificateFiles) -> dict[str, Path]:
+    return {"certificate_file": pair.certificate_file, "key_file": pair.key_file}
+
+
 def of_server(pair: CertificateFiles, **more: Path) -> ssl.SSLContext:
-    return server_context(certificate_file=pair.certificate_file, key_file=pair.key_file, **more)
+    return server_context(**files_of(pair), **more)
 
 
 def of_client(pair: CertificateFiles, **more: Path) -> ssl.SSLContext:
-    return client_context(certificate_file=pair.certificate_file, key_file=pair.key_file, **more)
+    return client_context(**files_of(pair), **more)
 
 
 def test_a_client_verifies_certificate_and_name(
@@ -165,21 +169,14 @@ def test_an_unusable_ca_file_is_one_clear_error(
     if setting == "ca_file":
         refused(setting, path, problem, lambda: client_context("$.http.", ca_file=path))
     else:
-        pair = {"certificate_file": server.certificate_file, "key_file": server.key_file}
-        refused(setting, path, problem, lambda: server_context("$.http.", **pair, client_ca_file=path))
+        refused(setting, path, problem, lambda: server_context("$.http.", **files_of(server), client_ca_file=path))
 
 
 @pytest.mark.parametrize(("damage", "problem"), CERTIFICATES)
 def test_an_unusable_certificate_is_one_clear_error(tmp_path: Path, damage: Callable[[Path, Path], None], problem: str):
     pair = LocalCertificateAuthority(tmp_path).issue("till", hosts=HOSTS, client=True)
-    path = pair.certificate_file
-    damage(path, pair.key_file)
-    refused(
-        "certificate_file",
-        path,
-        problem,
-        lambda: server_context("$.http.", certificate_file=path, key_file=pair.key_file),
-    )
+    damage(pair.certificate_file, pair.key_file)
+    refused("certificate_file", pair.certificate_file, problem, lambda: server_context("$.http.", **files_of(pair)))
 
 
 @pytest.mark.parametrize(
@@ -197,10 +194,8 @@ def test_an_unusable_certificate_is_one_clear_error(tmp_path: Path, damage: Call
 )
 def test_an_unusable_key_is_one_clear_error(tmp_path: Path, damage: Callable[[Path, Path], None], problem: str) -> None:
     pair = LocalCertificateAuthority(tmp_path).issue("till", hosts=HOSTS, client=True)
-    path = pair.key_file
-    damage(path, pair.certificate_file)
-    pair_of = {"certificate_file": pair.certificate_file, "key_file": path}
-    refused("key_file", path, problem, lambda: client_context("$.http.", **pair_of))
+    damage(pair.key_file, pair.certificate_file)
+    refused("key_file", pair.key_file, problem, lambda: client_context("$.http.", **files_of(pair)))
 
 
 @pytest.mark.parametrize("kind", ["same type", "other type"])
@@ -262,35 +257,29 @@ def test_an_encrypted_key_is_refused_and_no_passphrase_is_asked_for(tmp_path: Pa
     assert run.stdout.startswith(f"$.broker.key_file: {pair.key_file} is encrypted, and headgate has no passphrase")
 
 
-def outdated(authority: LocalCertificateAuthority, name: str = "old") -> CertificateFiles:
-    return authority.issue(name, client=True, not_before=NOW - 2 * HOUR, not_after=NOW - HOUR)
-
-
-def early(authority: LocalCertificateAuthority, name: str = "early") -> CertificateFiles:
-    return authority.issue(name, client=True, not_before=NOW + HOUR, not_after=NOW + 2 * HOUR)
-
-
 @pytest.mark.parametrize(
-    ("issue", "problem"),
+    ("since", "until", "problem"),
     [
-        (outdated, f"the certificate expired at {NOW - HOUR:%Y-%m-%d %H:%M:%S} UTC; renew it"),
-        (early, f"the certificate is not valid before {NOW + HOUR:%Y-%m-%d %H:%M:%S} UTC; is the clock"),
+        (NOW - 2 * HOUR, NOW - HOUR, f"the certificate expired at {NOW - HOUR:%Y-%m-%d %H:%M:%S} UTC; renew it"),
+        (
+            NOW + HOUR,
+            NOW + 2 * HOUR,
+            f"the certificate is not valid before {NOW + HOUR:%Y-%m-%d %H:%M:%S} UTC; is the clock",
+        ),
     ],
     ids=["expired", "not yet valid"],
 )
 @pytest.mark.parametrize("role", [client_context, server_context], ids=["client", "server"])
 def test_a_certificate_outside_its_validity_is_refused(
     authority: LocalCertificateAuthority,
-    issue: Callable[[LocalCertificateAuthority], CertificateFiles],
+    since: datetime,
+    until: datetime,
     problem: str,
     role: Callable[..., ssl.SSLContext],
 ) -> None:
-    pair = issue(authority)
+    pair = authority.issue("old", client=True, not_before=since, not_after=until)
     refused(
-        "certificate_file",
-        pair.certificate_file,
-        f"{{path}}: {problem}",
-        lambda: role("$.http.", certificate_file=pair.certificate_file, key_file=pair.key_file),
+        "certificate_file", pair.certificate_file, f"{{path}}: {problem}", lambda: role("$.http.", **files_of(pair))
     )
 
 
@@ -317,14 +306,11 @@ def test_the_second_certificate_of_a_file_is_checked_too(authority: LocalCertifi
     refused("ca_file", bundle, "{path}: certificate 2 is damaged", lambda: client_context("$.http.", ca_file=bundle))
 
 
-@pytest.mark.parametrize("role", [client_context], ids=["client"])
-def test_certificate_and_key_need_each_other(till: CertificateFiles, role: Callable[..., ssl.SSLContext]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^\$\.http\.key_file: certificate_file is set, and key_file is not; set both"
-    ):
-        role("$.http.", certificate_file=till.certificate_file)
-    with pytest.raises(ConfigError, match=r"^\$\.http\.certificate_file: key_file is set, and certificate_file is not"):
-        role("$.http.", key_file=till.key_file)
+@pytest.mark.parametrize("given", ["certificate_file", "key_file"])
+def test_certificate_and_key_need_each_other(till: CertificateFiles, given: str) -> None:
+    missing = "key_file" if given == "certificate_file" else "certificate_file"
+    with pytest.raises(ConfigError, match=rf"^\$\.http\.{missing}: {given} is set, and {missing} is not; set both"):
+        client_context("$.http.", **{given: getattr(till, given)})
 
 
 def test_the_expiry_of_a_certificate_is_known(authority: LocalCertificateAuthority) -> None:

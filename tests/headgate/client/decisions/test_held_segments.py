@@ -34,7 +34,7 @@ def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
     return assignment
 
 
-def told(assignment: HeldSegments, message: Message) -> Changes:
+def changes_by(assignment: HeldSegments, message: Message) -> Changes:
     """Return what a list or a push changes."""
     return assignment.registered(*message) if isinstance(message, tuple) else assignment.changed(message)
 
@@ -69,7 +69,7 @@ HISTORIES = {
 @pytest.mark.parametrize(("messages", "changes"), HISTORIES.values(), ids=HISTORIES)
 def test_the_last_of_some_messages_changes_what_is_held(messages: list[Message], changes: Changes):
     assignment = holding(grant(0, 3), OTHER)
-    assert changes == [told(assignment, each) for each in messages][-1]
+    assert changes == [changes_by(assignment, each) for each in messages][-1]
 
 
 @pytest.mark.parametrize("lease_ended", [True, False])
