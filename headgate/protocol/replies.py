@@ -147,10 +147,14 @@ class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
 
 
 class SourcePosition(ReplyBody, frozen=True, tag="source_position"):
-    """Reply to `DescribePosition`. ``position``: the last one committed in this topic; None: there is none."""
+    """Reply to `DescribePosition`. ``position``: the last one committed in this topic; None: there is none.
+
+    ``incarnation``: of the program that holds the name.
+    """
 
     topic_id: int
     position: bytes | None = None
+    incarnation: int = 0
 
 
 class ProducerReply(ReplyBody, frozen=True, tag="producer"):

@@ -310,10 +310,14 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
 
 
 class DescribePosition(RequestBody, frozen=True, tag="describe_position"):
-    """Ask how far a named producer has read its source into one topic. Open the name first: then it does not change."""
+    """Ask how far a named producer has read its source into one topic. Open the name first: then it does not change.
+
+    ``incarnation``: once the name has reached it, the reply waits for nothing, and the position may be an older one.
+    """
 
     producer: Name
     topic: Name
+    incarnation: Natural | None = None
 
 
 class ListProducers(ListRequest, frozen=True, tag="list_producers"):

@@ -6,6 +6,8 @@
    A partition that has no row when it is repeated is compared by the driver, when all others are stored.
 2. Of two tasks of a partition at the same time, the one that opened the producer later fences the other one.
 3. What is stored is always a beginning of the partition: no record expires alone, but the whole task does.
+4. The incarnation of the query's own name is the number of batches that it has committed. A ledger that lacks those
+   before a batch refuses it: an older ledger was put back, and Spark would never write them again.
 """
 
 import asyncio
@@ -30,8 +32,8 @@ from headgate.client.reply_dispatch import body_of
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.model.headers import Headers
 from headgate.process.background import end_tasks
-from headgate.protocol.replies import SourcePosition
-from headgate.protocol.requests import DescribePosition
+from headgate.protocol.replies import Reply, SourcePosition
+from headgate.protocol.requests import AnyRequestBody, DescribePosition, OpenProducer
 from headgate.settings.arguments import LONGEST_SECONDS
 from headgate.settings.config import load_client_config
 from headgate.spark.options import SinkOptions
@@ -99,6 +101,16 @@ def rows_stored(position: bytes | None, number: int) -> StoredRows:
     return StoredRows(int(found[2]), int(found[3], 16)) if known == number else StoredRows(0, 0)
 
 
+def require_followed(number: int, committed: int) -> None:
+    """Raise HeadgateError unless batch ``number`` follows those in the ledger; ``committed``: how many; 0: unknown."""
+    if committed and committed not in {number, number + 1}:
+        raise HeadgateError(
+            f"the query is at batch {number}, and the ledger has its batches up to {committed - 1}: an older ledger, "
+            "or an older or copied checkpoint, was put back. A new checkpoint stores all rows again; another value of "
+            "the option producer continues with this batch, and what is missing in the ledger remains so"
+        )
+
+
 def unstored(rows: Iterable[Row], stored: StoredRows, number: int) -> Iterator[tuple[bytes, Row]]:
     """Yield the rows behind ``stored``, each with its position. Raises HeadgateError: those before are others."""
     count = digest = 0
@@ -145,12 +157,15 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
         yield key, value, tuple((header["name"], header["value"]) for header in given), at_ms
 
 
-class EmptyPartition(WriterCommitMessage):
-    """A partition without a row, for the driver: a query may have hundreds, and each producer is a connection."""
+class PartitionStored(WriterCommitMessage):
+    """What the driver learns of a task. It compares the empty ones: each producer would be a connection."""
 
-    def __init__(self, producer: str, number: int) -> None:
+    def __init__(self, query: str, producer: str, number: int) -> None:
+        """``query``: its own name; empty for a write that is no stream."""
+        self.query = query
         self.producer = producer
         self.number = number
+        self.empty = False
 
 
 class _Writer:
@@ -163,16 +178,19 @@ class _Writer:
         self._options = options
         self._config = load_client_config(options.config)
 
-    def _store(self, batches: Iterable[pa.RecordBatch], name: str, number: int) -> WriterCommitMessage:
+    def _store(self, batches: Iterable[pa.RecordBatch], task: PartitionStored) -> WriterCommitMessage:
         """Store the rows of one partition, except those that an earlier task has stored."""
         given = (batch for batch in batches if batch.num_rows)
         if (first := next(given, None)) is None:
-            return EmptyPartition(name, number)
+            task.empty = True
+            return task
+        name, number = task.producer, task.number
         sent: list[Delivery] = []
         with EventLoopThread() as loop:
-            producer = Producer(self._config, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
+            client = Client.from_config(self._config, "producer")
+            producer = Producer(client, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
             try:
-                stored = rows_stored(loop.run(self._within(producer, _opened(producer, self._options.topic))), number)
+                stored = rows_stored(loop.run(self._within(producer, self._opened(client, producer, task))), number)
                 new = unstored(chain.from_iterable(map(rows_of, chain((first,), given))), stored, number)
                 while rows := portion(new):
                     sent = loop.run(self._within(producer, self._send(producer, rows, sent)))
@@ -186,31 +204,59 @@ class _Writer:
                 raise
             finally:
                 loop.run(producer.close(timeout_seconds=0))
-        return WriterCommitMessage()
+        return task
 
-    def _require_nothing_stored(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Raise HeadgateError if rows are stored of a partition that had none this time."""
-        if empty := [each for each in messages if isinstance(each, EmptyPartition)]:
+    def commit(self, messages: list[WriterCommitMessage | None], *_: int) -> None:
+        """Raise HeadgateError: rows of a partition are stored that had none this time, or the batch does not follow."""
+        tasks = [each for each in messages if isinstance(each, PartitionStored)]
+        query = next((each for each in tasks if each.query), None)
+        if query is not None or any(each.empty for each in tasks):
             with EventLoopThread() as loop:
-                loop.run(self._compare(empty))
+                loop.run(self._commit(tasks, query))
 
-    async def _compare(self, empty: list[EmptyPartition]) -> None:
-        topic, seconds = self._options.topic, self._options.timeout_seconds
+    async def _commit(self, tasks: list[PartitionStored], query: PartitionStored | None) -> None:
+        empty = [each for each in tasks if each.empty]
         async with Client.from_config(self._config, "spark") as client:
-            shard = await client.places.shard_of(topic, seconds)
-            questions = (DescribePosition(producer=each.producer, topic=topic) for each in empty)
-            asked = (client.request(shard, question, seconds) for question in questions)
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        for each, answer in zip(empty, answers, strict=True):
-            if isinstance(answer, RequestRejectedError) and answer.verdict == "invalid":
-                continue  # No such producer: the partition has never had a row.
-            if isinstance(answer, BaseException):
-                raise answer
-            stored = rows_stored(body_of(answer, SourcePosition, "the leader").position, each.number)
-            try:
-                list(unstored((), stored, each.number))
-            except HeadgateError as error:
-                raise HeadgateError(f"rows for topic {topic!r} by producer {each.producer!r}: {error}") from None
+            if query is not None and empty == tasks:
+                await self._require_followed(client, query)
+            questions = (self._position(client, each.producer) for each in empty)
+            for each, answer in zip(empty, await asyncio.gather(*questions, return_exceptions=True), strict=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                stored = rows_stored(answer.position, each.number)
+                try:
+                    list(unstored((), stored, each.number))
+                except HeadgateError as error:
+                    topic = self._options.topic
+                    raise HeadgateError(f"rows for topic {topic!r} by producer {each.producer!r}: {error}") from None
+            if query is not None:
+                token = blake2b(f"{query.query} {query.number}".encode(), digest_size=16).hexdigest()
+                await self._ask(client, OpenProducer(token=token, name=query.query, incarnation=query.number + 1))
+
+    async def _require_followed(self, client: Client, task: PartitionStored) -> None:
+        require_followed(task.number, (await self._position(client, task.query, task.number)).incarnation)
+
+    async def _position(self, client: Client, producer: str, incarnation: int | None = None) -> SourcePosition:
+        """Return what the leader knows of ``producer``; nothing if it has never been opened."""
+        try:
+            question = DescribePosition(producer=producer, topic=self._options.topic, incarnation=incarnation)
+            reply = await self._ask(client, question)
+        except RequestRejectedError as error:
+            if error.verdict != "invalid":
+                raise
+            return SourcePosition(topic_id=0)
+        return body_of(reply, SourcePosition, "the leader")
+
+    async def _ask(self, client: Client, body: AnyRequestBody) -> Reply:
+        seconds = self._options.timeout_seconds
+        return await client.request(await client.places.shard_of(self._options.topic, seconds), body, seconds)
+
+    async def _opened(self, client: Client, producer: Producer, task: PartitionStored) -> bytes | None:
+        await producer.__aenter__()
+        if task.query:
+            await self._require_followed(client, task)
+        await producer.open(self._options.topic)
+        return producer.source_position
 
     async def _send(
         self, producer: Producer, rows: Iterable[tuple[bytes, Row]], earlier: list[Delivery]
@@ -244,12 +290,6 @@ class _Writer:
         raise NoLeaderError(": ".join([f"rows were not stored within timeoutSeconds={seconds:g}", *sorted(obstacles)]))
 
 
-async def _opened(producer: Producer, topic: str) -> bytes | None:
-    await producer.__aenter__()
-    await producer.open(topic)
-    return producer.source_position
-
-
 async def _outcomes(deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
         await delivery
@@ -273,10 +313,7 @@ class TopicBatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         prefix = self._options.producer or f"spark-{self._options.topic}"
-        return self._store(iterator, f"{prefix}-{_task().partitionId()}", self._number)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._require_nothing_stored(messages)
+        return self._store(iterator, PartitionStored("", f"{prefix}-{_task().partitionId()}", self._number))
 
 
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -285,8 +322,5 @@ class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
         query, batch = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         assert query is not None, "Spark names the query"
         assert batch is not None, "Spark numbers the batches of a query"
-        name = f"{self._options.producer or 'spark'}-{query}-{task.partitionId()}"
-        return self._store(iterator, name, int(batch))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
-        self._require_nothing_stored(messages)
+        name = f"{self._options.producer or 'spark'}-{query}"
+        return self._store(iterator, PartitionStored(name, f"{name}-{task.partitionId()}", int(batch)))

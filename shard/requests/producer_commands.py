@@ -10,7 +10,17 @@ from headgate.protocol.replies import AnyReplyBody, ProducerIdentity, ProducerLi
 from headgate.protocol.request_fields import shared_name
 from headgate.protocol.requests import DeleteProducer, DescribePosition, DescribeProducer, ListProducers, OpenProducer
 from headgate.views.producers import ProducerInfo, TopicPosition
-from shard.requests.handlers import AfterBarrier, Answer, Decision, Registration, command, done, handler, user_command
+from shard.requests.handlers import (
+    AfterBarrier,
+    Answer,
+    Decision,
+    Outcome,
+    Registration,
+    command,
+    done,
+    handler,
+    user_command,
+)
 from shard.requests.lookup import find_producer, find_topic
 from shard.state.producers import ProducerState
 from shard.state.shard_state import ShardState
@@ -79,18 +89,20 @@ def open_producer(
     return _opened(known.producer_id, known.producer_epoch + 1, user, request)
 
 
-def describe_position(request: DescribePosition, state: ShardState, user: str) -> AfterBarrier | Refusal:
+def describe_position(request: DescribePosition, state: ShardState, user: str) -> Outcome | Refusal:
     """Return how far a named producer has read its source into one topic.
 
     After a barrier: a deposed leader may not know the latest position, and what follows an older one would be stored
-    again.
+    again. An incarnation that it knows was reached.
     """
     producer = find_producer(request.producer, state)
     if producer.user != user:
         return refuse("forbidden", f"producer {request.producer!r} belongs to another user")
     topic = find_topic(request.topic, state)
     position = producer.source_positions.get(topic.topic_id)
-    return AfterBarrier(SourcePosition(topic_id=topic.topic_id, position=position))
+    body = SourcePosition(topic_id=topic.topic_id, position=position, incarnation=producer.incarnation)
+    is_reached = request.incarnation is not None and producer.incarnation >= request.incarnation
+    return body if is_reached else AfterBarrier(body)
 
 
 def list_producers(request: ListProducers, state: ShardState) -> Decision:

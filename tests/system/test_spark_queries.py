@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sys
 from collections import defaultdict
@@ -256,6 +257,12 @@ def test_a_repeated_batch_of_a_query_is_stored_once(
         copy("offset < 0")
     keys.send(5)
     assert list(range(30)) == copy()
+    for kind in ("offsets", "commits"):
+        folder = tmp_path / "checkpoint" / kind
+        shutil.copy(folder / "3", folder / "4")
+    keys.send(1)
+    with pytest.raises(StreamingQueryException, match="at batch 5, and the ledger has its batches up to 3: an older"):
+        copy()
 
 
 ACCESS = """

@@ -14,11 +14,13 @@ from headgate.spark.options import BatchOptions, SinkOptions, StreamOptions, che
 from headgate.spark.sink import (
     SENT_BYTES,
     SENT_ROWS,
+    PartitionStored,
     Row,
     StoredRows,
     TopicStreamWriter,
     check_columns,
     portion,
+    require_followed,
     rows_of,
     rows_stored,
     unstored,
@@ -64,6 +66,16 @@ def test_a_task_whose_rows_are_others_than_its_batch_has_stored_stores_nothing(r
 def test_a_task_that_comes_too_late_stores_nothing(position: bytes, text: str) -> None:
     with pytest.raises(HeadgateError, match=text):
         rows_stored(position, 7)
+
+
+@pytest.mark.parametrize("committed", [0, 7, 8], ids=["unknown", "those before", "also this one"])
+def test_a_batch_follows_those_that_the_ledger_has(committed: int) -> None:
+    require_followed(7, committed)
+    for other in (1, 6, 9):
+        with pytest.raises(
+            HeadgateError, match=f"at batch 7, and the ledger has its batches up to {other - 1}: an older"
+        ):
+            require_followed(7, other)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +147,8 @@ def store_by(monkeypatch: pytest.MonkeyPatch, **producer: Any) -> None:
     monkeypatch.setattr(sink, "load_client_config", lambda _: None)
     monkeypatch.setattr(sink, "Producer", Mock(return_value=AsyncMock(source_position=None, **producer)))
     writer = TopicStreamWriter(checked(SinkOptions, {"path": "t", "timeoutseconds": "0.02"}), schema, overwrite=False)
-    writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], "spark-t-0", 7)
+    monkeypatch.setattr(sink.Client, "from_config", Mock())
+    writer._store([pa.record_batch({"key": ["k"], "value": ["v"]})], PartitionStored("", "spark-t-0", 7))
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,9 @@ def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None
 
     assert (2, 0, False) == (reply.producer_id, reply.producer_epoch, reply.created)
     if name is not None:
-        assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7")) == shard.position(name)
+        assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7", incarnation=ord("b"))) == shard.position(
+            name
+        )
     assert (2, 0) == shard.open("b", **old)
     assert ["forgotten"] * 3 == [shard.batch_verdict(1, LAST_PRODUCER_EPOCH, sequence) for sequence in range(3)]
     assert "Accept" == shard.batch_verdict(2, 0, 0)
@@ -300,14 +302,16 @@ def test_a_name_keeps_a_position_for_each_topic(shard: Shard) -> None:
     shard.restart()
     shard.open("b", name="loader")
 
-    assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7")) == shard.position("loader")
-    assert AfterBarrier(SourcePosition(topic_id=1)) == shard.position("loader", "returns")
+    assert AfterBarrier(SourcePosition(topic_id=0, position=b"line 7", incarnation=ord("b"))) == shard.position(
+        "loader"
+    )
+    assert AfterBarrier(SourcePosition(topic_id=1, incarnation=ord("b"))) == shard.position("loader", "returns")
     shard.apply(e.TopicDeleted(topic_id=0, token="gone"))
     missing = shard.position("loader")
     assert "there is no topic 'orders'" in missing.reason
     assert {} == shard.state.producers[1].source_positions
     shard.apply(e.TopicCreated(topic_id=2, topic="orders", segments=1, token="again"))
-    assert AfterBarrier(SourcePosition(topic_id=2)) == shard.position("loader")
+    assert AfterBarrier(SourcePosition(topic_id=2, incarnation=ord("b"))) == shard.position("loader")
 
 
 @pytest.mark.parametrize(
@@ -402,6 +406,15 @@ def test_above_the_limit_a_new_name_is_rejected(shard: Shard) -> None:
 # Commands
 
 
+def test_that_an_incarnation_is_reached_is_known_without_a_barrier(shard: Shard) -> None:
+    shard.open("b", name="loader")
+    for incarnation in (ord("a"), ord("b"), ord("c")):
+        question = DescribePosition(producer="loader", topic="orders", incarnation=incarnation)
+        answer = judged(describe_position, question, shard.state, ANONYMOUS)
+        body = SourcePosition(topic_id=0, incarnation=ord("b"))
+        assert answer == (body if incarnation <= ord("b") else AfterBarrier(body))
+
+
 def test_a_deleted_producer_is_shut_out_and_its_name_can_be_opened_again(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.store(1, position=b"line 7")
@@ -413,7 +426,7 @@ def test_a_deleted_producer_is_shut_out_and_its_name_can_be_opened_again(shard: 
     assert "forgotten" == shard.rejected("b", name="loader", producer_id=1, producer_epoch=0)
     reply = shard.identity("c", name="loader")
     assert (2, True) == (reply.producer_id, reply.created)
-    assert AfterBarrier(SourcePosition(topic_id=0)) == shard.position("loader")
+    assert AfterBarrier(SourcePosition(topic_id=0, incarnation=ord("c"))) == shard.position("loader")
     assert Done() == shard.do(delete_producer(deletion, shard.state)), "a late copy"
     assert shard.state.producers.of_name("loader") is not None, "the late copy deletes nothing"
 
