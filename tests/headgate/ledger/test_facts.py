@@ -1,5 +1,7 @@
 """The facts of each entry: the columns that Spark and consumers read instead of the entry."""
 
+from typing import Any
+
 import pytest
 
 from headgate.ledger.facts import facts_of
@@ -8,6 +10,14 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 
 TOPIC, BILLING = 7, 3
+
+
+def sealed(segment: int, end_offset: int) -> dict[str, Any]:
+    return {"fact": "sealed", "topic_id": TOPIC, "segment": segment, "end_offset": end_offset}
+
+
+def created(*segments: int) -> list[dict[str, Any]]:
+    return [{"fact": "created", "topic_id": TOPIC, "segment": each} for each in segments]
 
 
 def test_an_acknowledgement_states_its_range_and_the_whole_segment_has_no_bucket() -> None:
@@ -38,10 +48,7 @@ def test_an_acknowledgement_of_a_slice_states_each_of_its_buckets_and_ranges_sta
 
 
 def test_a_topic_states_its_segments() -> None:
-    assert facts_of(e.TopicCreated(topic_id=TOPIC, topic="orders", segments=2, token="t"), None) == [
-        {"fact": "created", "topic_id": TOPIC, "segment": 0},
-        {"fact": "created", "topic_id": TOPIC, "segment": 1},
-    ]
+    assert facts_of(e.TopicCreated(topic_id=TOPIC, topic="orders", segments=2, token="t"), None) == created(0, 1)
 
 
 def test_a_topic_with_another_number_of_buckets_is_a_bug() -> None:
@@ -58,39 +65,25 @@ def test_an_import_states_all_segments_and_the_ends_of_the_sealed_ones() -> None
     ]
     entry = e.TopicImported(topic_id=TOPIC, topic="orders", token="t", segments=segments, positions="offsets")
 
-    assert facts_of(entry, None) == [
-        *({"fact": "created", "topic_id": TOPIC, "segment": segment} for segment in (0, 1, 2)),
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 0, "end_offset": 9},
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 2, "end_offset": 0},
-    ]
+    assert facts_of(entry, None) == [*created(0, 1, 2), sealed(0, 9), sealed(2, 0)]
 
 
 def test_an_extension_seals_known_and_new_segments_in_the_order_of_their_numbers() -> None:
-    created = [e.ImportedSegment(segment=3, label="d", end_offset=5), e.ImportedSegment(segment=4, label="e")]
-    entry = e.LayoutExtended(topic_id=TOPIC, token="t", created=created, sealed={6: 1, 1: 8})
+    new = [e.ImportedSegment(segment=3, label="d", end_offset=5), e.ImportedSegment(segment=4, label="e")]
+    entry = e.LayoutExtended(topic_id=TOPIC, token="t", created=new, sealed={6: 1, 1: 8})
 
-    assert facts_of(entry, None) == [
-        {"fact": "created", "topic_id": TOPIC, "segment": 3},
-        {"fact": "created", "topic_id": TOPIC, "segment": 4},
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 1, "end_offset": 8},
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 3, "end_offset": 5},
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 6, "end_offset": 1},
-    ]
+    assert facts_of(entry, None) == [*created(3, 4), sealed(1, 8), sealed(3, 5), sealed(6, 1)]
 
 
-def test_a_split_and_a_merge_state_the_ends_of_their_segments_and_the_children() -> None:
+def test_splits_and_merges_state_the_ends_of_their_segments_and_their_children() -> None:
     # Not segment 0, which a mistaken child of another segment would have too.
     split = e.SegmentSplit(topic_id=TOPIC, segment=1, end_offset=4, token="t")
-    assert facts_of(split, Layout.initial(3, 0).split(1, 4, 0)) == [
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 1, "end_offset": 4},
-        {"fact": "created", "topic_id": TOPIC, "segment": 3},
-        {"fact": "created", "topic_id": TOPIC, "segment": 4},
-    ]
+    assert facts_of(split, Layout.initial(3, 0).split(1, 4, 0)) == [sealed(1, 4), *created(3, 4)]
     merge = e.SegmentsMerged(topic_id=TOPIC, segments=(1, 2), end_offsets=(4, 6), token="t")
     assert facts_of(merge, Layout.initial(3, 0).merge(1, 2, {1: 4, 2: 6}, 0)) == [
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 1, "end_offset": 4},
-        {"fact": "sealed", "topic_id": TOPIC, "segment": 2, "end_offset": 6},
-        {"fact": "created", "topic_id": TOPIC, "segment": 3},
+        sealed(1, 4),
+        sealed(2, 6),
+        *created(3),
     ]
 
 

@@ -365,30 +365,21 @@ def test_the_reply_says_whether_the_producer_is_new(shard: Shard) -> None:
     assert not shard.identity("d", producer_id=2, producer_epoch=0).created
 
 
-def test_an_id_that_is_no_longer_known_is_forgotten(shard: Shard) -> None:
-    """A new identity without notice could store records twice that the old one has stored."""
+def test_an_id_that_is_no_longer_known_is_forgotten_unless_a_new_identity_is_accepted(shard: Shard) -> None:
+    """Without notice, a new identity could store records twice. It never gets the old id: a late copy may still arrive."""
     shard.open("a")
     shard.apply(e.ProducersExpired(producer_ids=[1]))
 
-    refused = shard.refusal("b", producer_id=1, producer_epoch=0)
-    assert ("forgotten", True) == (refused.verdict, "producer 1 is not known" in refused.reason)
-
-
-def test_a_request_can_accept_a_new_identity(shard: Shard) -> None:
-    """It never gets the old id: a delayed copy of its first batch may still arrive."""
-    shard.open("a")
-    shard.apply(e.ProducersExpired(producer_ids=[1]))
+    for name, reason in ((None, "producer 1 is not known"), ("loader", "there is no producer 'loader'")):
+        refused = shard.refusal("b", name=name, producer_id=1, producer_epoch=0)
+        assert ("forgotten", True) == (refused.verdict, reason in refused.reason)
     reply = shard.identity("b", producer_id=1, producer_epoch=0, accept_new=True)
-
     assert (2, True) == (reply.producer_id, reply.created)
 
 
-def test_a_name_that_is_continued_but_does_not_exist_is_forgotten(shard: Shard) -> None:
-    """It was deleted. Another producer's id does not help."""
+def test_the_id_of_another_producer_does_not_continue_a_deleted_name(shard: Shard) -> None:
     shard.open("a")
-
-    refused = shard.refusal("b", name="loader", producer_id=1, producer_epoch=0)
-    assert ("forgotten", True) == (refused.verdict, "'loader'" in refused.reason)
+    assert "forgotten" == shard.refusal("b", name="loader", producer_id=1, producer_epoch=0).verdict
 
 
 def test_above_the_limit_a_new_name_is_rejected(shard: Shard) -> None:
