@@ -66,14 +66,16 @@ def test_headgates_form_is_a_list_or_an_object() -> None:
         {"segment": 7, "first_hash": "0", "last_hash": "65535", "parents": ["a"]},
     ]
     bare = read_layout(json.dumps(segments).encode())
-    full = read_layout(json.dumps({"segments": segments, "positions": "offsets", "source": "x"}).encode())
+    named = {"segments": segments, "positions": "offsets", "source": "x", "hash_bits": 20}
+    full = read_layout(json.dumps(named).encode())
 
     assert [
         SegmentImport(segment="a", hashes=("0", "65535"), end_offset=1041),
         SegmentImport(segment="7", hashes=("0", "65535"), parents=["a"]),
     ] == bare.segments
     assert (16, "offsets", "rejected") == (bare.hash_bits, bare.positions, bare.missing_parents)
-    assert (bare.segments, "x") == (full.segments, full.source)
+    assert (bare.segments, "x", 20) == (full.segments, full.source, full.hash_bits)
+    assert 0 == read_layout(b'[{"segment": "a"}]').hash_bits
 
 
 WRONG = {

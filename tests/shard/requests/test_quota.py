@@ -5,7 +5,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol.requests import RegisterConsumer
 from shard.access.quotas import UNLIMITED, Limits
-from shard.requests.quota import count_of, growth_of, judge_entries, judge_joining, keep_within_quotas
+from shard.requests.quota import count_of, growth_of, judge_joining, keep_within_quotas
 from shard.requests.topic_commands import merge_entry, split_entry
 from shard.subscriptions.refusal import Refusal
 from tests.support.worlds.command_shard import CommandShard
@@ -51,6 +51,12 @@ def limits_of(**of_shop: float):
     return lambda user: limits.get(user, Limits())
 
 
+def within(
+    shard: CommandShard, entries: list[e.AnyEntry], *, age_ms: int = TEN_MINUTES_MS, durable: int = 100, **of_shop: int
+):
+    return keep_within_quotas(entries, shard.state, limits_of(**of_shop), age_ms=lambda _: age_ms, durable=durable)
+
+
 def test_entries_are_paid_for_by_their_owners(shard: CommandShard) -> None:
     orders = shard.state.topics["orders"]
     shard.apply(imported(5, "ab", "alice"))
@@ -90,8 +96,8 @@ def test_a_new_producer_counts_and_another_incarnation_does_not(shard: CommandSh
 def test_growth_up_to_the_quota_is_allowed(shard: CommandShard) -> None:
     entries = [topic(6, "new", "shop")]
 
-    assert judge_entries(entries, shard.state, limits_of(topics=2, segments=4)) is None
-    refusal = judge_entries(entries, shard.state, limits_of(topics=1, segments=4))
+    assert entries is within(shard, entries, topics=2, segments=4)
+    refusal = within(shard, entries, topics=1, segments=4)
     assert refusal == Refusal(
         "quota_exceeded",
         "user shop has 1 topics on this shard, and its quota topics is 1: delete some, or raise the quota in the access "
@@ -99,14 +105,15 @@ def test_growth_up_to_the_quota_is_allowed(shard: CommandShard) -> None:
         after_barrier=True,
         quota="topics",
     )
-    segments = judge_entries(entries, shard.state, limits_of(topics=2, segments=3))
-    assert "segments" == segments.quota
+    assert "segments" == within(shard, entries, topics=2, segments=3).quota
 
 
 def test_what_adds_nothing_is_allowed_above_the_quota(shard: CommandShard) -> None:
-    deleted = e.TopicDeleted(topic_id=1, token="d")
+    shard.apply(imported(5, "ab", "shop"))
+    only_seals = e.LayoutExtended(topic_id=5, token="x", created=[], sealed={0: 0})
+    entries = [e.TopicDeleted(topic_id=1, token="d"), opened(10), only_seals]
 
-    assert judge_entries([deleted, opened(10)], shard.state, limits_of(topics=0, segments=0, producers=0)) is None
+    assert entries is within(shard, entries, topics=0, segments=0, producers=0)
 
 
 def joining(consumer: str, subscription: str = "s") -> RegisterConsumer:
@@ -158,21 +165,16 @@ def test_a_rate_is_no_number_of_objects(shard: CommandShard) -> None:
         count_of(shard.state, "shop", "requests_per_second")
 
 
-def within(shard: CommandShard, new: e.ProducerOpened, producers: int, *, age_ms: int, durable: int = 100):
-    limits = limits_of(producers=producers)
-    return keep_within_quotas([new], shard.state, limits, age_ms=lambda _: age_ms, durable=durable)
-
-
 def test_an_idle_producer_gives_way_to_a_new_one(shard: CommandShard) -> None:
     """Programs that end leave their identity behind; a restart must not fail for that."""
     shard.apply(opened(11), opened(12, name="loader"))
     expired = e.ProducersExpired(producer_ids=[10])
 
-    assert [opened(13)] == within(shard, opened(13), 4, age_ms=0)
-    assert (expired, opened(13)) == within(shard, opened(13), 3, age_ms=TEN_MINUTES_MS)
+    assert [opened(13)] == within(shard, [opened(13)], producers=4, age_ms=0)
+    assert (expired, opened(13)) == within(shard, [opened(13)], producers=3)
     # The quota was lowered: both anonymous ones give way.
     assert (e.ProducersExpired(producer_ids=[10, 11]), opened(13)) == within(
-        shard, opened(13), 2, age_ms=TEN_MINUTES_MS, durable=shard.state.chunk
+        shard, [opened(13)], producers=2, durable=shard.state.chunk
     )
 
 
@@ -184,12 +186,10 @@ def test_an_idle_producer_gives_way_to_a_new_one(shard: CommandShard) -> None:
 def test_a_producer_in_use_does_not_give_way(shard: CommandShard, producers: int, age_ms: int, durable: int) -> None:
     shard.apply(opened(11), opened(12, name="loader"))
 
-    refused = within(shard, opened(13), producers, age_ms=age_ms, durable=durable)
-
-    assert "producers" == refused.quota
+    assert "producers" == within(shard, [opened(13)], producers=producers, age_ms=age_ms, durable=durable).quota
 
 
 def test_a_producer_of_another_user_does_not_give_way(shard: CommandShard) -> None:
     shard.apply(opened(11, user="rival"), e.ProducersExpired(producer_ids=[10]))
 
-    assert isinstance(within(shard, opened(13), 0, age_ms=TEN_MINUTES_MS), Refusal)
+    assert isinstance(within(shard, [opened(13)], producers=0), Refusal)

@@ -49,6 +49,11 @@ INVALID_LISTINGS = {
         {},
         "'z' (0 to 7) shares no hash with a parent (8 to 15)",
     ),
+    "a parent below": (
+        [seg("x", 0, 7, sealed=True), seg("y", 8, 15, sealed=True), seg("z", 0, 7, "x"), seg("w", 8, 15, "xy")],
+        {},
+        "'w' (8 to 15) shares no hash with a parent (0 to 7)",
+    ),
     "a gap at the start": ([A, seg("b", 1, 7, "a"), C], {}, "hash 0 has no active segment; the next one is 'b'"),
     "a gap in the middle": ([A, seg("b", 0, 6, "a"), C], {}, "hash 7 has no active segment; the next one is 'c'"),
     "a gap at the end": ([A, B, seg("c", 8, 14, "a")], {}, "hash 15 has no active segment; the hashes end at 2^4 - 1"),
@@ -83,3 +88,10 @@ def test_one_common_hash_with_a_parent_is_enough(boundary: int) -> None:
     shard.imported(*parents, seg("z", 0, boundary - 1, left), seg("w", boundary, 15, right))
 
     assert [0, 1, 2, 3] == sorted(shard.state.topics["orders"].layout.segments)
+
+
+def test_a_child_comes_after_all_its_parents_which_may_share_hashes() -> None:
+    shard = Shard()
+    shard.imported(A, B_SEALED, C_SEALED, seg("d", 4, 7, "b", sealed=True), seg("e", 0, 15, "ad"))
+
+    assert {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4} == ids(shard)

@@ -242,7 +242,7 @@ def test_a_new_segment_may_have_a_pruned_parent_beside_another_one(shard: Shard)
 
 
 def test_offsets_come_from_the_listing(shard: Shard) -> None:
-    shard.imported(seg("a", end_offset=1041), B, C, positions="offsets")
+    shard.imported(seg("a", end_offset=1041, sealed=True), B, C, positions="offsets")
     topic = shard.state.topics["orders"]
 
     assert (1041, 1041) == (topic.layout.segments[0].end_offset, topic.tails[0].next_offset)

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from headgate.model import entries as e
 from headgate.model.shard_map import ShardMap
 from headgate.protocol.replies import TopicPlace
-from headgate.protocol.requests import CreateTopic, FindTopic
+from headgate.protocol.requests import CreateTopic, FindTopic, ImportTopic, SegmentImport
 from shard.requests.handlers import Decision
 from shard.requests.topic_commands import create_topic
+from shard.requests.topic_import import import_topic
 from shard.requests.topic_shard import find_place, refuse_creation
 from shard.state.shard_state import ShardState
+from shard.steps import complete
 from shard.subscriptions.refusal import Refusal
 
 OLD, NEW = [4], [4, 16]
@@ -29,6 +31,10 @@ def shard(number: int, *entries: e.AnyEntry) -> ShardState:
 
 def grown(counts: list[int]) -> e.ShardsGrown:
     return e.ShardsGrown(counts=tuple(counts))
+
+
+def listing(shards: list[int]) -> ImportTopic:
+    return ImportTopic(topic=NAME, token="t", segments=[SegmentImport(segment="a")], positions="opaque", shards=shards)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +58,17 @@ def test_a_leader_creates_what_belongs_to_its_shard_by_the_list_of_its_ledger(
     state = shard(number, *([] if known is None else [grown(known)]))
     refusal = refuse_creation(NAME, asked, state)
     created = create_topic(CreateTopic(topic=NAME, token="t", shards=asked), state, "ada")
+    imported = complete(import_topic(listing(shards=asked), state, "ada"))
 
     assert (None if refusal is None else refusal.verdict) == verdict
-    assert isinstance(created, Refusal) == (verdict is not None)
+    assert isinstance(created, Refusal) == isinstance(imported, Refusal) == (verdict is not None)
+
+
+def test_an_imported_topic_stays_and_is_imported_again_where_it_is() -> None:
+    segments = [e.ImportedSegment(segment=0, label="a")]
+    known = e.TopicImported(topic_id=1, topic=NAME, token="i", segments=segments, positions="opaque")
+
+    assert isinstance(complete(import_topic(listing(shards=NEW), shard(1, known, grown(NEW)), "ada")), Decision)
 
 
 def test_an_existing_topic_stays_and_a_repeated_command_gets_its_reply() -> None:
