@@ -28,9 +28,11 @@ export class Resumption {
   }
   /** Follow the reply to a heartbeat that was sent at `askedAt`. */
   async heard({ resuming = [] }, askedAt) {
+    const going = new Set(resuming.map(asNamed).map(this.#stateOf));
+    const ended = this.holdings.all.flatMap(({ parkedKeys }) => [...parkedKeys.values()].filter((state) => state.isResuming && !going.has(state)));
+    for (const state of ended) (state.end(), this.feed.space.notify()); // by another holder: without an order there may be one
     for (const named of resuming.map(asNamed)) {
-      const held = this.holdings.of(named);
-      const state = held?.parkedKey(named.key);
+      const [held, state] = [this.holdings.of(named), this.#stateOf(named)];
       if (!state || !this.feed.reads(held) || state.parkedAt >= askedAt) continue;
       if (!state.isResuming) state.resume(named.number);
       this.#newest.set(state, { held, state, named });
@@ -47,9 +49,9 @@ export class Resumption {
   }
   /** Return whether a reply names a key that is resumed without a problem. */
   isUnderWay({ resuming = [] }) {
-    const stateOf = (named) => this.holdings.of(named)?.parkedKey(named.key);
-    return resuming.map(asNamed).some((named) => !stateOf(named)?.problem);
+    return resuming.map(asNamed).some((named) => !this.#stateOf(named)?.problem);
   }
+  #stateOf = (named) => this.holdings.of(named)?.parkedKey(named.key);
 
   /** Take the next step; return whether there is more to do now. */
   async #attempt(each) {
@@ -74,16 +76,14 @@ export class Resumption {
     if (stored > state.queued) return !held.paused;
     if (hasNew || last === state.queued) state.storedAt = performance.now();
     const isHeld = performance.now() < state.storedAt + HOLD_MS;
-    if (isHeld !== state.isHeld) this.#hold(state, isHeld);
-    else if (isHeld && number === last && last === state.queued && held.takenEnd >= state.queuedEnd && !held.hasUnstoredParked(key))
+    if (isHeld !== state.isHeld) {
+      state.isHeld = isHeld;
+      this.feed.space.notify();
+    } else if (isHeld && number === last && last === state.queued && held.takenEnd >= state.queuedEnd && !held.hasUnstoredParked(key))
       await this.#unpark(held, state, named);
     return false;
   }
   #continues = (held, state) => state.isResuming && this.feed.reads(held);
-  #hold(state, isHeld) {
-    state.isHeld = isHeld;
-    this.feed.space.notify();
-  }
   /** Rule 3. */
   async #unpark(held, state, { segment, generation, key, parking, last }) {
     await this.membership.ask("unpark_key", { segment, generation, key, parking, last }, true);
