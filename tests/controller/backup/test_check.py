@@ -7,12 +7,13 @@ from controller.backup.check import CheckedShard, check_shard, missing_numbers
 from controller.backup.copy import copy_shard
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import CompactedObject, create_manifest, manifest_path
+from headgate.ledger.compacted import create_manifest, manifest_path
 from headgate.ledger.paths import chunk_path, snapshot_path
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.object_store import FakeStore
+from tests.support.samples.manifests import compacted_object
 from trials.compaction import compact, compacted_objects
 
 FACTS = "compacted/shard=0000/000000000001-000000000008-0-a/facts.parquet"
@@ -98,18 +99,8 @@ async def test_the_objects_of_a_removed_segment_are_not_missed() -> None:
     """A manifest names them until the next compaction."""
     ledger = LedgerInMemory(10)
     manifest = await compacted_objects(ledger.ledger, 1, 8)
-    item = CompactedObject(
-        path="compacted/pruned",
-        topic_id=7,
-        segment=0,
-        first_offset=0,
-        end_offset=1,
-        size_bytes=1,
-        first_at_ms=0,
-        last_at_ms=0,
-        checksum=0,
-    )
-    await create_manifest(ledger.store, msgspec.structs.replace(manifest, objects=[item]))
+    removed = compacted_object(7, 0, "compacted/pruned")
+    await create_manifest(ledger.store, msgspec.structs.replace(manifest, objects=[removed]))
 
     assert [] == (await checked(ledger)).problems
     destination = FakeStore()

@@ -13,11 +13,12 @@ import structlog
 from controller.leader.leader import ShardLeader
 from controller.settings.sections import RetentionSettings
 from headgate.errors import StoreUnavailableError
-from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
+from headgate.ledger.compacted import create_manifest
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
 from headgate.protocol import requests
 from shard.steps import complete
+from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.worlds.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
@@ -46,36 +47,10 @@ def _segments(leader: Any) -> list[int]:
 
 async def _write_compacted(shard: OneShard, topic_id: int, *segments: int) -> None:
     """Write compacted objects of ``segments`` and their manifest."""
-    objects = [
-        CompactedObject(
-            path=f"compacted/shard=0000/run/{segment}.parquet",
-            topic_id=topic_id,
-            segment=segment,
-            first_offset=0,
-            end_offset=1,
-            size_bytes=1,
-            first_at_ms=0,
-            last_at_ms=0,
-            checksum=0,
-        )
-        for segment in segments
-    ]
+    objects = [compacted_object(topic_id, each, f"compacted/shard=0000/run/{each}.parquet") for each in segments]
     for item in objects:
         await shard.store.create(item.path, b"records")
-    await create_manifest(
-        shard.store,
-        Manifest(
-            shard=0,
-            first=1,
-            last=2,
-            level=0,
-            written_at_ms=0,
-            last_at_ms=0,
-            facts="none",
-            facts_checksum=0,
-            objects=objects,
-        ),
-    )
+    await create_manifest(shard.store, manifest(1, 2, *objects))
 
 
 def _compacted_names(shard: OneShard) -> list[str]:

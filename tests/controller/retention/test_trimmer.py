@@ -9,7 +9,7 @@ from controller.chunk_writer.group_commit import GroupCommit, TermEndedError
 from controller.retention.trimmer import Trimmer
 from controller.settings.sections import IngestSettings
 from controller.snapshots.restore import catch_up
-from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
+from headgate.ledger.compacted import create_manifest
 from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
@@ -17,6 +17,7 @@ from shard.state.shard_state import ShardState
 from shard.steps import complete_now
 from tests.support.fakes.memory_ledger import LedgerInMemory
 from tests.support.fakes.recording_observer import RecordingObserver
+from tests.support.samples.manifests import compacted_object, manifest
 from tests.support.whole_state import everything
 
 HOUR = 3_600_000
@@ -62,32 +63,9 @@ class TrimmingLeader:
 async def compacted_ledger(written_at_ms: int = 0) -> tuple[LedgerInMemory, TrimmingLeader]:
     kept = LedgerInMemory(12)
     await kept.snapshot()
-    item = CompactedObject(
-        path="x",
-        topic_id=1,
-        segment=0,
-        first_offset=0,
-        end_offset=1,
-        size_bytes=70,
-        first_at_ms=0,
-        last_at_ms=0,
-        checksum=0,
-    )
-    await create_manifest(
-        kept.store,
-        Manifest(
-            shard=0,
-            first=1,
-            last=9,
-            level=0,
-            written_at_ms=written_at_ms,
-            last_at_ms=0,
-            facts="compacted/shard=0000/a/facts.parquet",
-            facts_checksum=0,
-            objects=[item],
-        ),
-    )
-    kept.store.objects["compacted/shard=0000/a/facts.parquet"] = b""
+    item, facts = compacted_object(1, 0, "x", size_bytes=70), "compacted/shard=0000/a/facts.parquet"
+    await create_manifest(kept.store, manifest(1, 9, item, written_at_ms=written_at_ms, facts=facts))
+    kept.store.objects[facts] = b""
     state, _ = await kept.restored()
     return kept, TrimmingLeader(kept, state)
 

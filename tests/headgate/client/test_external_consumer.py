@@ -102,41 +102,33 @@ async def test_an_explanation_uses_the_names_of_the_source() -> None:
     assert {None} == {segment.backlog_records for segment in explained.segments}
 
 
-async def test_a_call_that_returns_before_the_end_is_an_error_and_releases_no_child() -> None:
-    async def forgets(_: GrantedSegment) -> None:
-        await asyncio.sleep(1)
+async def forgets(_consumer: ExternalConsumer, _segment: GrantedSegment) -> None:
+    await asyncio.sleep(1)
 
+
+async def breaks(_consumer: ExternalConsumer, segment: GrantedSegment) -> None:
+    raise OSError(f"{segment.label} is unreachable")
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "cause"),
+    [
+        (forgets, "reading a returned before its end", None),
+        (lambda consumer, _: consumer.__aexit__(None), "close: it would wait for the handler or callback", None),
+        (lambda consumer, _: consumer.run(print), "run: it would wait for the handler or callback", None),
+        (breaks, "unreachable", OSError),
+    ],
+    ids=["it returns before the end", "it would wait for its close", "it would wait for its run", "it raises"],
+)
+async def test_a_call_that_does_not_read_to_the_end_is_an_error_and_releases_no_child(read, text, cause) -> None:
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match="reading a returned before its end"):
-                await consumer.run(forgets)
+            with pytest.raises(HeadgateError, match=text) as caught:
+                await asyncio.wait_for(consumer.run(lambda segment: read(consumer, segment)), 3)
         described = await describe(cluster)
+    assert cause is None or isinstance(caught.value.__cause__, cause)
     assert ["waiting", "blocked", "blocked"] == [progress.status for progress in described.segments]
-
-
-@pytest.mark.parametrize("what", ["close", "run"])
-async def test_a_call_that_would_wait_for_itself_fails_at_once(what: str) -> None:
-    async def read(_: GrantedSegment) -> None:
-        await (consumer.__aexit__(None) if what == "close" else consumer.run(read))
-
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match=f"{what}: it would wait for the handler or callback"):
-                await asyncio.wait_for(consumer.run(read), 3)
-
-
-async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
-    async def breaks(segment: GrantedSegment) -> None:
-        raise OSError(f"{segment.label} is unreachable")
-
-    async with world() as (cluster, admin):
-        await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match="unreachable") as caught:
-                await consumer.run(breaks)
-    assert isinstance(caught.value.__cause__, OSError)
 
 
 async def test_offset_positions_drain_a_segment() -> None:

@@ -211,25 +211,14 @@ async def test_a_batch_carries_the_position_of_its_last_record(cluster):
     assert [b"line 2"] == cluster.positions
 
 
-async def test_a_fenced_producer_raises_on_every_path(cluster):
+@pytest.mark.parametrize(("verdict", "error"), [("fenced", FencedError), ("forgotten", ForgottenError)])
+async def test_a_producer_that_is_fenced_or_whose_name_was_deleted_raises_on_every_path(verdict, error, cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
-        leader.script.append("fenced")
-        with pytest.raises(FencedError):
-            await (await producer.send("orders", b"key", b"value"))
-        with pytest.raises(FencedError):
-            await (await producer.send("orders", b"key", b"value"))
-        with pytest.raises(FencedError):
-            await producer.open("orders")
-    assert [] == cluster.stored
-
-
-async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
-    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
-        leader.script.append("forgotten")
+        leader.script.append(verdict)
         for _ in range(2):
-            with pytest.raises(ForgottenError, match="scripted forgotten"):
+            with pytest.raises(error, match=f"scripted {verdict}"):
                 await (await producer.send("orders", b"key", b"value"))
-        with pytest.raises(ForgottenError, match="scripted forgotten"):
+        with pytest.raises(error, match=f"scripted {verdict}"):
             await producer.open("orders")
         assert 2 == producer.metrics().rejected_records
     assert [] == cluster.stored

@@ -19,14 +19,18 @@ from tests.support.worlds.one_shard_programs import client, create, orders, prod
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_deletion_is_noticed_soon():
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_deletion_is_noticed_soon_and_a_topic_that_was_created_again_is_another_one(again: bool):
     async with orders() as (world, admin), open_topic_source(client(world, "reader"), "orders") as source:
         waiting = asyncio.create_task(source.until_deleted())
         await produce(world, 5)
         await asyncio.sleep(100)
         assert not waiting.done()
         await admin.delete_topic("orders")
-        with pytest.raises(HeadgateError, match="topic 'orders' was deleted, with its records"):
+        if again:
+            await create(world)
+        what = "was deleted and created again; run the command again" if again else "was deleted, with its records"
+        with pytest.raises(HeadgateError, match=f"topic 'orders' {what}"):
             async with asyncio.timeout(5):  # far below the longest time between two questions
                 await waiting
 
@@ -45,16 +49,6 @@ async def test_a_segment_that_is_split_while_it_is_followed_ends_what_reads_it_a
             assert ended[-1]
             assert 5 == len([record async for record in reader.follow(source.head)])
         await end_tasks(waiting)
-
-
-async def test_a_topic_that_was_created_again_is_another_one():
-    async with orders() as (world, admin), open_topic_source(client(world, "reader"), "orders") as source:
-        waiting = asyncio.create_task(source.until_deleted())
-        await asyncio.sleep(1)
-        await admin.delete_topic("orders")
-        await create(world)
-        with pytest.raises(HeadgateError, match="was deleted and created again; run the command again"):
-            await waiting
 
 
 async def test_a_deletion_is_noticed_although_no_leader_answered_for_a_while():

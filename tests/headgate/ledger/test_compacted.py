@@ -20,34 +20,12 @@ from headgate.ledger.compacted import (
 from headgate.ledger.identity import identity_object
 from headgate.ledger.paths import IDENTITY_PATH
 from tests.support.fakes.object_store import FakeStore
+from tests.support.samples import manifests
+from tests.support.samples.manifests import compacted_object
 
 
-def compacted_object(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> CompactedObject:
-    return CompactedObject(
-        path=path,
-        topic_id=topic_id,
-        segment=segment,
-        first_offset=first,
-        end_offset=end,
-        size_bytes=10,
-        first_at_ms=1,
-        last_at_ms=2,
-        checksum=0,
-    )
-
-
-def manifest(first: int, last: int, *objects: CompactedObject, level: int = 0) -> Manifest:
-    return Manifest(
-        shard=3,
-        first=first,
-        last=last,
-        level=level,
-        written_at_ms=9,
-        last_at_ms=8,
-        facts=f"compacted/{first}",
-        facts_checksum=0,
-        objects=list(objects),
-    )
+def manifest(first: int, last: int, *objects: CompactedObject) -> Manifest:
+    return manifests.manifest(first, last, *objects, shard=3)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +93,7 @@ async def test_the_records_of_removed_segments_are_deleted_from_every_range() ->
     await create_manifest(
         store, manifest(1, 4, compacted_object(7, 0, "a"), compacted_object(7, 1, "b"), compacted_object(8, 0, "c"))
     )
-    await create_manifest(store, manifest(5, 8, compacted_object(7, 0, "d", 5, 9), compacted_object(8, 0, "e", 5, 9)))
+    await create_manifest(store, manifest(5, 8, compacted_object(7, 0, "d"), compacted_object(8, 0, "e")))
 
     assert 2 == await delete_compacted_segments(store, 3, 7, {0})
     assert {"b", "c", "e"} == {path for path in paths if path in store.objects}

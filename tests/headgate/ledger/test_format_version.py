@@ -14,7 +14,7 @@ from headgate.errors import LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.checksum import seal_json
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
+from headgate.ledger.compacted import create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
@@ -27,6 +27,7 @@ from headgate.reading.time_lookup import first_chunk_at
 from headgate.storage.object_store import LocalStore
 from shard.state.shard_state import ShardState
 from shard.steps import complete_now
+from tests.support.samples.manifests import manifest
 from tests.support.samples.object_formats import of_newer_format, of_older_format
 
 CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"
@@ -41,18 +42,7 @@ async def store(tmp_path: Path) -> LocalStore:
     builder.add(e.TermStarted(leader_epoch=1, instance="a"))
     await store.create(CHUNK_PATH, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
     assert await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0) == 1
-    manifest = Manifest(
-        shard=0,
-        first=1,
-        last=1,
-        level=0,
-        written_at_ms=0,
-        last_at_ms=1,
-        facts="",
-        facts_checksum=0,
-        objects=[],
-    )
-    await create_manifest(store, manifest)
+    await create_manifest(store, manifest(1, 1))
     return store
 
 

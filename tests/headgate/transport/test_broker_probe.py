@@ -14,20 +14,18 @@ async def probe(port: int, seconds: float = 60.0) -> BrokerProperties | None:
     return await read_broker_properties("127.0.0.1", port, "probe", timeout_seconds=seconds)
 
 
-async def test_what_is_absent_has_the_default_of_the_standard() -> None:
-    async with scripted_broker(connack()) as port:
+LIMITS = b"\x27\x00\x10\x00\x00" + b"\x24\x00" + b"\x25\x00" + b"\x28\x00"
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"), [(connack(), (None, 2, True, True)), (connack(properties=LIMITS), (2**20, 0, False, False))]
+)
+async def test_limits_are_read_and_what_is_absent_has_the_default_of_the_standard(answer: bytes, read: tuple) -> None:
+    async with scripted_broker(answer) as port:
         found = await probe(port)
 
-    assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (None, 2, True, True)
+    assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == read
     assert found.answer_seconds > 0
-
-
-async def test_limits_are_read() -> None:
-    limits = b"\x27\x00\x10\x00\x00" + b"\x24\x00" + b"\x25\x00" + b"\x28\x00"
-    async with scripted_broker(connack(properties=limits)) as port:
-        found = await probe(port)
-
-    assert (found.maximum_packet_bytes, found.maximum_qos, found.retains, found.wildcards) == (2**20, 0, False, False)
 
 
 async def test_a_broker_without_mqtt5_says_nothing() -> None:
