@@ -77,12 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Any:
         """Call ``callback`` after ``delay`` seconds."""
-        when = self._virtual_now + delay
-        handle = _Handle((copy_context() if context is None else context, callback, args))
-        handle._when = when
-        self._timers_set += 1
-        heappush(self._timers, (when, self._timers_set, handle))
-        return handle
+        return self.call_at(self._virtual_now + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
         """Call ``callback`` when the clock has reached ``when``."""

@@ -409,17 +409,18 @@ class ClusterSimulation:
     async def crash(self, daemon: SimulatedDaemon) -> None:
         """Crash a daemon, and start another one."""
         self.log(daemon.name, "crashes")
-        self.daemons.remove(daemon)
-        await daemon.crash()
-        self.start_daemon()
+        await self._replace(daemon)
 
     async def replace_daemon(self, daemon: SimulatedDaemon) -> None:
         """Start another daemon in place of one that has ended."""
         self.log(daemon.name, "ends: it does not support the level")
         if daemon in self.daemons:
-            self.daemons.remove(daemon)
-            await daemon.crash()
-            self.start_daemon()
+            await self._replace(daemon)
+
+    async def _replace(self, daemon: SimulatedDaemon) -> None:
+        self.daemons.remove(daemon)
+        await daemon.crash()
+        self.start_daemon()
 
     def _switch_devices(self) -> None:
         self.log("devices", f"are switched {'on' if self.device_clients.on else 'off'}")

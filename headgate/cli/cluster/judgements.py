@@ -37,20 +37,14 @@ def judge_broker(name: str, properties: BrokerProperties | None) -> list[Finding
             )
         ]
     packets = properties.maximum_packet_bytes
+    accepts = f"the broker accepts packets of {'any size' if packets is None else f'{packets} bytes'}"
+    found = [ok("packet size", accepts)]
     if packets is not None and packets < LARGEST_PACKET_BYTES:
-        limit = problem(
-            "packet size",
-            f"the broker accepts packets of {packets} bytes, and messages have up to {LARGEST_PACKET_BYTES}",
-            "raise the limit of the broker; mosquitto: max_packet_size 5242880",
-        )
-    else:
-        accepted = "packets of any size" if packets is None else f"packets of {packets} bytes"
-        limit = ok("packet size", f"the broker accepts {accepted}")
-    found = [limit]
+        text = f"{accepts}, and messages have up to {LARGEST_PACKET_BYTES}"
+        found = [problem("packet size", text, "raise the limit of the broker; mosquitto: max_packet_size 5242880")]
     if not properties.retains:
-        found.append(
-            problem("retained", "the broker keeps no retained messages, so no client finds a leader", "allow them")
-        )
+        text = "the broker keeps no retained messages, so no client finds a leader"
+        found.append(problem("retained", text, "allow them"))
     if properties.maximum_qos < 1:
         found.append(problem("QoS", "the broker offers QoS 0 only", "allow QoS 1: announcements and devices need it"))
     if not properties.wildcards:
@@ -73,13 +67,8 @@ def judge_ledger_url(configured: str, announced: str, file: str) -> list[Finding
     """Return whether the client's store is the one that the cluster announces."""
     if configured == announced:
         return []
-    return [
-        problem(
-            "ledger_url",
-            f"{configured} in {file}, and the cluster announces {announced}",
-            f"correct ledger_url in {file}, unless both are names of one store",
-        )
-    ]
+    text = f"{configured} in {file}, and the cluster announces {announced}"
+    return [problem("ledger_url", text, f"correct ledger_url in {file}, unless both are names of one store")]
 
 
 def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
@@ -94,11 +83,8 @@ def judge_cluster(cluster: ClusterInfo, client_version: str) -> list[Finding]:
         found.append(_feature_level(level))
     others = sorted({each.version for each in cluster.daemons if each.version not in (None, client_version)} - {None})
     if others:
-        versions = ", ".join(str(each) for each in others)
-        return [
-            *found,
-            warning("versions", f"the client is {client_version}, daemons are {versions}", "install one version"),
-        ]
+        text = f"the client is {client_version}, daemons are {', '.join(str(each) for each in others)}"
+        return [*found, warning("versions", text, "install one version")]
     return [*found, ok("versions", f"client and daemons are {client_version}")]
 
 
@@ -148,13 +134,8 @@ def judge_clock_steps(wall_seconds: float, monotonic_seconds: float) -> list[Fin
     step = wall_seconds - monotonic_seconds
     if abs(step) < CLOCK_STEP_SECONDS:
         return []
-    return [
-        warning(
-            "clock",
-            f"the wall clock stepped by {step:.1f} s while the checks ran",
-            "check the time synchronization of this machine",
-        )
-    ]
+    text = f"the wall clock stepped by {step:.1f} s while the checks ran"
+    return [warning("clock", text, "check the time synchronization of this machine")]
 
 
 def judge_certificate(setting: str, file: str, expires_at_seconds: float, now_seconds: float) -> Finding:

@@ -35,9 +35,11 @@ ORDERS = "orders"
     ("user", "act"),
     [
         ("gateway", Act(Action.PUBLISH, "telemetry")),
+        ("gateway", Act(Action.PUBLISH)),
         ("shop", Act(Action.PRODUCE, ORDERS)),
         ("shop", Act(Action.PRODUCE, "cart-7")),
         ("shop", Act(Action.DESCRIBE, ORDERS)),
+        ("shop", Act(Action.DESCRIBE)),
         ("shop", Act(Action.DESCRIBE, ORDERS, "billing")),
         ("billing", Act(Action.CONSUME, ORDERS, "billing")),
         ("billing", Act(Action.CONSUME, ORDERS, "audit-2026")),
