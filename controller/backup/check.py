@@ -36,6 +36,8 @@ class CheckedShard:
     leader_epoch: int = 0
     topics: int = 0
     ranges: int = 0
+    cluster_shards: int = 0
+    """The number of shards to which the cluster grew, as far as this shard knows; 0: it did not grow."""
     newest_snapshot: int = 0
     """The chunk of the newest snapshot; 0: there is none."""
     names: list[str] = field(default_factory=list)
@@ -54,7 +56,7 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
         found.problems.append(str(error))
     else:
         found.leader_epoch, found.topics, found.last_at_ms = state.term.leader_epoch, len(state.topics), state.at_ms
-        found.names = sorted(state.topics)
+        found.names, found.cluster_shards = sorted(state.topics), max(state.ids.shard_counts, default=0)
         found.problems += misplaced(shard, ShardMap(state.ids.shard_counts or (shards,)), state.topics)
     numbers = await ledger.numbers()
     found.chunks, found.last_chunk = len(numbers), max(numbers, default=0)

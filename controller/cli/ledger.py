@@ -16,7 +16,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.place_types import Url
 from headgate.errors import ConfigError
-from headgate.ledger.feature_level import present_shards
+from headgate.ledger.feature_level import present_shards, read_shards
 from headgate.ledger.ledger import shard_folders
 from headgate.storage.object_store import Store, open_store
 
@@ -130,10 +130,14 @@ async def _check(store: Store, name: str, shards: int | None) -> list[CheckedSha
     expected = shards or await present_shards(store)
     if found[-1] >= expected:
         raise ConfigError(f"{name} has shard {found[-1]}, so it is not a ledger of {expected} shards")
-    return [
+    checked = [
         await check_shard(store, shard, expected, _progress(f"shard {shard}: {{}} of {{}} chunks read"))
         for shard in range(expected)
     ]
+    named = max(await read_shards(store) or 0, *(each.cluster_shards for each in checked))
+    if shards and named and shards != named:
+        checked[0].problems.append(f"the ledger names {named} shards of its cluster, and --shards {shards} was given")
+    return checked
 
 
 def _progress(text: str) -> Callable[[int, int], None]:

@@ -113,6 +113,11 @@ class TopicBatchReader(TopicReading, DataSourceReader):
             now = access.look()
             start = access.offsets_of(self._options.starting_offsets, now)
             end = access.offsets_of(self._options.ending_offsets, now)
+            if behind := sorted(segment for segment, offset in start.items() if offset > end.get(segment, offset)):
+                raise ConfigError(
+                    f"format headgate: endingOffsets is before startingOffsets in segment {behind[0]} of "
+                    f"{self._options.topic!r}, at {end[behind[0]]} and {start[behind[0]]}"
+                )
             return _partitions(access, self._options.config, now, start, end)
         finally:
             access.close()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 from pyspark import TaskContext
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -181,6 +181,10 @@ def test_a_batch_reads_between_two_positions_the_columns_that_a_schema_names(
     assert ({0, 1, 2, 3, 4}, len(after) + len(before)) == ({row.offset for row in after + before}, 5)
     assert after
     assert before
+    with pytest.raises(
+        PySparkException, match="endingOffsets is before startingOffsets in segment 0 of 'events', at 0"
+    ):
+        some.option("startingOffsets", token).option("endingOffsets", "earliest").load("events").collect()
 
 
 def test_a_query_whose_records_are_gone_or_of_another_topic_says_so(

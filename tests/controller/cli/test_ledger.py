@@ -1,13 +1,16 @@
 """`headgate ledger copy` and `headgate ledger check`."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from controller.chunk_writer.builder import ChunkBuilder
+from headgate.ledger.feature_level import name_level
 from headgate.ledger.paths import chunk_path
 from headgate.model import entries as e
+from headgate.storage.object_store import open_store
 from tests.headgate.cli.conftest import Invoke
 from tests.support.fakes.memory_ledger import LedgerInMemory
 
@@ -83,6 +86,16 @@ def test_a_ledger_with_more_shards_than_the_cluster_is_refused(invoke: Invoke, s
         result.exit_code,
         result.stderr,
     )
+
+
+def test_another_number_of_shards_than_the_ledger_names_is_a_problem(invoke: Invoke, source: Path) -> None:
+    """Those of its last shards that were never led have no folder."""
+    asyncio.run(name_level(open_store(source.as_uri()), 1, 2))
+    found = [invoke("ledger", "check", str(source), *words) for words in ((), ("--shards", "4"))]
+
+    assert "the ledger names 2 shards" not in found[0].stderr
+    assert "shard 0: the ledger names 2 shards of its cluster, and --shards 4 was given" in found[1].stderr
+    assert found[1].exit_code == 1
 
 
 def test_a_name_in_two_shards_is_a_problem(invoke: Invoke, tmp_path: Path) -> None:

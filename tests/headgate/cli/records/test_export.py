@@ -75,6 +75,7 @@ def test_the_subscription_moves_in_the_segments_that_are_left_at_the_end(
         (("lake", "--to", "csv"), 2, "'csv' is not one of 'delta', 'iceberg', 'parquet'"),
         (("lake",), 2, "Missing option '--to'"),
         (("lake", "--to", "delta", "--commit-bytes", "0"), 2, "0 is not in the range x>=1"),
+        (("lake", "--to", "delta", "--interval", "5"), 2, "--interval requires --follow"),
         (("lake", "--to", "delta", "--schema", "schema.json"), 1, "schema.json: the schema has field 'n' of type "),
         (("lake", "--to", "delta", "--schema", "broken.json"), 1, "broken.json is not a JSON object of names and ty"),
         (("lake", "--to", "parquet", "--partition-by", "day"), 1, "needs a Delta or Iceberg table"),
