@@ -13,11 +13,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from controller.settings.load import load_settings
-from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
 from monitoring.dashboard import dashboard_json
+from tests.support.samples.backlogs import backlog
 from tests.support.samples.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -58,10 +58,8 @@ def exported():
     for event in example_events():
         if not isinstance(event, TermEnded):
             instruments.observe(event)
-    counted = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "counted_by": "spark"}
-    segment = SegmentBacklogInfo(segment=0, sealed=False, records=1)
-    backlog = summarize_backlog(**counted, as_of_ms=0, segments=[segment])
-    instruments.observe(BacklogUpdated(shard=1, backlogs=(backlog,), now_ms=0))
+    counted = backlog([SegmentBacklogInfo(segment=0, sealed=False, records=1)], as_of_ms=0)
+    instruments.observe(BacklogUpdated(shard=1, backlogs=(counted,), now_ms=0))
     found = {}
     for family in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])

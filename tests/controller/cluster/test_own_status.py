@@ -12,10 +12,10 @@ from controller.leadership.policy.transitions import Role
 from drain.protocol import Backlog, BacklogResponse
 from headgate.protocol import requests
 from headgate.protocol.announcements import Presence
-from headgate.protocol.backlog import summarize_backlog
 from headgate.protocol.replies import Registered, TopicImportReply
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.status import ShardCounts
+from tests.support.samples.backlogs import backlog
 from tests.support.worlds.one_shard import OneShard
 from web.api.overview import UnknownNameError
 
@@ -142,14 +142,8 @@ async def test_the_backlog_of_an_external_topic_is_that_of_its_tables_and_not_an
             start="earliest",
         )
         assert isinstance(registered, Registered), registered
-        newest = summarize_backlog(
-            topic="e",
-            subscription="s",
-            subscription_type="STREAM",
-            counted_by="spark",
-            as_of_ms=1,
-            segments=[SegmentBacklogInfo(segment=0, sealed=False, records=48, label="s0")],
-        )
+        counted = [SegmentBacklogInfo(segment=0, sealed=False, records=48, label="s0")]
+        newest = backlog(counted, topic="e", subscription="s")
         newest = msgspec.structs.replace(newest, unknown_reason="a table is late")
 
         async def latest(wanted):

@@ -12,10 +12,10 @@ from headgate.protocol.backlog import (
     estimate_drain,
     estimate_size_bytes,
     records_text,
-    summarize_backlog,
     unacknowledged_offsets,
 )
 from headgate.views.backlogs import SegmentBacklogInfo
+from tests.support.samples.backlogs import backlog
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
@@ -84,30 +84,22 @@ def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_o
         segment=1, sealed=False, records=4, size_bytes=40, oldest_ms=7, stored_per_second=1.0, acknowledged_per_second=3
     )
     unknown = SegmentBacklogInfo(segment=0, sealed=True)
-    about = {"topic": "t", "subscription": "s", "subscription_type": "STREAM", "counted_by": "spark", "as_of_ms": 9}
 
-    alone = summarize_backlog(segments=[known], **about)
+    alone = backlog([known])
     assert (alone.records, alone.size_bytes, alone.outlook, alone.drained_in_seconds) == (4, 40, "shrinking", 2.0)
-    both = summarize_backlog(segments=[known, unknown], **about)
+    both = backlog([known, unknown])
     assert [each.segment for each in both.segments] == [0, 1]
     assert (both.records, both.size_bytes, both.oldest_ms, both.outlook) == (None, None, 7, "unknown")
     assert (both.stored_per_second, both.acknowledged_per_second) == (1.0, 3)
     estimate = SegmentBacklogInfo(segment=2, sealed=False, records=1, size_bytes=1, estimated=True)
     assert not alone.estimated
-    with_estimate = summarize_backlog(segments=[known, estimate], **about)
+    with_estimate = backlog([known, estimate])
     assert (with_estimate.records, with_estimate.size_bytes, with_estimate.estimated) == (5, 41, True)
     assert msgspec.to_builtins(both)["segments"][0]["records"] is None
 
 
 @pytest.mark.parametrize(("labels", "external"), [([None, None], False), (["a", None], True), ([], False)])
 def test_a_subscription_is_of_an_external_topic_if_a_segment_has_a_label(labels: list[str | None], external: bool):
-    backlog = summarize_backlog(
-        topic="t",
-        subscription="s",
-        subscription_type="STREAM",
-        counted_by="leader",
-        as_of_ms=9,
-        segments=[SegmentBacklogInfo(segment=n, sealed=False, label=label) for n, label in enumerate(labels)],
-    )
+    segments = [SegmentBacklogInfo(segment=n, sealed=False, label=label) for n, label in enumerate(labels)]
 
-    assert external == backlog.external
+    assert external == backlog(segments, counted_by="leader").external

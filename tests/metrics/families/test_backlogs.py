@@ -5,24 +5,18 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
 from metrics.events import BacklogUpdated, TermEnded
 from metrics.instruments import Instruments
+from tests.support.samples import backlogs
 
 NOW = 1_000_000
 
 
 def backlog(topic="orders", subscription="billing", **fields):
     given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
-    return summarize_backlog(
-        topic=topic,
-        subscription=subscription,
-        subscription_type="STREAM",
-        counted_by="spark",
-        as_of_ms=NOW - 1000,
-        segments=[SegmentBacklogInfo(segment=0, sealed=False, **given)],
-    )
+    segments = [SegmentBacklogInfo(segment=0, sealed=False, **given)]
+    return backlogs.backlog(segments, topic=topic, subscription=subscription, as_of_ms=NOW - 1000)
 
 
 @pytest.fixture

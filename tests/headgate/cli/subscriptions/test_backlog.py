@@ -7,9 +7,9 @@ import pytest
 
 from headgate import ExternalSource, TopicInfo
 from headgate.cli.main import main
-from headgate.protocol.backlog import summarize_backlog
 from headgate.settings.config import ClientConfig
 from headgate.views.backlogs import SegmentBacklogInfo
+from tests.support.samples.backlogs import backlog
 
 
 class Admin:
@@ -57,14 +57,8 @@ class Admin:
 @pytest.fixture
 def requests(context):
     """The requests to a cluster with one subscription, which the leader counts."""
-    found = summarize_backlog(
-        topic="orders",
-        subscription="billing",
-        subscription_type="STREAM",
-        counted_by="leader",
-        as_of_ms=1,
-        segments=[SegmentBacklogInfo(segment=3, sealed=True, records=1234, size_bytes=10)],
-    )
+    segments = [SegmentBacklogInfo(segment=3, sealed=True, records=1234, size_bytes=10)]
+    found = backlog(segments, counted_by="leader")
     requests: list[tuple[str | None, str | None]] = []
     admin = Admin(requests, [found])
     context.open_admin = lambda: admin

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.cli.subscriptions.backlog_table import NOTES, counted_lines, segment_row, subscription_row
-from headgate.protocol.backlog import summarize_backlog
 from headgate.views.backlogs import SegmentBacklogInfo
+from tests.support.samples import backlogs
 
 NOW = 1_000_000
 
@@ -15,15 +15,8 @@ def part(segment=0, **fields):
 
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
-    summary = summarize_backlog(
-        topic=topic,
-        subscription="billing",
-        subscription_type=kind,
-        counted_by=counted_by,
-        as_of_ms=as_of_ms,
-        segments=parts,
-    )
-    return replace(summary, **more)
+    about = {"topic": topic, "subscription_type": kind, "counted_by": counted_by, "as_of_ms": as_of_ms}
+    return replace(backlogs.backlog(parts, **about), **more)
 
 
 COUNTED = {"records": 1234, "size_bytes": 56_000, "oldest_ms": NOW - 7000}
