@@ -58,12 +58,16 @@ def import_topic(request: ImportTopic, state: ShardState, user: str) -> Steps[St
     """Create an external topic of ``user``, or update it to match its source.
 
     The steps: check the listing, compare it with the topic, decide. If the layout changes after the first of these
-    comparisons, the listing is compared again, so the decision is about one state.
+    comparisons, or a copy of the request is decided, the listing is compared again, so the decision is about one state.
     """
     try:
         listed = yield from index_listing(request)
         topic, layout, plan = None, None, None
-        while plan is None or _layout_of(topic := state.topics.get(request.topic)) is not layout:
+        while (
+            plan is None
+            or request.token in state.commands
+            or _layout_of(topic := state.topics.get(request.topic)) is not layout
+        ):
             yield step_cost(request)
             topic = state.topics.get(request.topic)
             if request.token in state.commands:

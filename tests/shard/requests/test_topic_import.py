@@ -450,6 +450,18 @@ def test_a_topic_that_was_deleted_between_two_steps_is_created_again(shard: Shar
 
 
 @BETWEEN_TWO_STEPS
+def test_a_late_copy_does_not_create_a_topic_that_was_created_and_deleted_between_two_steps(
+    shard: Shard, taken: int
+) -> None:
+    late = import_topic(listing(*chain(2)), shard.state, "alice")
+    begin(late, taken)
+    shard.do(decided(import_topic(listing(*chain(2)), shard.state, "alice")))
+    shard.apply(e.TopicDeleted(topic_id=shard.state.topics["orders"].topic_id, token=""))
+
+    assert "has been deleted since" in decided(late).reason
+
+
+@BETWEEN_TWO_STEPS
 def test_an_acknowledgement_between_two_steps_counts(shard: Shard, taken: int) -> None:
     active = SegmentImport(segment="s")
     shard.do(decided(import_topic(msgspec.structs.replace(listing(active), positions="offsets"), shard.state, "alice")))
