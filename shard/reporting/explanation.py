@@ -153,7 +153,8 @@ class _Explainer:
             f"Of {total} segment{'s' * (total != 1)}, {readable} readable, {blocked} blocked and {drained} drained.",
         ]
         if not subscription.consumers:
-            sentences.append("No consumer is registered: no segment is read, and no drain check begins.")
+            idle = "" if self._context.next_poll_seconds is not None else ", and no drain check begins"
+            sentences.append(f"No consumer is registered: no segment is read{idle}.")
         if not is_gated(subscription.type, subscription.order):
             sentences.append("Child segments do not wait for their parents in this subscription.")
         elif gate.blocked:

@@ -123,6 +123,8 @@ async def test_a_running_drain_check_is_named(lead: Lead) -> None:
     context = replace(harness.coordinator.explanation_context(), next_poll_seconds=0)
 
     assert explain_all(harness, context).summary[-1] == "A drain check is running."
+    harness.subscription.consumers.clear()
+    assert "No consumer is registered: no segment is read." in explain_all(harness, context).summary
 
 
 async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(lead: Lead) -> None:
