@@ -65,6 +65,7 @@ def test_an_error_of_a_beginner_is_one_line_that_says_what_is_wrong_where_and_wh
             () => consumer({ onGranted: "print" }), () => consumer().run(), () => consumer()[Symbol.asyncIterator]().next(),
             () => consumer().acknowledge({}), () => consumer().flush(), () => send({ key: 7 }),
             () => send({ timestampMs: new Date() }), () => send({ headers: {} }), () => new Producer(broker).send("orders", {}),
+            ...[0, ""].map((sourcePosition) => () => new Producer(broker).send("orders", [], { sourcePosition })),
             () => new Producer(broker).send("orders", Array(2501).fill({ key: "a", value: "b", headers: [{ name: "c", value: "d" }] })),
         ];
         for (const attempt of attempts) await (async () => attempt())().catch(({ message }) => console.log(message));
@@ -93,6 +94,8 @@ def test_an_error_of_a_beginner_is_one_line_that_says_what_is_wrong_where_and_wh
         "timestampMs=Date: use whole ms since 1970, such as Date.now()",
         "headers=Object: use an array",
         "send: records=Object: use an array",
+        "sourcePosition: give a Uint8Array or a string, not number",
+        "send: await sourcePosition(topic) before the first batch with a position",
         "a batch of 5002 records and headers is above the limit of 5000: send it in parts",
     ] == evaluate(programs, program)
 

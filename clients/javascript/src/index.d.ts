@@ -71,7 +71,7 @@ export class Producer {
   readonly resent: number;
   open(...topics: string[]): Promise<void>;
   sourcePosition(topic: string): Promise<Uint8Array | null>;
-  send(topic: string, records: NewRecord[], options?: { sourcePosition?: Uint8Array }): Promise<{ stored: Promise<Stored> }>;
+  send(topic: string, records: NewRecord[], options?: { sourcePosition?: Uint8Array | string | null }): Promise<{ stored: Promise<Stored> }>;
   close(options?: { timeoutMs?: number }): Promise<void>;
 }
 export class Consumer implements AsyncIterable<ConsumedRecord> {

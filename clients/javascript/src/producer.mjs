@@ -69,7 +69,8 @@ export class Producer {
     requireArray("send: records", records);
     const deadline = performance.now() + this.#deliveryMs;
     const topicId = this.#topicIds.get(topic);
-    if (sourcePosition && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
+    const position = sourcePosition == null ? null : bytesOf(sourcePosition, "sourcePosition");
+    if (position && topicId === undefined) throw new HeadgateError("send: await sourcePosition(topic) before the first batch with a position");
     const now = Date.now();
     const rows = records.map(({ key, value, timestampMs = now }) => [bytesOf(key, "key"), bytesOf(value, "value"), timestampOf(timestampMs)]);
     for (const { headers = [] } of records) requireArray("headers", headers);
@@ -82,8 +83,7 @@ export class Producer {
     const { messageBytes } = this.#connection;
     if (bytes > messageBytes) throw new DeliveryFailedError(`a batch of ${bytes} bytes is larger than a message, ${messageBytes}: send it in parts`);
     if (!(await this.#until(() => session.hasSpace, deadline))) throw new DeliveryFailedError(`not sent within ${this.#deliveryMs / 1000} s`);
-    const position = sourcePosition && { source_position: sourcePosition, topic_id: topicId };
-    const offered = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...position }, deadline);
+    const offered = session.offer({ type: "produce", topic, records: rows, headers, reserved_headers: reservedHeaders, ...(position && { source_position: position, topic_id: topicId }) }, deadline);
     this.#unsettled++;
     const settled = offered.then((value) => this.#stored.add(topic) && value, (error) => this.#explain(topic, error, deadline));
     const stored = new Outcome((resolve) => resolve(settled.finally(() => this.#changed.notify(this.#unsettled--))));
