@@ -5,6 +5,7 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol.replies import AssignmentChanged, ConsumerFenced, Done, Push, Registered, Revocation
 from headgate.protocol.requests import EvictConsumer
+from metrics import events
 from tests.coordinator.conftest import Lead
 from tests.support.worlds.subscription_environment import CoordinatorHarness
 
@@ -110,6 +111,17 @@ async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     assert {} == harness.subscription.consumers
     assert {AssignmentChanged, ConsumerFenced} == {type(message) for _, message in harness.pushes}
     assert all(proposed)
+
+
+async def test_consumers_are_told_that_their_subscription_is_deleted_and_not_that_they_left(lead: Lead) -> None:
+    harness = lead("ada", "bob")
+    harness.leave("ada")
+    assert [] == [each for each in harness.take_pushes("ada") if isinstance(each, ConsumerFenced)]
+    harness.take_pushes("bob")
+    harness.coordinator.members.subscription_deleted()
+
+    assert ["the subscription was deleted"] == [each.reason for each in harness.take_pushes("bob")]
+    assert ["left", "subscription_deleted"] == [each.reason for each in harness.observer.of(events.ConsumerRemoved)]
 
 
 async def test_registering_again_omits_revoked_segments_and_revokes_them_again(harness: CoordinatorHarness) -> None:

@@ -1,5 +1,7 @@
 """Overviews of a cluster with invented numbers, as `describe_cluster` sends them and as `Admin` returns them."""
 
+from msgspec import structs
+
 from headgate.views.cluster import (
     ClusterInfo,
     ClusterTotals,
@@ -93,22 +95,4 @@ def cluster(*subscriptions, daemons=(), leaders=("vm-1", "vm-1"), **fields):
 
 
 def overview_message(daemon_name="vm-1"):
-    return ClusterInfo(
-        cluster="local",
-        daemon=daemon_name,
-        as_of_ms=NOW_MS,
-        complete=True,
-        daemons=(),
-        shards=(),
-        totals=ClusterTotals(
-            daemons=1,
-            topics=0,
-            subscriptions=0,
-            active_segments=0,
-            sealed_segments=0,
-            blocked_segments=0,
-            connected_consumers=0,
-            disconnected_consumers=0,
-            stored_per_second=0.0,
-        ),
-    )
+    return structs.replace(cluster(leaders=()), daemon=daemon_name, daemons=())
