@@ -113,7 +113,7 @@ async def test_what_a_message_says_is_proposed_before_it(lead: Lead) -> None:
     assert all(proposed)
 
 
-async def test_consumers_are_told_that_their_subscription_is_deleted_and_not_that_they_left(lead: Lead) -> None:
+async def test_a_deleted_subscription_notifies_its_consumers_and_one_that_leaves_gets_no_message(lead: Lead) -> None:
     harness = lead("ada", "bob")
     harness.leave("ada")
     assert [] == [each for each in harness.take_pushes("ada") if isinstance(each, ConsumerFenced)]
