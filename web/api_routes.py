@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from web.access import RefusedError
 from web.actions import ACTIONS, Actions
 from web.api.documents import ActionDocument, Daemons, ErrorDocument
@@ -98,7 +99,7 @@ class HttpApi:
     async def _action(self, request: web.Request, query: Query) -> Any:
         try:
             given = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE_JSON as error:
             raise InvalidQueryError(f"the body is no JSON object: {error}") from None
         name, authorization = request.match_info["action"], request.headers.get("Authorization")
         return await self._actions.run(name, given, authorization, dry_run=query.dry_run)

@@ -20,6 +20,7 @@ from controller.cluster.shared_answer import SharedAnswer
 from controller.leadership.election import Registry
 from controller.leadership.policy.instance_record import read_record
 from headgate.errors import HeadgateError
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from web.api.documents import DaemonDocument, DaemonPart, ErrorDocument, SubscriptionDocument, TopicDocument
 from web.api.overview import NotAnsweredError, UnknownNameError
 
@@ -126,7 +127,7 @@ class Peers:
             if status != 200:  # noqa: PLR2004
                 raise NotAnsweredError(f"daemon {daemon!r} at {url} answered with status {status}")
             return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             raise NotAnsweredError(f"daemon {daemon!r} at {url} is of another version: {error}") from error
 
 

@@ -15,6 +15,7 @@ import msgspec
 from controller.local.private_file import OWNER_ONLY, OWNER_ONLY_FOLDER, write_private_file
 from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.errors import ConfigError
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.process.child_process import rotate_log
 
 
@@ -72,7 +73,7 @@ class DataFolder:
             return msgspec.json.decode((self.path / "up.json").read_bytes(), type=NodeState)
         except FileNotFoundError:
             return NodeState()
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             raise ConfigError(
                 f"{self.path / 'up.json'}: {error}; delete the file, and repeat --tls and --ledger"
             ) from None

@@ -18,6 +18,7 @@ import msgspec
 from drain import protocol
 from drain.peer import PeerRefusedError, check_peer, trusted_users
 from headgate.log.lossy_output import lose_lines
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 R = TypeVar("R", bound=protocol.Response)
 OnBroken = Callable[[protocol.DrainCheckError], None]
@@ -128,7 +129,7 @@ class Connection:
             )
         except protocol.DrainCheckError as error:
             self._fail(error)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             self._fail(protocol.DrainCheckError(f"{self._path} does not speak this protocol: {error}", "invalid"))
         except (OSError, ValueError) as error:
             # A line beyond the limit raises ValueError.

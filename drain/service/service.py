@@ -43,6 +43,7 @@ from drain.spark.session import build_session
 from drain.table_mapping import read_tables
 from headgate.errors import ConfigError, HeadgateError, LedgerError, StoreError
 from headgate.log.lossy_output import lossy_standard_output, take_lost_lines
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.process.background import cancel_and_wait
 from headgate.settings.command_parser import CommandParser
 
@@ -78,7 +79,7 @@ class DrainServer:
     async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         try:
             request = protocol.decode_request(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             reply: protocol.AnyResponse = protocol.FailureResponse(id=0, error=f"not a valid request: {error}")
         else:
             reply = await self._reply(request)

@@ -13,6 +13,7 @@ from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.place_types import FilePath
 from headgate.client_history.judge import fault_of, judge
 from headgate.errors import HeadgateError
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 SHOWN = 20
 """Violations in the table; --json has all."""
@@ -26,7 +27,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
             fault = fault_of(event)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             fault = str(error)
         if fault is not None:
             raise HeadgateError(f"{path}, line {number}: {fault}")

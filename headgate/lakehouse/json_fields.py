@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 TYPES: Final[Mapping[str, Any]] = {
     "string": str,
@@ -88,5 +89,5 @@ def _decoded(decoder: msgspec.json.Decoder[Any], value: bytes) -> Any:
     """Return the fields of ``value``; None if it has others than ``decoder`` expects."""
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headgate.errors import HeadgateError
 from headgate.lakehouse.table_rows import TableRows
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.reading.topic_position import TopicPosition
 
 
@@ -104,5 +105,5 @@ def encoded(position: TopicPosition) -> str:
 def decoded(text: str | bytes, table: str) -> TopicPosition:
     try:
         return msgspec.json.decode(text, type=TopicPosition)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise HeadgateError(f"{table} has a position that this version does not read: {error}") from None

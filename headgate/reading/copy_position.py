@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headgate.errors import HeadgateError
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.reading.topic_position import Snapshot, TopicPosition
 
 MAX_POSITION_BYTES: Final = 1024
@@ -48,7 +49,7 @@ def encode_copy(position: TopicPosition) -> bytes:
 def decode_copy(stored: bytes) -> TopicPosition | None:
     try:
         found = _DECODER.decode(stored)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         return None
     if found.kind != _KIND or len(found.segments) != len(found.offsets):
         return None

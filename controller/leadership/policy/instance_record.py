@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.leadership.policy.readiness import Readiness
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,7 +37,7 @@ def encode_record(record: InstanceRecord) -> bytes:
 def read_record(data: bytes) -> InstanceRecord:
     try:
         return msgspec.json.decode(data, type=InstanceRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         return InstanceRecord()
 
 
@@ -63,5 +64,5 @@ def read_maintenance(data: bytes) -> MaintenanceRecord:
     """Return the record in ``data``. What is no record counts as maintenance: the daemon then leads nothing."""
     try:
         return msgspec.json.decode(data, type=MaintenanceRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         return MaintenanceRecord(on=True)

@@ -20,6 +20,8 @@ from typing import Final
 
 import msgspec
 
+from headgate.model.unreadable_json import UNREADABLE_JSON
+
 _CONTENDER: Final = re.compile(r"-[0-9a-f]{8}-\d{10}$")
 """The end of a queue node's name, behind the instance."""
 
@@ -52,7 +54,7 @@ def read_order(data: bytes) -> QueueOrder:
     """Return the order in the data of a folder (rule 5)."""
     try:
         return msgspec.json.decode(data, type=QueueOrder)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         return QueueOrder()
 
 

@@ -21,6 +21,7 @@ from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PlaceOption, start_option
 from headgate.cli.records.json_fields import json_headers, put_text
 from headgate.model.entries import SubscriptionType
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
@@ -47,7 +48,7 @@ def record_line(record: ConsumedRecord | LedgerRecord) -> bytes:
         if b"\n" in record.value or b"\r" in record.value:
             value = msgspec.Raw(msgspec.json.format(record.value, indent=-1))
         line["value"] = value
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         put_text(line, "value", record.value)
     if record.headers:
         line["headers"] = json_headers(record.headers)

@@ -26,6 +26,7 @@ from headgate.cli.terminal.place_types import FilePath, Url
 from headgate.cli.terminal.seconds_type import Seconds
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
 from headgate.extras import install_extra
+from headgate.model.unreadable_json import UNREADABLE_JSON
 
 if TYPE_CHECKING:
     from headgate import Admin
@@ -192,7 +193,7 @@ def _prepared(kind: str, schema: Path | None, *, by_day: bool) -> tuple[OpenTabl
     try:
         types = None if schema is None else msgspec.json.decode(schema.read_bytes(), type=dict[str, str])
         return open_table, TableRows(types, by_day=by_day)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise ConfigError(f"{schema} is not a JSON object of names and types: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{schema}: {error}") from None

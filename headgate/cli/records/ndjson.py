@@ -26,6 +26,7 @@ import msgspec
 
 from headgate.model.short_list import listed
 from headgate.model.time_text import TimeUnit, time_ms
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.protocol.request_fields import MAX_RECORD_BYTES
 
 _MARKS: Final = re.compile(rb'[",]')
@@ -200,7 +201,7 @@ def keyed_record(line: Line, form: LineFormat) -> KeyedRecord | None:
         raise BadLineError(
             f"is not a JSON object, so it has no field {(form.key_field or form.timestamp_field)!r}"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise BadLineError(f"is not JSON: {_reason(error)}") from None
     assert key is not None, "one of the three is given"
     if len(key) + len(text) > MAX_RECORD_BYTES:

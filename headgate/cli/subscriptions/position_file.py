@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.errors import HeadgateError, PositionOutOfRangeError
 from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.unreadable_json import UNREADABLE_JSON
 from headgate.protocol.request_fields import Natural
 from headgate.reading.topic_position import continued, require_topic, unfinished
 
@@ -57,7 +58,7 @@ def decode_positions(data: bytes) -> SavedPositions:
         raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes, so it holds no positions")
     try:
         return msgspec.json.decode(data, type=SavedPositions)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise ValueError(f"it holds no positions of 'headgate subscription export': {error}") from None
 
 
