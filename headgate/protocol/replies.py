@@ -261,7 +261,7 @@ class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     segments with unacknowledged records that neither this nor another connected consumer reads.
     ``policy``: the present delivery policy. ``dead_letters``: the first ones that this consumer is to send to their
     topics. ``sender_since_ms``: the incarnation of the producer for these ones, later than any before.
-    ``sender_secret``: its secret. ``resuming``: the first keys of this consumer's segments that are being resumed.
+    ``sender_secret``: its secret. ``resuming``: keys of this consumer's segments that are being resumed.
     ``chunk_key``, if the consumer follows: the key of the announced chunks of this term.
     """
 

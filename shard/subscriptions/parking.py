@@ -175,18 +175,22 @@ class ParkedInBatch:
 
 
 def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -> list[ResumingKey]:
-    """Return the first keys in the segments of ``consumer`` that are being resumed."""
+    """Return the keys in the segments of ``consumer`` that are being resumed, those that were resumed first.
+
+    So a key is named until its resumption ends, however many are resumed after it.
+    """
     redelivery, parked = subscription.redelivery, subscription.redelivery.parked
     if not parked.resuming:
         return []
-    resuming = (
-        (held, key)
+    order = {key: number for number, key in enumerate(parked.resuming)}
+    resuming = sorted(
+        (order[key], held, key)
         for held in subscription.holdings.held_by(consumer)
         for segment in [topic.layout.segments[segment_of(held)]]
         for key in parked.within(segment.first_hash, segment.last_hash)
-        if key in parked.resuming and has_key(topic, held, key)
+        if key in order
     )
-    found = list(islice(resuming, MAX_RESUMING_KEYS))
+    found = list(islice(((held, key) for _, held, key in resuming if has_key(topic, held, key)), MAX_RESUMING_KEYS))
     unstored: dict[bytes, int] = {}
     for segment, offset in redelivery.dead.values() if found else ():
         dead = redelivery.attempts[segment][offset]

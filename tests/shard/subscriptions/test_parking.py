@@ -215,3 +215,17 @@ async def test_a_seek_and_retention_keep_what_is_not_in_the_dead_letter_topic(ha
     assert {1: (0, 4)} == subscription.redelivery.dead
     subscription.forget_segments({0: 9})
     assert ({}, 10) == (subscription.redelivery.dead, subscription.dropped_records)
+
+
+async def test_a_key_that_is_being_resumed_is_named_until_that_ends_however_many_are_resumed_later(
+    harness: CoordinatorHarness,
+) -> None:
+    """A consumer takes the resumption of a key that is named no more for ended."""
+    harness.propose(e.KeyResumed(**IDS, key=LOW, dropped=False, token="r"))
+    lower = [key for key in (b"%d" % n for n in range(999)) if segment_hash(key) < segment_hash(LOW)][:100]
+    for key in lower:
+        harness.propose(e.KeyParked(**IDS, key=key, reason="poison"))
+        harness.propose(e.KeyResumed(**IDS, key=key, dropped=False, token="r"))
+
+    named = [each.key for each in resuming_keys(harness.subscription, harness.topic, "ada")]
+    assert (100, LOW) == (len(named), named[0])
