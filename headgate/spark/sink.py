@@ -190,7 +190,9 @@ class _Writer:
             client = Client.from_config(self._config, "producer")
             producer = Producer(client, name, _SETTINGS, connect_timeout_seconds=self._options.timeout_seconds)
             try:
-                stored = rows_stored(loop.run(self._within(producer, self._opened(client, producer, task))), number)
+                stored = rows_stored(loop.run(self._within(producer, _opened(producer, self._options.topic))), number)
+                if task.query:
+                    loop.run(self._require_followed(client, task))
                 new = unstored(chain.from_iterable(map(rows_of, chain((first,), given))), stored, number)
                 while rows := portion(new):
                     sent = loop.run(self._within(producer, self._send(producer, rows, sent)))
@@ -251,13 +253,6 @@ class _Writer:
         seconds = self._options.timeout_seconds
         return await client.request(await client.places.shard_of(self._options.topic, seconds), body, seconds)
 
-    async def _opened(self, client: Client, producer: Producer, task: PartitionStored) -> bytes | None:
-        await producer.__aenter__()
-        if task.query:
-            await self._require_followed(client, task)
-        await producer.open(self._options.topic)
-        return producer.source_position
-
     async def _send(
         self, producer: Producer, rows: Iterable[tuple[bytes, Row]], earlier: list[Delivery]
     ) -> list[Delivery]:
@@ -288,6 +283,12 @@ class _Writer:
             await end_tasks(task)
         obstacles = {each.session.obstacle() for each in producer.sessions.values()}
         raise NoLeaderError(": ".join([f"rows were not stored within timeoutSeconds={seconds:g}", *sorted(obstacles)]))
+
+
+async def _opened(producer: Producer, topic: str) -> bytes | None:
+    await producer.__aenter__()
+    await producer.open(topic)
+    return producer.source_position
 
 
 async def _outcomes(deliveries: list[Delivery]) -> None:

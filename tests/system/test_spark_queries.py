@@ -363,7 +363,7 @@ read = session.readStream.format("headgate").options(config=sys.argv[2], maxReco
 write = read.writeStream.format("parquet").option("path", str(folder / "out"))
 write.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 """
-KILLS = 12
+KILLS = 20
 
 
 class Driver:
