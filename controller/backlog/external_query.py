@@ -22,8 +22,7 @@ def external_view(topic: Topic) -> ExternalView | None:
 def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
     queries: list[ExternalBacklogQuery] = []
     for topic in state.topics.values():
-        view = external_view(topic)
-        if view is not None:
+        if (view := external_view(topic)) is not None:
             checkpoints = {
                 each.subscription_id: {segment: known.text for segment, known in each.progress.checkpoints.items()}
                 for each in topic.subscriptions.values()

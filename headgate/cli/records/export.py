@@ -66,7 +66,8 @@ KINDS: Final = {"delta": "DeltaExport", "iceberg": "IcebergExport", "parquet": "
     "--interval",
     type=Seconds(),
     metavar="SECONDS",
-    show_default="60.0",
+    default=60.0,
+    show_default=True,
     help="With --follow: time from one export to the next, hence the age of the table.",
 )
 @click.option(
@@ -83,9 +84,9 @@ def export(context: CommandContext, topic: str, table: str, **given: Any) -> Non
     behind its records, so the next run continues there. The command ends after the last record that was stored when it
     began.
     """
-    if given["interval"] is not None and not given["follow"]:
+    source = click.get_current_context().get_parameter_source("interval")
+    if source is not click.core.ParameterSource.DEFAULT and not given["follow"]:
         raise click.UsageError("--interval requires --follow")
-    given["interval"] = given["interval"] or 60.0
     open_table, rows = _prepared(given.pop("kind"), given.pop("schema"), by_day=given.pop("partition_by") is not None)
     run = TableExport(context, topic, table, rows, open_table, **given)
     try:
