@@ -128,6 +128,7 @@ security: $(TEST_STAMP)
 
 spark: $(TEST_STAMP) $(SPARK_CLASSES)
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system" tests/drain
+	$(BIN)/pytest -q -m "engines" --engine connect tests/drain/spark
 
 system: $(DOCS_STAMP) $(SPARK_CLASSES)
 	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m "system and not nightly" --tls half $(SYSTEM_TESTS)

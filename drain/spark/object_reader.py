@@ -85,7 +85,8 @@ def objects_in_tasks(
     *sent: str,
 ) -> DataFrame:
     """Return what ``read``, which calls `read_objects` and functions of the modules ``sent``, returns in each task."""
-    tasks = DEFAULT_LIMITS.tasks(len(objects), session.sparkContext.defaultParallelism)
+    context = getattr(session, "sparkContext", None)  # A Connect server has none, and does not tell its cores.
+    tasks = DEFAULT_LIMITS.tasks(len(objects), context.defaultParallelism if context else len(objects))
     return read_in_tasks(session, [*objects.items()], tasks, read, schema, (__name__, verify_parquet.__module__, *sent))
 
 
