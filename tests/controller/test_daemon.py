@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +27,15 @@ from controller.settings.sections import (
     ZooKeeperSettings,
 )
 from headgate.errors import ConfigError, HeadgateError
+from headgate.protocol import codec
+from headgate.protocol.announcements import Presence
 from headgate.protocol.mqtt_topics import presence_topic
 from shard.access.quotas import Limits
 from shard.access.rules import AccessRules, Act, Action, Right, Role
 from shard.requests.client_ids import ClientIds
 from tests.support.samples.secret_files import write_secret
 from tests.support.waiting import until
+from web.tokens import token_line
 
 
 @pytest.fixture
@@ -188,6 +192,21 @@ def test_sighup_puts_other_access_rules_into_force_or_changes_nothing(tmp_path: 
     assert not daemon._access.rules.judge("mallory", deletion).allowed
 
 
+def test_sighup_reads_the_tokens_of_http_or_changes_nothing(tmp_path: Path, settings: Settings) -> None:
+    tokens = write_secret(tmp_path / "tokens", token_line("grafana", "old").encode())
+    with_tokens = settings.replace(http=HttpSettings(tokens_file=str(tokens)), access=AccessSettings(open=True))
+    daemon: Any = Daemon(with_tokens)
+
+    write_secret(tokens, token_line("grafana", "new").encode())
+    daemon.reload(with_tokens)
+    assert [None, "grafana"] == [daemon.http.access.tokens.holder(each) for each in ("old", "new")]
+
+    write_secret(tokens, b"grafana new")
+    with pytest.raises(ConfigError, match=rf"\$\.http\.tokens_file: {tokens}, line 1"):
+        daemon.reload(with_tokens)
+    assert daemon.http.access.tokens.holder("new") == "grafana"
+
+
 async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settings) -> None:
     """Each one concerns all subscriptions."""
     daemon: Any = Daemon(settings)
@@ -204,3 +223,12 @@ async def test_presence_beyond_the_rate_of_its_user_is_not_read(settings: Settin
     )
     assert 20 <= read <= 23
     assert 101 == read + exceeded
+
+
+async def test_leaders_learn_who_is_gone(settings: Settings) -> None:
+    daemon: Any = Daemon(settings.replace(access=AccessSettings(open=True)))
+    heard: list[Presence] = []
+    daemon._controllers = [SimpleNamespace(leader=SimpleNamespace(on_presence=heard.append))]
+    gone = Presence(client_id="till-3", online=False)
+    daemon._on_presence(ClientIds(), presence_topic("local", "shop/till-3"), codec.encode(gone))
+    assert [("shop/till-3", False)] == [(each.client_id, each.online) for each in heard]

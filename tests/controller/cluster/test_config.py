@@ -215,7 +215,8 @@ async def test_a_ledger_of_another_format_is_refused(rewrite: Callable[[bytes], 
     store.objects[chunk_path(2, 2)] = rewrite(store.objects[chunk_path(2, 2)])
 
     with pytest.raises(LedgerFormatError, match=rf"^{chunk_folder(2)}/0*2.parquet has format .*; {advice}"):
-        await require_format(store)
+        await joined(FakeZooKeeper(), store)
+    assert IDENTITY_PATH not in store.objects
 
 
 async def test_a_damaged_chunk_or_an_unreachable_store_is_no_other_format() -> None:
