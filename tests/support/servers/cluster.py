@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from controller.settings.sections import ZooKeeperSettings
+from headgate.ledger.identity import read_ledger_id
+from headgate.settings.config import ClientConfig
+from headgate.storage.object_store import open_store
 from tests.support.samples.record_rows import record_rows
 from tests.support.servers.programs import (
     TIMEOUT_FACTOR,
@@ -135,6 +139,13 @@ class Cluster(LocalCluster):
         await daemon.until_leading()
         return daemon
 
+    def daemon_client_config(self) -> ClientConfig:
+        """Return the configuration of a client with the rights of the daemons, who may read what no client may."""
+        broker = self.settings("any").broker
+        return msgspec.structs.replace(
+            self.client_config(), username=broker.username, password_file=broker.password_file
+        )
+
     async def leader(self) -> str:
         """Return the name of the running daemon that leads every shard, once there is one."""
 
@@ -145,6 +156,9 @@ class Cluster(LocalCluster):
             return None
 
         return await wait_until(find, "one daemon leads every shard", 30)
+
+    async def ledger_id(self) -> bytes:
+        return bytes.fromhex(await read_ledger_id(open_store(self.ledger_url), "") or "")
 
     async def record_rows(self, shard: int = 0) -> list[dict[str, Any]]:
         """Return every record of a shard as a row, in the order of its ledger."""
