@@ -151,6 +151,9 @@ class MemoryTransport:
     def max_payload_bytes(self, topic: str) -> int:
         return max_payload_bytes(topic, None)
 
+    def is_unheard(self, _: str) -> bool:
+        return False
+
     def publish(self, topic: str, payload: bytes, **_: object) -> bool:
         self.published.put_nowait((topic, payload))
         return True

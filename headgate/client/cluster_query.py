@@ -29,6 +29,7 @@ async def describe_cluster(client: Client, shards: int, timeout_seconds: float, 
     Raises NoLeaderError: no leader answered in time. The text says which shards have none.
     """
     deadline = asyncio.get_running_loop().time() + timeout_seconds
+    client.publish_presence(online=True, qos=1)
     first = await _ask(client, shards, DescribeCluster(blocked=blocked), deadline)
     pages = [] if first is None else [first]
     while pages and (after := pages[-1].next) is not None:
@@ -101,7 +102,11 @@ def _explanation(client: Client, shards: int, timeout_seconds: float) -> str:
     for shard in range(shards):
         by_reason.setdefault(client.unanswered(shard), []).append(shard)
     reasons = "; ".join(f"shard{'s' * (len(each) > 1)} {listed(each)}: {why}" for why, each in by_reason.items())
+    broker = client.cluster_watch.broker
+    advice = f"{broker} answers, so look at the logs of the daemons, and at ZooKeeper"
+    if client.finds_no_daemon:
+        advice = f"no daemon is connected to {broker}: start one, or see the log of one that runs"
     return (
-        f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {client.cluster_watch.broker} "
-        "answers, so look at the daemons and at ZooKeeper"
+        f"no leader describes cluster {client.cluster!r} {waited}: {reasons}; {advice} (headgate doctor "
+        "--daemon-config FILE, on the machine of a daemon, names those that ZooKeeper knows)"
     )

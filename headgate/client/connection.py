@@ -195,11 +195,11 @@ class Client:
             retained=True,
         )
         if self.transport.connected:
-            self._publish_presence(online=True)
+            self.publish_presence(online=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._publish_presence(online=False)
+        self.publish_presence(online=False)
         self._entered_at_ms = None
         for watch in self._leaders.values():
             watch.close()
@@ -207,14 +207,15 @@ class Client:
 
     def _on_connection(self, connected: bool) -> None:
         if connected and self.entered:
-            self._publish_presence(online=True)
+            self.publish_presence(online=True)
         for watch in self._leaders.values():
             watch.connection_changed(connected)
         self.cluster_watch.connection_changed(connected)
 
-    def _publish_presence(self, *, online: bool) -> None:
+    def publish_presence(self, *, online: bool, qos: int = 0) -> None:
+        """Every daemon receives it: with ``qos`` 1 the broker says whether there is one, see `finds_no_daemon`."""
         presence = Presence(client_id=self.client_id, online=online, incarnation=self._entered_at_ms or 0)
-        self.transport.publish(presence_topic(self.cluster, self.address), codec.encode(presence))
+        self.transport.publish(presence_topic(self.cluster, self.address), codec.encode(presence), qos=qos)
 
     # The cluster
 
@@ -252,7 +253,14 @@ class Client:
         if self.cluster_watch.refusal is not None:
             return self.cluster_watch.refusal[0]
         watch = self._leader_watch(shard)
-        return watch.said or ("its leader does not reply" if watch.heard_of_leader else "it has no leader")
+        if watch.heard_of_leader and not self.transport.is_unheard(requests_topic(self.cluster, shard, self.address)):
+            return watch.said or "its leader does not reply"
+        return watch.said or "it has no leader"
+
+    @property
+    def finds_no_daemon(self) -> bool:
+        """Whether the broker said that no daemon got the newest presence of this client; False if it does not say."""
+        return self.transport.is_unheard(presence_topic(self.cluster, self.address))
 
     def on_leader(self, shard: int, handler: LeaderHandler) -> Callable[[], None]:
         """Call ``handler`` when the leader changes or announces itself; returns a function that removes it."""

@@ -14,6 +14,7 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.exception import MQTTException
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from headgate.transport.mqtt_packets import ArrivedMessage, decode_publish
 from headgate.transport.port import BrokerProperties
@@ -102,12 +103,11 @@ def on_arrival(client: aiomqtt.Client, handler: Callable[[PahoClient, ArrivedMes
     paho._handle_publish = handle_publish  # type: ignore[method-assign]  # noqa: SLF001
 
 
-def on_refused_message(client: aiomqtt.Client, handler: Callable[[str], None]) -> None:
-    """Pass on why the broker refuses a message with QoS 1, as MQTT 5 says it."""
+def on_answered_message(client: aiomqtt.Client, handler: Callable[[int, ReasonCode], None]) -> None:
+    """Pass on what the broker says of each message with QoS 1: its packet id, and the code of MQTT 5."""
 
     def answered(*arguments: Any) -> None:
-        if (code := arguments[3]).is_failure:
-            handler(str(code))
+        handler(arguments[2], arguments[3])
 
     _before(client, "on_publish", answered)
 

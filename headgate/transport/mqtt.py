@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from headgate.backoff import BackoffSchedule
@@ -47,8 +48,8 @@ from headgate.transport.aiomqtt_parts import (
     end_wait_for_answer,
     mark_errors_as_retrieved,
     on_acceptance,
+    on_answered_message,
     on_arrival,
-    on_refused_message,
     paho_of,
     ping_after,
     raise_if_lost,
@@ -216,6 +217,9 @@ class MqttTransport:
             tag=correlation_data,
         )
 
+    def is_unheard(self, topic: str) -> bool:
+        return self._attempt is not None and topic in self._attempt.writer.unheard
+
     async def __aenter__(self) -> Self:
         self._closing.clear()
         self._task = asyncio.create_task(self._maintain_connection(), name=f"mqtt-{self._login.client_id}")
@@ -334,7 +338,7 @@ class MqttTransport:
         paho = paho_of(client)
         mark_errors_as_retrieved(client)
         report_early_end(client)
-        on_refused_message(client, partial(self._on_refused_message, client))
+        on_answered_message(client, partial(self._on_answered_message, client))
         if mqtt5:
             on_acceptance(client, self._on_acceptance)
         else:
@@ -348,8 +352,12 @@ class MqttTransport:
         paho_of(client).on_socket_register_write = writer.on_write_pending
         return Attempt(client, writer)
 
-    def _on_refused_message(self, client: aiomqtt.Client, reason: str) -> None:
+    def _on_answered_message(self, client: aiomqtt.Client, packet_id: int, reason: ReasonCode) -> None:
         """End a connection that accepts no retained messages: no client would find a leader behind it."""
+        if self._attempt is not None:
+            self._attempt.writer.answered(packet_id, reason)
+        if not reason.is_failure:
+            return
         if self._refusal_handlers:  # Only a client has some, and it retains nothing.
             for handler in self._refusal_handlers:
                 handler(f"the broker refuses the requests of this client: {reason}. Check its access rules")

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Protocol
 
 from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.reasoncodes import ReasonCode
 
 from headgate.transport.aiomqtt_parts import OutgoingPacket
 from headgate.transport.mqtt_packets import correlation, encode_publish
@@ -61,6 +62,10 @@ class PacketWriter:
         self._loop = asyncio.get_running_loop()
         self._publishing: PahoClient | None = None
         self._last_write_at = 0.0
+        self._sent_to: dict[int, str] = {}
+        """Packet id → topic, of messages with QoS 1 that the broker has not answered."""
+        self.unheard: set[str] = set()
+        """Topics at which the newest answered message met no subscriber, as far as the broker says so."""
         self._scheduled = False
         """Messages will be written together in the loop's next turn."""
 
@@ -80,6 +85,8 @@ class PacketWriter:
             if info.rc != 0:
                 return False
             self._outgoing.add(info, len(payload), qos > 0)
+            if qos:
+                self._sent_to[info.mid] = topic
         else:
             packet = encode_publish(topic, payload, mqtt5=mqtt5)
             self._outgoing.add(OutgoingPacket(paho, packet), len(payload), retain)
@@ -89,6 +96,12 @@ class PacketWriter:
             self._scheduled = True
             self._loop.call_soon(self._write, paho)
         return True
+
+    def answered(self, packet_id: int, reason: ReasonCode) -> None:
+        if (topic := self._sent_to.pop(packet_id, None)) is not None:
+            self.unheard.discard(topic)
+            if reason == "No matching subscribers":
+                self.unheard.add(topic)
 
     def on_write_pending(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
         """Schedule a write of packets that paho sends on its own initiative; it connects on its own thread."""

@@ -87,6 +87,12 @@ class Transport(Protocol):
         `max_payload_bytes`.
         """
 
+    def is_unheard(self, topic: str) -> bool:
+        """Return whether the broker said that the newest message with ``qos`` 1 to ``topic`` met no subscriber.
+
+        A broker need not say so, and one without MQTT 5 cannot.
+        """
+
     async def __aenter__(self) -> Self:
         """Start connecting; returns immediately."""
 

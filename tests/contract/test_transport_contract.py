@@ -325,3 +325,21 @@ async def test_a_message_above_the_limit_is_not_sent_and_the_connection_stays_op
     await until(lambda: b"next" in inbox.payloads)
     assert [len(payload) for payload in inbox.payloads] == [MAX_PAYLOAD_BYTES, 4]
     assert states == []
+
+
+async def test_the_broker_says_whether_a_message_with_qos_1_met_a_subscriber(harness: BrokerHarness) -> None:
+    listener, sender = await harness.open("listener"), await harness.open("sender")
+    await listener.subscribe("requests/+", lambda *_: None)
+
+    def publish(*topics: str) -> None:
+        for topic in topics:
+            sender.publish(topic, b"", qos=1)
+
+    publish("requests/1", "presence/1")
+    await until(lambda: sender.is_unheard("presence/1"))
+    assert not sender.is_unheard("requests/1")
+    await listener.unsubscribe("requests/+")
+    await listener.subscribe("presence/+", lambda *_: None)
+    publish("presence/1", "requests/1")
+    await until(lambda: sender.is_unheard("requests/1"))
+    assert not sender.is_unheard("presence/1")

@@ -69,6 +69,11 @@ async def test_a_daemon_waits_for_an_unusable_ledger_folder_and_reports_it(tmp_p
         assert len(await cluster.stored()) == 1
         assert daemon.process.returncode is None
 
+        await daemon.process.kill()
+        away = await cluster.commands.finish("status")
+        assert away.code == 1
+        assert "no daemon is connected to the broker at" in away.err
+
 
 def open_descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

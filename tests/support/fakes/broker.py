@@ -56,6 +56,8 @@ class Message:
     retain: bool
     sender: str
     correlation_data: bytes | None = None
+    unheard: set[str] | None = None
+    """What its sender knows of topics without a subscriber; None: it has not QoS 1 of MQTT 5."""
 
 
 class FakeBroker:
@@ -169,7 +171,10 @@ class FakeBroker:
                 self.retained[message.topic] = message.payload
             else:
                 self.retained.pop(message.topic, None)
-        for link in self._subscribed_to(message.topic):
+        links = self._subscribed_to(message.topic)
+        if message.unheard is not None:
+            (message.unheard.discard if links else message.unheard.add)(message.topic)
+        for link in links:
             link.deliver(message.topic, message.payload, lossy=not message.retain)
 
     def subscriptions_changed(self) -> None:
@@ -302,6 +307,7 @@ class FakeTransport:
         self._opened = False
         self._connecting: asyncio.TimerHandle | None = None
         self._confirmations: set[asyncio.Future[None]] = set()
+        self._unheard: set[str] = set()
 
     @property
     def connected(self) -> bool:
@@ -333,8 +339,12 @@ class FakeTransport:
         if self._link is None or len(payload) > self.max_payload_bytes(topic):
             return False
         correlation = correlation_data if self._broker.mqtt5 else None
-        self._link.submit(Message(topic, bytes(payload), retain, self.client_id, correlation))
+        unheard = self._unheard if qos and self._broker.mqtt5 else None
+        self._link.submit(Message(topic, bytes(payload), retain, self.client_id, correlation, unheard))
         return True
+
+    def is_unheard(self, topic: str) -> bool:
+        return topic in self._unheard
 
     async def __aenter__(self) -> Self:
         self._opened = True
@@ -368,6 +378,7 @@ class FakeTransport:
         if self._link is not link:
             return
         self._link = None
+        self._unheard.clear()
         self.unreachable_reason = "the broker closed the connection"
         for future in self._confirmations:
             if not future.done():

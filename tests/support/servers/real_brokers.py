@@ -22,16 +22,19 @@ BROKERS = [
     *(pytest.param(kind, marks=pytest.mark.contract) for kind in get_args(BrokerKind)),
 ]
 WAITING = "does not deliver messages that waited for a session: messages without a leader are lost"
+UNHEARD = "does not say that a message met no subscriber"
 LACKS = {
     "amqtt": {
         WAITING: "without_a_connection_wait|delivered_again|counts_only_on|takes_over|session_ends|added_only|once_after",
         "keeps both of two clients with one id, which is harmless": "with_the_same_id",
+        UNHEARD: "met_a_subscriber",
     },
     "rumqttd": {
         "sends copies of retained messages to a session": "gets_no_copies",
         "keeps a session that is to end": "session_ends",
         "may publish the will of a client that has closed": "closing_publishes_no_will",
         "does not confirm that a filter was removed": "removed_filters|removed_only|added_only|once_after",
+        UNHEARD: "met_a_subscriber",
     },
 }
 """What a broker lacks → the tests that need it. docs/operations/install.md has the same table."""
