@@ -63,7 +63,8 @@ async def check_shard(store: Store, shard: int, shards: int, on_progress: Callab
     found.newest_snapshot = max(await ledger.snapshots(), default=0)
     ranges = ranges_to_read(await manifest_ranges(store, shard))
     found.ranges = len(ranges)
-    found.problems += missing_numbers(shard, numbers, ranges)
+    if numbers or ranges or not found.problems:
+        found.problems += missing_numbers(shard, numbers, ranges)
     gone: dict[int, str] = {}
     for done, number in enumerate(numbers, 1):
         try:

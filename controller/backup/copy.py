@@ -93,6 +93,7 @@ class _Copy:
         snapshots = await self._copy_snapshots(last + newer)
         await self._copy_levels()
         await self._require_readable()
+        await self._to.name_begun()
         return CopiedShard(self._shard, last + newer, len(missing) + newer, ranges, snapshots)
 
     async def _listed(self) -> list[int]:

@@ -187,6 +187,8 @@ class Term:
             if not await begin_term(context.ledger, follower.state, context.instance, now_ms, term_id):
                 number = follower.take_state().chunk + 1
                 raise OutcomeUnknownError(f"chunk {number} was created, but a snapshot includes that number")
+            if follower.state.chunk == follower.state.term.leader_epoch:  # So far there are chunks of terms only.
+                await context.ledger.name_begun()
 
     async def _serve(self, leader: ShardLeader) -> str | None:
         try:

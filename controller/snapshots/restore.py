@@ -45,7 +45,8 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
 
     Raises:
         LedgerFormatError: the snapshot has an older format.
-        LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
+        LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed, or the
+            shard has lost all its objects.
         StoreUnavailableError: the store is unreachable.
     """
     reasons: list[str] = []
@@ -63,7 +64,8 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot, 
             on_unusable(ledger.shard)
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))
             reasons.append(str(error))
-    numbers = await ledger.numbers()
+    if not (numbers := await ledger.numbers()):
+        await ledger.require_new()
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "

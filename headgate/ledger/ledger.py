@@ -4,15 +4,26 @@ Numbers begin at 1 and have no gaps. Appending is put-if-absent under the next n
 and the fence (`Ledger.append`). Chunks may be deleted, oldest first, once a snapshot includes them, except the first
 of every term (docs/decisions/fencing-after-trim.md). The rest end in a run without gaps; if it
 begins after the newest snapshot, chunks were lost and not trimmed.
+
+An object outside the folders of the shard says that it has had a term, before that term accepts anything. So a shard
+whose objects are all gone is told from one that no daemon has led.
 """
 
 import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
-from headgate.errors import ForeignObjectError, LedgerError, ObjectMissingError
-from headgate.ledger import chunk, paths
+from headgate.errors import (
+    ForeignObjectError,
+    LedgerError,
+    ObjectExistsError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from headgate.ledger import checksum, chunk, paths
 from headgate.ledger.chunk import RecordColumns
 from headgate.ledger.parquet_columns import Columns
 from headgate.storage.object_store import Store
@@ -72,6 +83,28 @@ class Ledger:
     async def make_durable(self) -> None:
         """Return once every chunk is durable that was read or listed so far; raises StoreUnavailableError."""
         await self.store.make_durable(paths.chunk_folder(self.shard))
+
+    async def name_begun(self) -> None:
+        """Return once the store says that this shard has had a term. Raises StoreUnavailableError."""
+        with suppress(ObjectExistsError):  # The name is what counts.
+            try:
+                await create_own(self.store, paths.begun_path(self.shard), checksum.seal_json(b'{"format":1}'))
+            except OutcomeUnknownError as error:
+                raise StoreUnavailableError(str(error)) from error
+
+    async def require_new(self) -> None:
+        """Raise LedgerError if a ledger without chunks has had a term: its objects are gone."""
+        begun = paths.begun_path(self.shard)
+        try:
+            await self.store.read(begun)
+        except ObjectMissingError:
+            return
+        if not await self.numbers():  # Its first term may have begun after the first listing.
+            raise LedgerError(
+                f"{paths.chunk_folder(self.shard)}: there is no chunk, and {begun} says that this shard has had one: "
+                "its records are gone. Put back its objects, from a copy if there is one. To begin the shard anew "
+                f"without its topics and records, delete {begun}"
+            )
 
     async def exists(self, number: int) -> bool:
         """Return whether an object has the name of chunk ``number``; raises StoreUnavailableError."""

@@ -13,6 +13,11 @@ _CHUNK_NAME: Final = re.compile(r"([0-9]{12})\.parquet")
 _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{12})\.snapshot")
 
 
+def begun_path(shard: int) -> str:
+    """Return the object that says that the shard has had a term; it is in no folder of the shard."""
+    return f"begun/{shard}.json"
+
+
 def chunk_folder(shard: int) -> str:
     return f"{CHUNKS_FOLDER}/shard={shard:04d}"
 

@@ -70,6 +70,10 @@ async def test_a_copy_has_the_state_of_its_source() -> None:
     assert ([0], 7) == (await shard_folders(destination), await read_level(destination))
     assert await read_shards(destination) == 4, "most of which nothing has led yet"
 
+    destination.objects = {path: data for path, data in destination.objects.items() if "shard=0000" not in path}
+    [gone] = await problems(destination)
+    assert "there is no chunk, and begun/0.json says that this shard has had one" in gone
+
 
 async def test_a_second_run_adds_what_is_new_and_overwrites_nothing() -> None:
     source, destination = LedgerInMemory(8), FakeStore()

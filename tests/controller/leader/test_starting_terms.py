@@ -1,6 +1,7 @@
 """How a daemon starts a term: its attempts and their pauses, what it reads, and what it reports."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from controller.chunk_writer.builder import ChunkBuilder
 from controller.leadership.policy.transitions import Event, Role
 from headgate.errors import ConfigError
 from headgate.ledger.identity import identity_object
-from headgate.ledger.paths import IDENTITY_PATH
+from headgate.ledger.paths import IDENTITY_PATH, begun_path
 from headgate.model import entries as e
 from tests.support.fakes.object_store import FakeStore
 from tests.support.waiting import until
@@ -53,7 +54,7 @@ async def test_a_contender_whose_number_is_taken_reads_it_and_takes_the_next_one
         await until(lambda: contender.leads)
 
     assert [(1, "other"), (2, "late")] == await cluster.terms()
-    assert contender.store.pauses == pytest.approx([0], abs=0.1)  # type: ignore[attr-defined]
+    assert contender.store.pauses == pytest.approx([0, 0], abs=0.1)  # type: ignore[attr-defined]
 
 
 async def test_a_daemon_with_another_ledger_than_its_cluster_ends_before_it_writes() -> None:
@@ -86,6 +87,52 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
             b.store.objects = right.objects
             await until(lambda: b.leads)
             assert {"right"} == set(b.leader.state.topics)
+
+
+@pytest.mark.parametrize("knows_the_state", [True, False], ids=["a follower", "a daemon that starts"])
+async def test_a_shard_whose_objects_are_all_gone_is_not_begun_anew(knows_the_state: bool) -> None:
+    cluster = Cluster()
+    b = Contender(cluster, "b")
+    async with AsyncExitStack() as stack:
+        async with Contender(cluster, "a").leading() as a:
+            a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
+            await until(lambda: a.leader.commit.durable == 2)
+            if knows_the_state:
+                await stack.enter_async_context(b.running())
+                await until(lambda: b.controller.follower.end.chunk == 2)
+            kept = dict(cluster.objects)
+            for path in [path for path in cluster.objects if "shard=0000" in path]:
+                del cluster.objects[path]
+        if not knows_the_state:
+            await stack.enter_async_context(b.running())
+        await until(lambda: b.controller.leadership.role is Role.FAILED)
+        assert "chunks/shard=0000: there is no chunk, and begun/0.json says" in str(b.controller.follower.fault)
+        assert not [path for path in cluster.objects if "shard=0000" in path]
+
+        cluster.objects.update(kept)
+        await until(lambda: b.leads)
+        assert {"orders"} == set(b.leader.state.topics)
+
+
+async def test_an_operator_begins_a_shard_anew_without_its_objects() -> None:
+    cluster = Cluster()
+    await cluster.term("a", topics=1)
+    async with Contender(cluster, "a").leading():
+        pass
+    for path in [path for path in cluster.objects if path != IDENTITY_PATH]:
+        del cluster.objects[path]
+    async with Contender(cluster, "b").leading() as b:
+        assert not b.leader.state.topics
+
+
+async def test_a_shard_of_which_only_terms_are_stored_is_named_by_the_next_one() -> None:
+    """The leader of its first term ended before it had named it."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").leading():
+        pass
+    del cluster.objects[begun_path(0)]
+    async with Contender(cluster, "b").leading():
+        assert begun_path(0) in cluster.objects
 
 
 async def test_a_handover_waits_five_seconds_for_what_was_accepted() -> None:
