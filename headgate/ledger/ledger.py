@@ -6,7 +6,7 @@ of every term (docs/decisions/fencing-after-trim.md). The rest end in a run with
 begins after the newest snapshot, chunks were lost and not trimmed.
 
 An object outside the folders of the shard says that it has had a term, before that term accepts anything. So a shard
-whose objects are all gone is told from one that no daemon has led.
+whose objects are all gone differs from one that no daemon has led.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Ledger:
         if not await self.numbers():  # Its first term may have begun after the first listing.
             raise LedgerError(
                 f"{paths.chunk_folder(self.shard)}: there is no chunk, and {begun} says that this shard has had one: "
-                "its records are gone. Put back its objects, from a copy if there is one. To begin the shard anew "
+                "its records are gone. Put back its objects, from a copy if there is one. To begin the shard again "
                 f"without its topics and records, delete {begun}"
             )
 

@@ -90,7 +90,7 @@ async def test_nothing_of_another_ledger_remains_when_the_right_one_is_there() -
 
 
 @pytest.mark.parametrize("knows_the_state", [True, False], ids=["a follower", "a daemon that starts"])
-async def test_a_shard_whose_objects_are_all_gone_is_not_begun_anew(knows_the_state: bool) -> None:
+async def test_a_shard_whose_objects_are_all_gone_is_not_begun_again(knows_the_state: bool) -> None:
     cluster = Cluster()
     b = Contender(cluster, "b")
     async with AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def test_a_shard_whose_objects_are_all_gone_is_not_begun_anew(knows_the_st
         assert {"orders"} == set(b.leader.state.topics)
 
 
-async def test_an_operator_begins_a_shard_anew_without_its_objects() -> None:
+async def test_an_operator_begins_a_shard_again_without_its_objects() -> None:
     cluster = Cluster()
     await cluster.term("a", topics=1)
     async with Contender(cluster, "a").leading():
