@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from headgate.process.child_process import ChildProcess
     from metrics.label_values import DrainState
 
-READY_WARNING_SECONDS = 60.0
-"""A node that is not ready after this long prints the reason, and keeps waiting."""
 READY_POLL_INTERVAL_SECONDS = 0.1
 READINESS_POLL_INTERVAL_SECONDS = 1.0
 STOP_TIMEOUT_SECONDS = 15.0
@@ -331,35 +329,25 @@ class _Node:
             await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in self._further))
 
     async def _report(self, daemon: Daemon) -> None:
+        """Print the addresses once the node is ready, and then what changes about its readiness and that of Spark."""
         loop = asyncio.get_running_loop()
         spark = ReadinessReport("Spark" if self._results is None else "drain results", loop.time())
-        await self._report_when_ready(daemon)
         node = ReadinessReport("node", loop.time())
-        node.line("ready", "", loop.time())  # It is printed already.
+        _print_status("the daemon is starting; Spark starts in the background")
+        was_ready = False
         while True:
             health, now = daemon.health(), loop.time()
             failed = [f"{each.component} failed: {each.reason}" for each in health.components if each.state == "failed"]
-            state: DrainState = "ready" if health.ready else "degraded"
-            lines = (
-                node.line(state, "; ".join(failed), now),
-                spark.line(*daemon.drain.state, now),
-            )
+            state: DrainState = "ready" if health.ready else "degraded" if was_ready else "starting"
+            lines = [node.line(state, "; ".join(failed), now)]
+            if health.ready and not was_ready:
+                was_ready, lines = True, [_welcome(daemon.http.address, self._folder.path, self._security)]
+            if was_ready:
+                lines.append(spark.line(*daemon.drain.state, now))
             for line in lines:
                 if line is not None:
                     _print_status(line)
-            await asyncio.sleep(READINESS_POLL_INTERVAL_SECONDS)
-
-    async def _report_when_ready(self, daemon: Daemon) -> None:
-        loop = asyncio.get_running_loop()
-        warn_at: float | None = loop.time() + READY_WARNING_SECONDS
-        _print_status("the daemon is starting; Spark starts in the background")
-        while not (health := daemon.health()).ready:
-            if warn_at is not None and loop.time() >= warn_at:
-                reasons = "; ".join(f"{x.component}: {x.reason}" for x in health.components if x.state == "failed")
-                _print_status(f"not ready after {READY_WARNING_SECONDS:.0f} s ({reasons}); still waiting, see the logs")
-                warn_at = None
-            await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
-        _print_status(_welcome(daemon.http.address, self._folder.path, self._security))
+            await asyncio.sleep(READINESS_POLL_INTERVAL_SECONDS if was_ready else READY_POLL_INTERVAL_SECONDS)
 
 
 def _welcome(http: str, folder: Path, security: LocalSecurity | None) -> str:
