@@ -74,7 +74,7 @@ VERSION = version("headgate-client")
 TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""
 ID_BITS = 63
-"""Of producers and terms: as many as msgpack and Parquet store as a signed number."""
+"""Ids of producers and terms have as many as msgpack and Parquet store as a signed number."""
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
 

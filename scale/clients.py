@@ -26,7 +26,7 @@ from trials.ordered_process import obey
 
 PROCESSES: Final = 4
 CONNECTIONS: Final = 16
-"""Of one process."""
+"""The connections of one process."""
 OPENINGS: Final = 256
 """Producers of one process that are opened at the same time."""
 JOINING: Final = 8

@@ -27,7 +27,7 @@ SETTLE_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one process and the children that it has awaited."""
+    """What one process has used, with the children that it has awaited."""
 
     pid: int
     memory_bytes: int

@@ -22,7 +22,7 @@ class GeneratedConsumer(Consumer):
 
     registrations = 0
     registered_at_ns = 0
-    """Of the last registration, by the monotonic clock that all processes of a machine share."""
+    """The time of the last registration, by the monotonic clock that all processes of a machine share."""
 
     @property
     def held_segments(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 MAX_HEARTBEATS_PER_SECOND: Final = 250.0
-"""Of all consumers together: a few percent of two cores."""
+"""All consumers together send no more: a few percent of two cores."""
 SHORTEST_HEARTBEAT_SECONDS: Final = 5.0
 """The default of `subscriptions.heartbeat_interval_seconds`."""
 HEARTBEATS_IN_GRACE: Final = 4

@@ -37,7 +37,7 @@ from web.stored_records import StoredRecords
 CLIENT_GONE: Final = 499
 """Status of an answer that no client receives, as in the logs of nginx."""
 MAX_BODY_BYTES: Final = 16 * 1024
-"""Of a request; a longer one gets status 413."""
+"""The longest body of a request; a longer one gets status 413."""
 CACHE_SECONDS = 1.0
 """How long a rendering is reused: far below any scrape interval."""
 

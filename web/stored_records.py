@@ -34,7 +34,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 OBJECT_BYTES: Final = MAX_BYTES
 """A larger compacted object is not read."""
 SHOWN_BYTES: Final = 4096
-"""Of a key, and of a value."""
+"""So many bytes of a key, and of a value, are shown."""
 
 
 class StoredRecords:

@@ -45,7 +45,7 @@ class Side:
     processes: Sequence[int]
     """Ids of the processes that a record passes: producer, broker, daemon."""
     processor_seconds: list[float] = field(default_factory=list)
-    """Of all processes, by round; the first one warms up."""
+    """What all processes used, by round; the first one warms up."""
 
     async def store(self, rows: list[tuple[bytes, bytes]]) -> None:
         """Store ``rows``."""

@@ -37,7 +37,7 @@ class RebalanceTrace:
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        """Set at every change of any reader."""
+        """It is set at every change of any reader."""
         self.began = self.ended = 0.0
         """When the joiner began, and when all consumers held a balanced share."""
         self.steps: dict[int, list[tuple[float, int]]] = defaultdict(list)

@@ -73,7 +73,7 @@ class Stall:
 
     cpu_seconds: float
     wall_seconds: float
-    """Of the turn that took longest, which on a busy machine need not be the same one."""
+    """The turn that took longest by the wall clock; on a busy machine it need not be the same one."""
 
     def least(self, other: Stall) -> Stall:
         """Return the shorter times of two rounds."""

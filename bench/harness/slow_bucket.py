@@ -23,7 +23,7 @@ from trials.ordered_process import obey
 
 BUCKET = "bucket"
 BYTES_A_SECOND = 100e6
-"""Of one connection; S3 serves 85 to 100 MB/s ("Performance design patterns for Amazon S3")."""
+"""What one connection gets; S3 serves 85 to 100 MB/s ("Performance design patterns for Amazon S3")."""
 FAULTS = 0.01
 HEADERS = {"ETag": '"1"', "Last-Modified": "Thu, 01 Jan 1970 00:00:00 GMT"}
 _Z99 = 2.326

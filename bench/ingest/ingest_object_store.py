@@ -40,7 +40,7 @@ FOLLOWS_SECONDS = 12
 PRODUCERS = 3
 """Each has at most 16 batches of 50 to 800 kB in flight."""
 DOLLARS: Final = {"put": 0.005 / 1000, "get": 0.0004 / 1000}
-"""Of one request to S3 Standard in us-east-1, 2026; a listing costs as much as a write."""
+"""The price of one request to S3 Standard in us-east-1, 2026; a listing costs as much as a write."""
 
 
 def measure(effort: Effort) -> Measurement:

@@ -27,7 +27,7 @@ class ScriptedLedger:
         self.topic_id = topic_id
         self.head = 0
         self.next_offset: dict[int, int] = defaultdict(int)
-        """By segment."""
+        """The next offset of each segment."""
         self.stored: list[bytes] = []
         """The values of all records, in order."""
         self._save = save

@@ -37,7 +37,7 @@ class OverRate:
 
     @property
     def reason(self) -> str:
-        """Why, for people."""
+        """Why it was refused, for people."""
         return exceeded_text(self.user, self.quota, self.limit)
 
 

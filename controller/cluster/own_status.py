@@ -21,7 +21,7 @@ from web.api.documents import SubscriptionDocument, TopicDocument, TopicSummary
 from web.api.overview import UnknownNameError, total_backlog
 
 RATE_WINDOW_MS = 30_000
-"""Of the rate of a topic: three slots of the traffic that the leader counts."""
+"""The rate of a topic is that of three slots of the traffic that the leader counts."""
 
 
 def shard_statuses(controllers: Iterable[ShardController]) -> tuple[ShardStatus, ...]:

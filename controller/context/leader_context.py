@@ -67,7 +67,7 @@ class LeaderContext:
     """The daemon's name; refusals and announcements carry it."""
     ledger: Ledger
     ledger_id: bytes
-    """Of that ledger. What this leader sends names it, and what it is sent has to."""
+    """The id of that ledger. What this leader sends names it, and what it is sent has to."""
     transport: Transport
     access: AccessControl
     ingest: IngestSettings

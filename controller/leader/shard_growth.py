@@ -48,7 +48,7 @@ class ShardGrowth:
         """``on_growth`` publishes the description of the cluster. `create` and `start` come before `run`."""
         self.shards = shards
         self.controllers: list[ShardController] = []
-        """By shard. New ones are added to this list."""
+        """The controller of each shard. New ones are added to this list."""
         self.running: list[asyncio.Task[None]] = []
         self._registry = registry
         self._on_growth = on_growth

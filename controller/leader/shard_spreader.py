@@ -106,7 +106,7 @@ class ShardSpreader:
         self._standby = standby
         self._replicas = replicas
         self._instances: dict[str, bytes] = {}
-        """From what the view was made: a quiet cluster shows the same for hours."""
+        """What the view was made from: a quiet cluster shows the same for hours."""
         self._started_at = asyncio.get_running_loop().time()
         self.own = Registration(instance, elections.registry, record, settings, writes_fail, observer)
         self._spread_at: list[float] = []

@@ -20,7 +20,7 @@ READERS: Final = 4
 WAKE_SECONDS: Final = 1.0
 """From a new chunk to its reading: a busy leader announces many, and a forger any number."""
 TURN_SECONDS: Final = 30.0
-"""After which another state may be read as well: a request to the store may hang for one shard only."""
+"""Another state may be read as well after this time: a request to the store may hang for one shard only."""
 
 
 class StandbyMemory:

@@ -62,7 +62,7 @@ MOSQUITTO_SETTINGS: Final = {
 }
 """A test keeps this in step with deploy/mosquitto.conf."""
 MOSQUITTO_ENVIRON: Final = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "67108864"}
-"""By default glibc returns the buffer of a large message to the system, and mosquitto spends two thirds of its
+"""glibc would return the buffer of a large message to the system, and mosquitto spends two thirds of its
 processor time for large batches on the page faults of the next one. Other C libraries ignore these. Likewise kept in
 step."""
 INSTALLED_IN: Final = str(Path(__file__).resolve().parents[2])

@@ -60,7 +60,7 @@ class Result:
     at_ms: int = 0
     """The time of that chunk by its leader's clock."""
     ledger_id: str = ""
-    """Of the ledger that was counted; empty if it had none."""
+    """The id of the ledger that was counted; empty if it had none."""
 
 
 def result_folder(shard: int) -> str:

@@ -43,7 +43,7 @@ from drain.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTab
 from headgate.errors import HeadgateError
 
 RUN_BYTES: Final = 16 * 1024 * 1024
-"""Of files in the first run. Ten million rows of four columns take some 50 MB as Parquet."""
+"""The size of the files in the first run. Ten million rows of four columns take some 50 MB as Parquet."""
 QUICK_SECONDS: Final = 5.0
 """After a faster run, the next one reads twice as much."""
 LEAST_BYTES: Final = 32 * 1024

@@ -60,7 +60,7 @@ class Columns:
     format: str
     """parquet, csv or json."""
     facts: str
-    """Of ``entries`` or ``ranges`` of offsets, or of opaque ``positions``."""
+    """What the rows are: ``entries`` or ``ranges`` of offsets, or opaque ``positions``."""
     mapped: tuple[tuple[str, str], ...]
     """Name in `ROWS` → column of the table. Of `ranges`, ``end`` is mapped, and of the others it is not."""
 

@@ -52,7 +52,7 @@ class _PendingCount:
     result: Result
     as_of_ms: int
     asked_at: float
-    """By the loop's clock."""
+    """When it was asked for last, by the loop's clock."""
 
 
 class ExternalTopicCounter:

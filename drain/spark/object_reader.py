@@ -158,7 +158,7 @@ class _ReadObject:
     own: dict[str, Any]
     """The row that a chunk adds; empty: none."""
     size_bytes: int
-    """Of all columns, before compression. (Arrow's size of a table takes as long as reading a small one.)"""
+    """The size of all columns, before compression. (Arrow's size of a table takes as long as reading a small one.)"""
 
 
 def decode_object(data: bytes, path: str, expected: int | None, schema: pa.Schema) -> _ReadObject:

@@ -53,7 +53,7 @@ class ConsumerMetrics(msgspec.Struct, frozen=True):
     held_segments: Annotated[int, Metric("gauge", "{segment}", "Segments held, or parts of them")]
     queued_records: Annotated[int, Metric("gauge", "{record}", "Records read and not taken yet")]
     lag_seconds: Annotated[float, Metric("gauge", "s", "Age of the last delivered record; 0 when all are delivered")]
-    """By the record's timestamp. Infinite: there are records, and none was delivered."""
+    """The age follows from the record's timestamp. Infinite: there are records, and none was delivered."""
 
 
 PREFIXES: Final[dict[type, str]] = {ProducerMetrics: "producer", ConsumerMetrics: "consumer"}

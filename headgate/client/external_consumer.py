@@ -61,7 +61,7 @@ class GrantedSegment:
         self.segment = SegmentId(grant.segment)
         """Its number in headgate."""
         self.generation = grant.generation
-        """Of this grant: a segment that is granted again has a higher one."""
+        """The generation of this grant: a segment that is granted again has a higher one."""
         self.subscription_id = member.subscription_id
         """Names the subscription in a table of acknowledgements: one that is created again has another id."""
         self.label = grant.external.label

@@ -96,7 +96,7 @@ class Producer:
         self._shard_batches: dict[int, ShardBatches] = {}
         self._batches_of_topic: dict[str, ShardBatches] = {}
         self._opening: defaultdict[str | int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By topic and by shard."""
+        """One lock for each topic, and one for each shard."""
         self._totals = ProducerTotals()
         self._intercepted: Send | None = None
         if interceptors:
@@ -105,7 +105,7 @@ class Producer:
         self._pending: set[RecordBatch] = set()
         self._bytes_since_yield = 0
         self._opened: tuple[bool, bytes | None] = False, None
-        """By the last `open`: whether it created the producer, and the position."""
+        """What the last `open` found: whether it created the producer, and the position."""
 
     @classmethod
     def of_program(cls, client: Client, program: NamedProgram, settings: ProducerSettings) -> Self:

@@ -59,7 +59,7 @@ class Page(NamedTuple):
     records: Sequence[tuple[str, str, bytes, int]]
     """(sequence number, partition key, data, arrival in milliseconds since 1970)."""
     iterator: str | None
-    """Of the next page that is asked for; None: the shard was read to its end, or the page was pushed."""
+    """The iterator of the next page that is asked for; None: the shard was read to its end, or the page was pushed."""
     behind_ms: int
 
 

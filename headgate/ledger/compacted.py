@@ -29,7 +29,7 @@ from headgate.storage.object_store import Store
 from headgate.storage.own_object import create_own
 
 FORMAT: Final = 5
-"""Of a manifest, and of the facts that it names."""
+"""The format of a manifest, and of the facts that it names."""
 _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
 
 

@@ -22,7 +22,7 @@ from headgate.reading.head import POLL_SECONDS, Head
 POLLS: Final = Backoff(first_seconds=POLL_SECONDS, longest_seconds=300.0, jitter=0)
 """Pause before each poll that follows others without a result. On a bucket each poll is a request that is billed."""
 SILENCE_SECONDS: Final = 30.0
-"""After which a pause ends in which no leader has stated the head."""
+"""A pause ends after this time without a leader that states the head."""
 
 
 class Tail:

@@ -51,9 +51,9 @@ _SETTINGS: Final = ProducerSettings(delivery_timeout_seconds=LONGEST_SECONDS)
 _POSITION: Final = re.compile(rb"spark (\d+) (\d+) ([0-9a-f]+)")
 SENT_ROWS: Final = 10_000
 SENT_BYTES: Final = 16 * 1024 * 1024
-"""Of keys and values. So many rows or bytes are sent together, while the outcomes of those before are waited for."""
+"""The size of keys and values. So many rows or bytes are sent together, while those before wait for outcomes."""
 RANDOM_BITS: Final = 20
-"""Of the number of a write that is no stream. The others are its time in milliseconds."""
+"""The number of a write that is no stream has so many. Its others are the time in milliseconds."""
 ResultT = TypeVar("ResultT")
 Row = tuple[bytes, bytes, Headers, int | None]
 

@@ -39,7 +39,7 @@ class TlsSocket:
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._decrypted = b""
         self._position = 0
-        """Of the first byte in `_decrypted` that was not read."""
+        """The place of the first byte in `_decrypted` that was not read."""
         self._encrypted = memoryview(b"")
         """What the operating system has not accepted yet."""
         self._encrypted_length = 0

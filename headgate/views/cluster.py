@@ -111,11 +111,11 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, kw_only=True):
     blocking_segments: tuple[int, ...] = ()
     """The first segments that the blocked ones wait for."""
     backlog_records: int | None = None
-    """By the leader's own count."""
+    """The leader's own count."""
     oldest_ms: int | None = None
     """When the oldest unacknowledged record was stored, at Spark's last count."""
     stored_per_second: float | None = None
-    """Of its topic: the mean of half a minute, by the leader's count. External topics: Spark's."""
+    """The rate of its topic: the mean of half a minute, by the leader's count. External topics: Spark's."""
     acknowledged_per_second: float | None = None
     """Spark's; None: not counted yet."""
     drained_in_seconds: float | None = None
@@ -149,7 +149,7 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """None: the daemon that answered has not heard of it yet."""
     daemons: tuple[DaemonInfo, ...] = ()
     subscriptions: tuple[SubscriptionSummary, ...] = ()
-    """By topic and name."""
+    """Sorted by topic and name."""
 
     def maintenance_effect(self, daemon: str) -> str:
         """Say what happens to the shards of ``daemon`` in maintenance, as far as this shows it."""

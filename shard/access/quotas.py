@@ -41,7 +41,7 @@ class Limits:
 
     topics: float = 1000
     segments: float = 10_000
-    """Of its topics, including sealed ones."""
+    """The segments of its topics, including sealed ones."""
     subscriptions: float = 2000
     consumers: float = 2000
     producers: float = 5000

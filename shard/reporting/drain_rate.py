@@ -61,7 +61,7 @@ class DrainOutlook(NamedTuple):
     """How fast a blocking segment is acknowledged."""
 
     records_per_second: float | None
-    """By all its consumers together; None: not measured yet."""
+    """The rate of all its consumers together; None: not measured yet."""
     expected_seconds: float | None
     """Until the slowest of them is done, at its own rate; None: not known, or never."""
     slowest: SegmentSlice

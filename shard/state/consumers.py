@@ -43,7 +43,7 @@ class RemovedConsumer:
     client_id: str
     at_ms: int
     evicted: bool = False
-    """By a command."""
+    """A command has removed it."""
 
 
 def find_removed(

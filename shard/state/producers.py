@@ -45,7 +45,7 @@ class ProducerState(msgspec.Struct, gc=False):
     source_positions: dict[int, bytes] = {}
     """Topic id → how far a named producer has read its source, for topics that exist."""
     incarnation: int = 0
-    """Of the program that holds the name; rises with each start. 0 for an anonymous producer."""
+    """The start of the program that holds the name: it rises with each. 0 for an anonymous producer."""
     first_token: str | None = None
     """Token of the opening that created the producer; None: ``token``, because it has not been opened again."""
     last_chunk: int = 0
@@ -55,7 +55,7 @@ class ProducerState(msgspec.Struct, gc=False):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """By which a repeated opening is recognized."""
+        """The tokens that tell a repeated opening."""
         return (self.token,) if self.first_token is None else (self.first_token, self.token)
 
     @property
@@ -69,7 +69,7 @@ class DeletedName(msgspec.Struct, frozen=True):
 
     name: str
     incarnation: int
-    """Of the last program that held it. One of a later start may open the name again."""
+    """The start of the last program that held it. One of a later start may open the name again."""
     at_ms: int
 
 

@@ -34,7 +34,7 @@ from shard.state.topic import TopicView
 from shard.subscriptions.claims import Claims, consumer_error
 
 MAX_PARKED_KEYS: Final = 10_000
-"""Of one subscription. Each costs some 300 bytes in the leader, and up to 256 in a grant."""
+"""The limit of one subscription. Each costs some 300 bytes in the leader, and up to 256 in a grant."""
 MAX_RESUMING_KEYS: Final = 100
 """Keys that one heartbeat reply names. A consumer resumes them one after the other."""
 

@@ -33,7 +33,7 @@ class DaemonDocument(DaemonInfo, frozen=True, kw_only=True):
 
     shards: tuple[ShardStatus, ...] = ()
     history: tuple[HistorySample, ...] = ()
-    """Of all topics that it led, every 15 seconds, for half an hour."""
+    """The traffic of all topics that it led, every 15 seconds, for half an hour."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ class RecordData(msgspec.Struct, frozen=True, gc=False):
     text: str
     encoding: Encoding
     size_bytes: int
-    """Of all of them."""
+    """The size of all of them."""
 
 
 class RecordDocument(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ class ActionDocument(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     changes: tuple[str, ...]
     of: str = ""
-    """Of which topic, subscription or consumer. An action with this field is refused if the name has another one."""
+    """The topic, subscription or consumer that was shown. An action with it is refused if the name has another one."""
 
 
 class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ SAMPLE_SECONDS: Final = 15.0
 SAMPLES: Final = 120
 """Half an hour."""
 MAX_SERIES: Final = 200
-"""Of topics and subscriptions together: 4 MB at most."""
+"""The limit of topics and subscriptions together: 4 MB at most."""
 _LATE_SAMPLES: Final = 3
 """A daemon whose newest sample is older by this many adds nothing to the cluster's."""
 

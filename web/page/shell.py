@@ -32,7 +32,7 @@ class Page:
     live: bool = field(default=True)
     """Whether a stream of events replaces the parts."""
     status: int = 200
-    """Of the response."""
+    """The status of the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class FollowedShard:
 
     shard: int
     size_bytes: int
-    """Of its state, when it was last in memory; 0: it never was."""
+    """The size of its state when that was last in memory; 0: it never was."""
     use: Use = Use.SUCCESSOR
     warm: bool = False
 

@@ -43,7 +43,7 @@ class Abandoned:
     """When the last one was abandoned."""
     problem: str = ""
     token: str | None = None
-    """Of the operator's command that asked for the last one; None: the spread did."""
+    """The token of the operator's command that asked for the last one; None: the spread did."""
 
     @property
     def retry_at(self) -> float:

@@ -21,7 +21,7 @@ from controller.leadership.zookeeper.connection import ZooKeeperConnection
 
 @dataclass(slots=True, eq=False)
 class Nomination:
-    """Of this daemon, by the one that has the lock. Versions are those of the order that names it as the successor."""
+    """How the holder of the lock nominates this daemon. Versions are those of the order that names it as successor."""
 
     version: int | None = None
     """The newest; None: this daemon is not nominated."""
@@ -39,9 +39,9 @@ class Successor:
     node: str = ""
     """Its queue node, once it is nominated."""
     version: int = 0
-    """Of the order with that nomination."""
+    """The version of the order with that nomination."""
     reported: bool = False
-    """That it is prepared, or has left."""
+    """Whether it was reported that it is prepared, or has left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Contender:
     watcher: Callable[[object], None]
     task: asyncio.Task[None] | None = None
     session: int = -1
-    """In which the queue was seen last."""
+    """The session in which the queue was seen last."""
     joined: bool = False
     """Whether this daemon had a node in the queue then."""
     acquired: bool = False
@@ -90,7 +90,7 @@ class Grant:
 
     order: QueueOrder
     version: int
-    """Of the order that it replaces."""
+    """The version of the order that it replaces."""
     session: int
 
 

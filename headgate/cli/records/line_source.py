@@ -54,7 +54,7 @@ class _Beginning:
     offset: int = 0
     number: int = 0
     hasher: blake2b | None = None
-    """Of the bytes before it; None: the producer has no name."""
+    """The hash of the bytes before it; None: the producer has no name."""
 
 
 def require_one_regular_file(sources: Sequence[Path]) -> None:

@@ -74,7 +74,7 @@ class Line:
     """Offset of the first byte after the line and its line end."""
     text: bytes | None
     digest: bytes = b""
-    """Of everything up to ``end_offset``, for a named producer."""
+    """The digest of everything up to ``end_offset``, for a named producer."""
     more_lines: int = 0
     """Lines after the first: a quoted field of CSV may contain line feeds."""
 
@@ -126,7 +126,7 @@ class LineSplitter:
     number: int = 0
     max_line_bytes: int = MAX_RECORD_BYTES
     hasher: blake2b | None = None
-    """Of what precedes, if lines need a digest."""
+    """The hash of what precedes, if lines need a digest."""
     quotes: Quotes | None = None
     """If given, a line feed inside them does not end a line."""
     _more_lines: int = 0

@@ -78,7 +78,7 @@ class Acknowledger:
         self._hurried = asyncio.Event()
         """Ends a pause."""
         self._progress = asyncio.Event()
-        """Set at every outcome."""
+        """It is set at every outcome."""
         self._interval_timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._stopped = False

@@ -112,7 +112,7 @@ class ConsumerRequests:
         """The topic whose positions this member has; None: it has none, and has not registered."""
         self.ledger_id = ""
         self.subscription_id = 0
-        """Of the last registration; 0 before the first one."""
+        """The subscription of the last registration; 0 before the first one."""
 
     def use_positions(self, text: str) -> PositionToken:
         """Return the positions in ``text``, at which this member continues; raises ConfigError if it cannot."""

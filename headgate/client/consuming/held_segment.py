@@ -90,7 +90,7 @@ class HeldSegment:
     stopped: bool = False
     read_task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at every acknowledgement, and when the segment is dropped."""
+    """It is set at every acknowledgement, and when the segment is dropped."""
     parked: dict[bytes, ParkedKey] = field(default_factory=dict)
     """STREAM: keys whose records are not delivered."""
     queued_end: int = 0

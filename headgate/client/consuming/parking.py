@@ -31,7 +31,7 @@ RETRY_SECONDS: Final = 1.0
 HOLD_SECONDS: Final = 10.0
 """How long a key is held for records that the dead-letter topic does not have, after it last had further ones."""
 RESUMED_RECORDS: Final = 1000
-"""Of one key, that are queued before it is another key's turn."""
+"""So many records of one key are queued before it is another key's turn."""
 
 
 class Parking:
@@ -49,7 +49,7 @@ class Parking:
         self._log = context.log
         self._stored = ParkedRecords(context.client, context.requests.is_own)
         self._reads = asyncio.Semaphore(1)
-        """Of the dead-letter topic, for one key at a time."""
+        """The dead-letter topic is read for one key at a time."""
         self._feed.on_parked = self.divert
 
     async def park(self, record: ConsumedRecord, reason: str) -> None:

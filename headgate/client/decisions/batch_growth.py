@@ -24,9 +24,9 @@ class BatchGrowth:
     def __init__(self, batch_bytes: int) -> None:
         self.least_bytes = self.most_bytes = self._wanted_bytes = batch_bytes
         self.offered_bytes = 0
-        """Of all batches that were handed to the session."""
+        """The bytes of all batches that were handed to the session."""
         self.answered_bytes = 0
-        """Of those, what has an outcome."""
+        """Those of them that have an outcome."""
 
     def limit(self, accepted_bytes: int) -> None:
         """Let no batch of several records exceed ``accepted_bytes``, which the broker accepts."""

@@ -48,7 +48,7 @@ class LeaderBelief:
         self._heard_epoch = 0
         """Named by the last reason to ask, 0 if none was."""
         self._number = 0
-        """Of the last reason to ask."""
+        """The number of the last reason to ask."""
         self._attempts = 0
         self._asked_number = 0
         self._asked_at = -math.inf

@@ -83,7 +83,7 @@ class NamedProgram:
     incarnation: int
     """Rises with each start; the highest one holds the name."""
     secret: str = ""
-    """By which programs of other users can take over the name; empty: they cannot."""
+    """What programs of other users can take over the name with; empty: they cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class SessionBatch:
 
     payload: Sendable
     deadlines: deque[float]
-    """Of the records without an outcome, ascending; empty once it is resolved by expiry."""
+    """Those of the records without an outcome, ascending; empty once it is resolved by expiry."""
     life_seconds: float
     """From its offer to its last deadline."""
     source: str | None = None
@@ -183,7 +183,7 @@ class SessionBatch:
     """The attempt in which it was last sent."""
     sent_at: float = 0.0
     resend_at: float | None = None
-    """Of a proven batch: when it is sent again; None: it was."""
+    """When a proven batch is sent again; None: it was."""
     request_ids: list[int] = field(default_factory=list)
     """Requests that carried it under its present sequence."""
     refusal: str | None = None
@@ -206,7 +206,7 @@ class SentRequest:
 class LeaderView:
     connected: bool = False
     epoch: int | None = None
-    """Of the leader that the client believes in; None: it knows none."""
+    """The epoch of the leader that the client believes in; None: it knows none."""
     window: int = 1
 
     @property

@@ -35,7 +35,7 @@ Offsets = Mapping[SegmentId, tuple[OffsetRange, ...]]
 ByHolding = Mapping[HeldKey, OffsetRanges]
 """Holding → offsets. Empty: only a checkpoint of an external segment."""
 Single = Acknowledgement | NegativeAcknowledgement
-"""Of one record of a QUEUE."""
+"""The acknowledgement of one record of a QUEUE."""
 NOTHING: Final[Mapping[int, str]] = {}
 MAX_PARKED: Final = 10_000
 """Parked records of one holding that are not stored; beyond it no further record of it is read."""
