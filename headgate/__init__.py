@@ -5,12 +5,12 @@ A program uses `Producer`, `Consumer` and `Admin`, each built from a `ClientConf
 offers the first three to programs without an event loop. `dataset` returns a topic as Arrow data.
 
 Importing this package is cheap. Each name is imported on first use, because the clients need MQTT,
-Parquet and object stores, and a module that needs only errors does not.
+Parquet and object stores, and a module that needs only errors does not. It imports nothing itself: until it is done, a
+command prints a traceback for Ctrl-C.
 """
 
-import re
-from importlib import import_module
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
+"""True for type checkers, as that of `typing`."""
 
 if TYPE_CHECKING:
     from headgate.client.admin import Admin as Admin, TopicSetting as TopicSetting
@@ -105,17 +105,27 @@ if TYPE_CHECKING:
 
 # Hidden from type checkers: they would accept every name that is imported from here.
 if not TYPE_CHECKING:
-    # The imports above are the only list of what is exported. They never run, so they are read.
-    _IMPORTS = re.findall(r"^    from (\S+) import (\([^)]*\)|.*)$", __spec__.loader.get_source(__name__), re.MULTILINE)
-    _MODULES = {name: module for module, names in _IMPORTS for name in re.findall(r"as (\w+)", names)}
-    __all__ = list(_MODULES)
+    _MODULES = {}
+
+    def _exported() -> dict[str, str]:
+        """Return name → module. The imports above are the only list of them. They never run, so they are read."""
+        if not _MODULES:
+            import re  # noqa: PLC0415
+
+            source = __spec__.loader.get_source(__name__)
+            imports = re.findall(r"^    from (\S+) import (\([^)]*\)|.*)$", source, re.MULTILINE)
+            _MODULES.update({name: module for module, names in imports for name in re.findall(r"as (\w+)", names)})
+        return _MODULES
 
     def __getattr__(name: str) -> object:
         """Import an exported name on first use."""
-        module = _MODULES.get(name)
-        if module is None:
+        if name == "__all__":
+            return list(_exported())
+        if name.startswith("__") or (module := _exported().get(name)) is None:
             raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
         return getattr(import_module(module), name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *_exported()})

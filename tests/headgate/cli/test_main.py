@@ -28,6 +28,17 @@ def test_help_imports_no_library_that_only_some_commands_need():
     assert result.stderr == "[]\n"
 
 
+def test_until_ctrl_c_has_its_meaning_nothing_is_imported_that_takes_time():
+    """Before that, Python prints a traceback. `signal` needs enum, and what that needs."""
+    code = (
+        "import signal, sys; before = {*sys.modules}; import headgate.__main__; print(sorted({*sys.modules} - before))"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "['headgate', 'headgate.__main__']\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
