@@ -203,7 +203,7 @@ class Daemon:
             tasks.create_task(self._unknown_topic_watch(transport, growth).run(), name="unknown-topics"),
             tasks.create_task(spreader.run(), name="spread"),
             tasks.create_task(growth.run(), name="growth"),
-            tasks.create_task(probe_writes(store, self.instruments, spreader.doubts_store), name="writes"),
+            tasks.create_task(probe_writes(store, self.instruments, self._doubts_store), name="writes"),
         ]
         notifier.ready()
         log.info("daemon.started", instance=self.instance, shards=growth.shards.shards, http=self.http.address)
@@ -358,6 +358,11 @@ class Daemon:
             return "the broker is not connected"
         problem = self.instruments.store_problems.get("create")
         return None if problem is None else f"the last write to the store has failed: {problem}"
+
+    def _doubts_store(self) -> bool:
+        """Return whether to try writes often: what took ZooKeeper away may have taken the store, too."""
+        spreader = self._cluster_status.spreader
+        return self._election_events.state != "connected" or (spreader is not None and spreader.doubts_store())
 
     def _shard_spreader(
         self, elections: Elections, standby: StandbyMemory, config: ClusterConfig, store: Store

@@ -63,10 +63,12 @@ def wrong_ledger(own: CountedLedger, counted: CountedLedger) -> str | None:
     """Return why an answer about ``counted`` says nothing about ``own``; None if they are the same ledger. Pure."""
     if own.ledger_id and counted.ledger_id == own.ledger_id:
         return None
+    remedy = "with the daemon's URL (HEADGATE_LEDGER or --ledger)"
+    if counted.url == own.url and not counted.ledger_id:
+        remedy = "where the ledger is mounted, or mount it"
     return (
         f"{counted.url} was counted, a ledger with {_described(counted)}, and this daemon's ledger is {own.url} with "
-        f"{_described(own)}: start the Spark service, or the backlog job, with the daemon's URL (HEADGATE_LEDGER or "
-        "--ledger)"
+        f"{_described(own)}: start the Spark service, or the backlog job, {remedy}"
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from controller.cli.run import read_settings
-from controller.cluster.config import read_config, require_unshared
+from controller.cluster.config import LedgerIdentity, read_config, require_unshared
 from controller.connections.zookeeper import elections_root, zookeeper_elections
 from controller.leadership.election import Connected, ElectionEvent, Refused
 from controller.leadership.policy.instance_record import read_record
@@ -38,7 +38,7 @@ from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.client_checks import certificate_finding
 from headgate.cli.cluster.finding import Finding, ok, problem, warning
-from headgate.errors import ConfigError, HeadgateError, TransportError
+from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError, TransportError
 from headgate.extras import install_extra
 from headgate.ledger.identity import read_ledger_id
 from headgate.model.short_list import listed
@@ -78,7 +78,10 @@ def _folders(settings: Settings) -> list[Finding]:
         exists = folder.is_dir()
         mode = folder.stat().st_mode if exists else 0
         writable = exists and os.access(folder, os.W_OK | os.X_OK)
-        found.append(judge.judge_folder(f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode))
+        facts = judge.judge_folder(
+            f"{use} folder", str(folder), exists=exists, writable=writable, mode=mode, is_ledger=use == "ledger"
+        )
+        found.append(facts)
         usage, needed_bytes = disk_usage(folder), FREE_MEGABYTES * 1_000_000
         space = usage.free_bytes, usage.size_bytes, needed_bytes
         found.append(judge.judge_space(f"{use} space", str(folder), *space, lacks_inodes=usage.lacks_inodes))
@@ -154,10 +157,15 @@ async def _http(settings: Settings, live: Mapping[str, bytes]) -> Finding:
 
 async def _cluster(settings: Settings, registry: ZooKeeperRegistry) -> Finding:
     """Return whether a daemon with these settings would join the cluster of this name."""
+    store, url, node = open_store(settings.ledger.url), settings.ledger.url, f"{elections_root(settings)}/config"
     try:
-        await require_unshared(registry, open_store(settings.ledger.url), settings.ledger.url)
+        await require_unshared(registry, store, url)
         if config := await registry.config():
-            read_config(config, settings, f"{elections_root(settings)}/config")
+            read_config(config, settings, node)
+            if known := config.get("ledger_id"):
+                await LedgerIdentity(store, url=url, node=node, ledger_id=known, claim=registry.claim_ledger).require()
+    except StoreUnavailableError as error:
+        return problem("cluster", str(error), "mount the ledger, or correct [ledger] url")
     except HeadgateError as error:
         return problem("cluster", str(error), "correct [cluster] name or [ledger] url")
     return ok("cluster", f"{settings.cluster.name} {'has this ledger' if config else 'is a new one'}")

@@ -132,13 +132,28 @@ async def join_cluster(
         LedgerError: the ledger has another format, or no id although the cluster has one.
     """
     joining = asyncio.ensure_future(_join(registry, settings, node, store, observer))
+    looking = asyncio.ensure_future(_look_at_ledger(store, settings.ledger.url, observer))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
         return joining.result() if joining.done() else None
     finally:
         joining.cancel()
+        looking.cancel()
         stopping.cancel()
+
+
+async def _look_at_ledger(store: Store, url: str, observer: events.Observer) -> None:
+    """Report a ledger that cannot be read while ZooKeeper is away as well: joining has not come to it yet."""
+    while True:
+        await asyncio.sleep(LEDGER_WAIT_SECONDS)
+        with suppress(LedgerError):  # Joining reports it.
+            try:
+                await read_ledger_id(store, url)
+            except StoreUnavailableError as error:
+                observer.observe(events.StoreOperationFailed(operation="read", reason=str(error)))
+            else:
+                observer.observe(events.StoreOperationSucceeded(operation="read"))
 
 
 async def _join(

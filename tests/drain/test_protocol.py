@@ -41,6 +41,7 @@ def test_only_the_same_id_is_the_same_ledger() -> None:
     assert "file:///old was counted, a ledger with no id" in str(
         protocol.wrong_ledger(own, protocol.CountedLedger(url="file:///old"))
     )
+    assert "mount it" in str(protocol.wrong_ledger(own, protocol.CountedLedger(url=own.url)))
     assert protocol.wrong_ledger(protocol.CountedLedger(), protocol.CountedLedger()) is not None, (
         "ledgers without an id cannot be compared"
     )

@@ -57,8 +57,9 @@ def judge_store(url: str, newest_chunk: int, seconds: float) -> Finding:
     if newest_chunk == 0:
         return problem(
             "store",
-            f"{url} can be listed, but has no chunk of shard 0, as every ledger has",
-            "correct ledger_url in the client configuration; a folder must be that of the daemons, not a copy",
+            f"{url} has no chunk of shard 0, as every ledger has",
+            "mount the ledger's disk there, or correct ledger_url in the client configuration; a folder must be that "
+            "of the daemons, not a copy",
         )
     return _answer_time("store", f"{url} can be read, newest chunk of shard 0 is {newest_chunk}", seconds)
 
@@ -161,10 +162,15 @@ def judge_space(
     return ok(name, free)
 
 
-def judge_folder(name: str, folder: str, *, exists: bool, writable: bool, mode: int) -> Finding:
+def judge_folder(
+    name: str, folder: str, *, exists: bool, writable: bool, mode: int, is_ledger: bool = False
+) -> Finding:
     """Return whether this user can use ``folder``, and whether others can change it."""
     if not exists:
-        return warning(name, f"{folder} does not exist", "it is created at the first start, if its parent is writable")
+        remedy = "it is created at the first start, if its parent is writable"
+        if is_ledger:
+            remedy = f"mount its disk, or put the ledger back; of a new cluster only, {remedy}"
+        return warning(name, f"{folder} does not exist", remedy)
     if not writable:
         return problem(name, f"this user cannot write in {folder}", "chown it to the user of the daemon")
     if mode & 0o002 and not mode & 0o1000:

@@ -133,6 +133,15 @@ async def test_a_user_that_may_not_read_the_nodes_is_a_problem(
     assert (await doctor._zookeeper(settings_of(tmp_path), 1))[0].level == level
 
 
+async def test_a_ledger_that_is_not_mounted_is_a_problem_of_the_cluster_that_has_one(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    config = {"shards": 4, "ledger_url": settings.ledger.url, "session_secret": "0" * 64, "ledger_id": "a" * 32}
+    found = await doctor._cluster(settings, AsyncMock(**{"config.return_value": config}))
+
+    assert (found.level, "Mount the cluster's ledger" in found.text) == ("problem", True)
+    assert "mount its disk" in doctor._folders(settings)[0].remedy
+
+
 async def test_a_port_that_another_program_has_is_a_problem(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         settings = settings_of(tmp_path, f"[http]\nport = {other.getsockname()[1]}\n")

@@ -26,6 +26,7 @@ from tests.support.fakes.object_store import FakeStore
 from tests.support.fakes.recording_observer import RecordingObserver
 from tests.support.fakes.zookeeper import FakeZooKeeper
 from tests.support.samples.object_formats import of_newer_format, of_older_format
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
 
@@ -49,6 +50,18 @@ async def joined(
         config = await join_cluster(registry, settings, NODE, store, asyncio.Event(), observer or RecordingObserver())
     assert config is not None
     return config
+
+
+async def test_a_store_that_is_away_is_reported_while_zookeeper_is_away_too() -> None:
+    service, store, observer = FakeZooKeeper(), FakeStore(), RecordingObserver()
+    service.stop()
+    store.outage()
+    joining = asyncio.ensure_future(joined(service, store, observer))
+    await until(lambda: observer.of(events.StoreOperationFailed))
+    service.start()
+    store.outage(False)
+    await joining
+    assert observer.of(events.StoreOperationSucceeded)
 
 
 def chunk(shard: int, *entries: e.AnyEntry, number: int = 1) -> bytes:

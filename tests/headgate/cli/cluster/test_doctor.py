@@ -64,14 +64,20 @@ async def test_a_broker_that_says_nothing_of_itself_is_a_warning_if_the_cluster_
     assert (broker.level, text in broker.text) == ("warning", True)
 
 
-async def test_a_cluster_that_does_not_answer_is_a_problem_and_the_store_is_not_judged(configured, context):
+async def test_a_cluster_that_does_not_answer_and_a_ledger_that_is_away_are_both_problems(
+    configured, context, tmp_path
+):
+    (tmp_path / "ledger").rename(tmp_path / "away")
     context.cluster.overview = None
     async with scripted_broker(connack()) as port:
         configured(port)
         found = await client_findings(context)
 
-    assert levels(found) == {"configuration": "ok", "broker": "ok", "packet size": "ok", "cluster": "problem"}
-    assert found[-1].text == "no leader describes cluster 'local'"
+    oks = {"configuration": "ok", "broker": "ok", "packet size": "ok"}
+    assert levels(found) == oks | {"cluster": "problem", "store": "problem"}
+    cluster, store = found[-2:]
+    assert cluster.text == "no leader describes cluster 'local'"
+    assert store.remedy.startswith("mount the ledger's disk there")
 
 
 async def test_a_missing_right_is_a_warning(configured, context, monkeypatch):
@@ -123,9 +129,9 @@ def test_a_problem_is_exit_code_1(invoke, no_broker, monkeypatch):
 
     assert result.exit_code == 1
     assert "problem  cluster: cannot reach the broker at 127.0.0.1:1 (from client.toml)" in result.stdout
-    assert result.stdout.endswith("1 ok, 0 warnings, 1 problem\n")
+    assert result.stdout.endswith("2 ok, 0 warnings, 1 problem\n")
     assert result.stderr == "what a daemon needs on its machine: headgate doctor --daemon-config FILE\n"
-    assert json.loads(invoke("doctor", "--json").stdout)[-1]["level"] == "problem"
+    assert json.loads(invoke("doctor", "--json").stdout)[-2]["level"] == "problem"
 
 
 def test_the_checks_of_a_daemon_follow(invoke, configured, tmp_path):
