@@ -144,7 +144,7 @@ async def join_cluster(
 
 
 async def _look_at_ledger(store: Store, url: str, observer: events.Observer) -> None:
-    """Report a ledger that cannot be read while ZooKeeper is away as well: joining has not come to it yet."""
+    """Report a ledger that cannot be read while ZooKeeper is away as well: joining has not reached it yet."""
     while True:
         await asyncio.sleep(LEDGER_WAIT_SECONDS)
         with suppress(LedgerError):  # Joining reports it.
