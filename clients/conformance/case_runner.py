@@ -83,10 +83,12 @@ def plain(given: Any) -> Any:
 
 
 def difference(expected: Any, found: Any, at: str = "answer") -> str | None:
-    """Return where ``found`` lacks what ``expected`` has; None: nowhere. A list beside a string: one of them."""
+    """Return where ``found`` lacks what ``expected`` has; None: nowhere. Lists beside strings: one; a text: a part."""
     if isinstance(expected, dict) and isinstance(found, dict):
-        parts = ((name, found.get(name)) for name in expected)
-        return next(filter(None, (difference(expected[name], part, f"{at}.{name}") for name, part in parts)), None)
+        judged = (difference(expected[name], found.get(name), f"{at}.{name}") for name in expected)
+        return next(filter(None, judged), None)
+    if at == "answer.text":
+        return None if expected in found else f"{at} is {found!r} and should contain {expected!r}"
     if isinstance(expected, list) and isinstance(found, list):
         if len(expected) != len(found):
             return f"{at} has {len(found)} elements and should have {len(expected)}: {found!r:.600}"

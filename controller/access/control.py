@@ -22,7 +22,6 @@ LOG_INTERVAL_SECONDS: Final = 60.0
 
 log = structlog.get_logger(__name__)
 
-
 _UNKNOWN_USERS: Final = ""
 """All users without rights spend together: their names are not limited in number."""
 
@@ -54,13 +53,14 @@ class AccessControl:
 
     @property
     def rules(self) -> AccessRules:
-        """The rules in force. What the users that they know have spent of their rates outlives a change."""
+        """The rules in force. What their users have spent outlives a change; which refusals were logged does not."""
         return self._rules
 
     @rules.setter
     def rules(self, rules: AccessRules) -> None:
         self._rules = rules
         self._spending = {user: spent for user, spent in self._spending.items() if user in rules.users}
+        self._denials_logged = ReportLimit(math.inf, MAX_LOGGED_CLIENTS)
 
     def report_other_version(self, address: str, reason: str, now: float) -> None:
         """Log that the client at ``address`` speaks another version of the protocol. ``now``: the loop's clock."""

@@ -190,7 +190,7 @@ export class Connection {
     this.changed.notify();
   }
   #use(topic, described) { // another ledger: only a producer, whose sequences its leaders judge
-    if (this.#incarnation) return this.fail(new OtherHistoryError("the cluster has another ledger by now", "other_history"));
+    if (this.#incarnation) return this.fail(new OtherHistoryError(`it began with the ledger ${this.#ledger}, and the cluster has the ledger ${described.ledger_id}: start it again`, "other_history"));
     this.#ledger = this.#places.clear((this.#counts = [])) ?? null;
     this.guard(() => this.#onMessage(topic, described));
   }
