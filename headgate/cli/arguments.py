@@ -40,6 +40,17 @@ def consent_options(verb: str = "go") -> _Decorator:
     )
 
 
+def require_beside(option: str, needed: str, *, is_there: object, name: str | None = None) -> None:
+    """Raise UsageError if ``option`` is given, and what gives it an effect is not there; ``needed`` says what that is.
+
+    ``name``: of the parameter, if it is not that of the option.
+    """
+    name = option.removeprefix("--").replace("-", "_") if name is None else name
+    given = click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    if given and not is_there:
+        raise click.UsageError(f"{option} requires {needed}")
+
+
 def require_consent(context: CommandContext) -> None:
     """Raise UsageError if the command would have to ask, and cannot."""
     if context.asks_first and not context.can_ask():

@@ -130,6 +130,10 @@ class Consumer:
             raise ConfigError(
                 f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
             )
+        if behind == "continue" and self._kind != SubscriptionType.CHECKPOINT:
+            raise ConfigError(
+                f'behind="continue": only for type CHECKPOINT; a {self._kind} subscription passes over gaps'
+            )
         options = ConsumerOptions(self._kind, start, order, balance, capacity, self._reads_source, behind)
         self._lease = ClientLease(config, "consumer", connect_timeout_seconds, with_store=not self._reads_source)
         self._client = self._lease.client

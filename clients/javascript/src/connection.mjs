@@ -5,7 +5,7 @@ import mqtt from "mqtt";
 import { decode, encode } from "./encoding.mjs";
 import { HeadgateError, OtherHistoryError, warn } from "./errors.mjs";
 import { shardOf } from "./hashing.mjs";
-import { renewed, requireBroker, withProtocol } from "./options.mjs";
+import { renewed, withProtocol } from "./options.mjs";
 import { Shard } from "./shard.mjs";
 import { Signal } from "./waiting.mjs";
 
@@ -34,7 +34,6 @@ export class Connection {
   #parts = new Map(); // ledger/shard → {epoch, number, contents} of its newest message
   /** `mqtt` has further options of mqtt.js, such as `username`, `ca` and `password`. */
   constructor({ host, port, cluster, clientId, connectTimeoutMs = 30_000, mqtt: given = {} }, { incarnation, onFailure }) {
-    requireBroker({ host, port, cluster });
     const options = withProtocol(given);
     this.#connectMs = connectTimeoutMs;
     this.#broker = `${host}:${port}`;

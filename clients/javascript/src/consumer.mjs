@@ -37,12 +37,13 @@ export class Consumer {
     requireOptions("new Consumer", options);
     const { topic, subscription, consumer, type = "STREAM", start = "latest", order, positions, behind, ledger, onGranted, onRevoked, ...broker } = options;
     for (const [name, text] of Object.entries({ topic, subscription, consumer: consumer ?? "generated" })) requireText(name, text);
-    requireBroker(broker);
+    requireBroker("new Consumer", broker);
     requireOneOf("type", type, "STREAM", "QUEUE", "CHECKPOINT");
     requireOneOf("start", start, "earliest", "latest");
     requireOneOf("order", order, "strict", "none");
     requireOneOf("behind", behind, "error", "continue");
     for (const [name, callback] of Object.entries({ onGranted, onRevoked })) if (callback) requireFunction(name, callback);
+    if (behind === "continue" && type !== "CHECKPOINT") throw new HeadgateError(`behind=continue: not for type ${type}, which passes over gaps`);
     if (positions !== undefined && type !== "CHECKPOINT") throw new HeadgateError(`positions: not for type ${type}`);
     this.#token = positions === undefined ? null : decodePositions(positions);
     if (this.#token && this.#token.topic !== topic) throw new HeadgateError(`positions: they are of topic ${this.#token.topic}`);

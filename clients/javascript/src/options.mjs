@@ -21,7 +21,13 @@ export const requireRecord = (name, value) =>
 export function requireOneOf(name, value, ...texts) {
   requireThat(value === undefined || texts.includes(value), name, value, texts.join(" or "));
 }
-export function requireBroker({ host, port, cluster }) {
+/** A wrong name would have no effect, silently. `others`: the options that are left. */
+export function requireNoOther(where, others) {
+  const [name] = Object.keys(others);
+  if (name !== undefined) throw new HeadgateError(`${where}: there is no option ${name}`);
+}
+export function requireBroker(where, { host, port, cluster, clientId, connectTimeoutMs, mqtt, ...others }) {
+  requireNoOther(where, others);
   requireThat(typeof host === "string" && /^[^/\s]+$/.test(host), "host", host, "a name or an address without a scheme, such as 127.0.0.1");
   requireThat(/^\d{1,5}$/.test(port) && port > 0 && port < 65_536, "port", port, "the broker's port, such as 1883");
   requireText("cluster", cluster);

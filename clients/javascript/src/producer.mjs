@@ -3,7 +3,7 @@
 import { Connection } from "./connection.mjs";
 import { bytesOf } from "./encoding.mjs";
 import { DeliveryFailedError, HeadgateError, warn } from "./errors.mjs";
-import { requireArray, requireFunction, requireOptions, requireText, timestampOf } from "./options.mjs";
+import { requireArray, requireBroker, requireFunction, requireOptions, requireText, timestampOf } from "./options.mjs";
 import { Outcome } from "./outcome.mjs";
 import { ProducerSession } from "./producer_session.mjs";
 import { explained } from "./unknown_names.mjs";
@@ -27,6 +27,8 @@ export class Producer {
   constructor(options) {
     requireOptions("new Producer", options);
     const { name, incarnation = Date.now(), secret, deliveryTimeoutMs = 120_000, onFailure, ...broker } = options;
+    requireBroker("new Producer", broker);
+    if (name === undefined && options.incarnation !== undefined) throw new HeadgateError("incarnation: only for a producer with a name");
     this.#named = name === undefined ? {} : { name, incarnation: BigInt(incarnation), secret };
     this.#deliveryMs = deliveryTimeoutMs;
     if (onFailure) requireFunction("onFailure", onFailure);

@@ -1,5 +1,6 @@
 // One call of `Consumer.run`: takes records, calls the handler, and hands over what is handled.
 import { HandlerFailedError, HeadgateError, reasonText } from "./errors.mjs";
+import { requireNoOther, requireOneOf } from "./options.mjs";
 import { Schedule } from "./schedule.mjs";
 import { Signal, jittered } from "./waiting.mjs";
 
@@ -25,7 +26,9 @@ export class Runner {
   #batchTimer; // until an incomplete batch starts
   #taken = new Set(); // holdings with records
   /** `internals`: holdings, take, mayBegin, wait, begin, handled, late, fail, park, resumed and progressed of the consumer. */
-  constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {}, batch, lookAhead }, type, internals) {
+  constructor(handler, { concurrency = 1, retry = {}, onFailed = () => {}, batch, lookAhead, ...others }, type, internals) {
+    requireNoOther("run", others);
+    for (const name of Object.keys(retry)) requireOneOf("run: retry", name, ...Object.keys(RETRY));
     this.#retry = { ...RETRY, ...retry };
     const { then, attempts } = this.#retry;
     if (!(concurrency >= 1)) throw new HeadgateError(`run: concurrency=${concurrency} is below 1`);

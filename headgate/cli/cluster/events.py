@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.arguments import optional_topic_argument
+from headgate.cli.arguments import optional_topic_argument, require_beside
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import Place, PlaceOption
 from headgate.cli.records.record_format import printable
@@ -38,6 +38,7 @@ def events(
     keys, and what was created, changed or deleted. They are read from the ledger, so they are as old as its chunks.
     Without --since, the search ends after 10,000 chunks, and the command says how far it came.
     """
+    require_beside("--tail", "no --since, which prints all events from then on", is_there=since is None)
     import msgspec  # noqa: PLC0415 - not needed to print help
 
     from headgate.ledger.ledger import Ledger, shard_folders  # noqa: PLC0415

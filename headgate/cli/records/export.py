@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import topic_argument
+from headgate.cli.arguments import require_beside, topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.produce_progress import ProgressLine
 from headgate.cli.terminal.place_types import FilePath, Url
@@ -84,9 +84,7 @@ def export(context: CommandContext, topic: str, table: str, **given: Any) -> Non
     behind its records, so the next run continues there. The command ends after the last record that was stored when it
     began.
     """
-    source = click.get_current_context().get_parameter_source("interval")
-    if source is not click.core.ParameterSource.DEFAULT and not given["follow"]:
-        raise click.UsageError("--interval requires --follow")
+    require_beside("--interval", "--follow", is_there=given["follow"])
     open_table, rows = _prepared(given.pop("kind"), given.pop("schema"), by_day=given.pop("partition_by") is not None)
     run = TableExport(context, topic, table, rows, open_table, **given)
     try:

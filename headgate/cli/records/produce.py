@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.arguments import topic_argument
+from headgate.cli.arguments import require_beside, topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_rows import RowParser
@@ -109,6 +109,7 @@ def produce(
         raise click.UsageError("--no-header requires --csv")
     if raw and key is None:
         raise click.UsageError("--raw requires --key TEXT; with --key-separator, lines need not be JSON anyway")
+    require_beside("--timestamp-unit", "--timestamp-field FIELD", is_there=timestamp_field)
     if timestamp_field is not None and (raw or key_separator is not None):
         raise click.UsageError("--timestamp-field requires lines of JSON or CSV, so neither --raw nor --key-separator")
     sources = [Path("-")] if not files else list(files)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import base64_option, key_bytes, topic_argument
+from headgate.cli.arguments import base64_option, key_bytes, require_beside, topic_argument
 from headgate.cli.context import CommandContext, command
 from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.consume import record_line
@@ -98,6 +98,7 @@ def read(
     if sum((form is not None, raw, as_json)) > 1:
         raise click.UsageError("give at most one of --format, --raw and --json")
     key, is_base64 = given.pop("key"), given.pop("is_base64")
+    require_beside("--base64", "--key TEXT", is_there=key is not None, name="is_base64")
     wanted = _Wanted(key=None if key is None else key_bytes(key, is_base64=is_base64), **given)
     _check_starts(wanted.starts, tail=wanted.tail, follow=wanted.follow)
     line = form or (record_formatter("%v\\n") if raw else record_line)

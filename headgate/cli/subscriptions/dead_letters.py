@@ -47,6 +47,8 @@ def dead_letters(context: CommandContext, topic: str, name: str, *, replay: bool
     """
     if replay and drop:
         raise click.UsageError("give --replay or --drop, not both")
+    if (context.yes or context.dry_run) and not (replay or drop):
+        raise click.UsageError("--yes and --dry-run require --replay or --drop: without them, the letters are listed")
     if drop:
         require_consent(context)
     found, letters = context.ask(lambda admin: _list(admin, topic, name))

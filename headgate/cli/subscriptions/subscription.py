@@ -234,7 +234,9 @@ max_processing_option = click.option(
 @click.argument("name", metavar="SUBSCRIPTION")
 @subscription_type_option
 @start_option
-@click.option("--if-not-exists", is_flag=True, help="One that exists with this type is no error and stays as it is.")
+@click.option(
+    "--if-not-exists", is_flag=True, help="One that exists with this type is no error, and keeps its position."
+)
 @max_processing_option
 def create(
     context: CommandContext,

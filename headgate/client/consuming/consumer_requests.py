@@ -83,6 +83,8 @@ class ConsumerOptions:
                 f"capacity={self.capacity!r:.60}: use 0.01 to {MAX_CAPACITY_PERCENT / 100:g}; "
                 "an ordinary consumer has 1.0"
             )
+        if self.capacity != 1 and self.balance == "count":
+            raise ConfigError(f'capacity={self.capacity:g} has no effect with balance="count": use balance="load"')
 
 
 class _Member(TypedDict):

@@ -174,6 +174,8 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
         ({"balance": "weight"}, "balance='weight': use 'count' or 'load', or omit it"),
         ({"connect_timeout_seconds": math.nan}, "connect_timeout_seconds=nan: use 0.001 to 31536000 seconds"),
         *(({"capacity": capacity}, "capacity") for capacity in (0, 11.0, math.nan, "1")),
+        ({"capacity": 2.0, "balance": "count"}, "capacity=2 has no effect with balance"),
+        ({"behind": "continue"}, "only for type CHECKPOINT"),
         ({"positions": token({0: 1}).encode()}, "CHECKPOINT"),
         (
             {"type": "CHECKPOINT", "positions": token({0: 1}, "other").encode()},
