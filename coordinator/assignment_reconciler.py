@@ -398,9 +398,10 @@ class AssignmentReconciler:
 
     def _slices_held_by(self, name: str) -> list[SegmentSlice]:
         if self._held_by_consumer is None:
-            self._held_by_consumer, holdings = {}, self._subscription.holdings
-            for held in sorted(holdings):
-                self._held_by_consumer.setdefault(holdings[held].consumer, []).append(held)
+            slices: defaultdict[str, list[SegmentSlice]] = defaultdict(list)
+            for held, holding in self._subscription.holdings.items():
+                slices[holding.consumer].append(held)
+            self._held_by_consumer = {consumer: sorted(each) for consumer, each in slices.items()}
         return self._held_by_consumer.get(name, [])
 
 

@@ -7,6 +7,7 @@ one heartbeat window.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import structlog
 
@@ -18,6 +19,8 @@ from shard.reporting.description import fenced_push
 from shard.state.consumers import RegisteredConsumer
 from shard.subscriptions import sessions
 
+MAX_DISCONNECTED: Final = 256
+"""Consumers whose disconnection is recorded in one step."""
 log = structlog.get_logger(__name__)
 
 
@@ -108,11 +111,16 @@ class Membership:
             if segment in holdings and holdings[segment].generation == generation
         }
 
-    def client_disconnected(self, client_id: str, at: float) -> None:
-        """Start the grace periods of the client's consumers that were not heard after ``at``."""
+    def client_disconnected(self, client_id: str, at: float) -> bool:
+        """Start the grace periods of `MAX_DISCONNECTED` of the client's consumers that were not heard after ``at``.
+
+        Return whether more are left.
+        """
         # None if the client was replaced: its consumers are another client's.
         names = [name for name, consumer in self._subscription.consumers.items() if _is_connected(consumer, client_id)]
-        self._mark_disconnected(sorted(name for name in names if self._last_seen_at[name] <= at))
+        unheard = sorted(name for name in names if self._last_seen_at[name] <= at)
+        self._mark_disconnected(unheard[:MAX_DISCONNECTED])
+        return len(unheard) > MAX_DISCONNECTED
 
     def client_connected(self, client_id: str) -> None:
         """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
@@ -131,7 +139,7 @@ class Membership:
             grace_seconds=self._context.settings.grace_seconds,
             lease_seconds=self._context.settings.lease_seconds,
         )
-        self._mark_disconnected(expired.disconnected)
+        self._mark_disconnected(expired.disconnected[:MAX_DISCONNECTED])  # The next tick marks the others.
         return expired.evicted
 
     def last_heard_age_ms(self) -> dict[str, int]:

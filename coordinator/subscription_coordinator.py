@@ -167,8 +167,8 @@ class SubscriptionCoordinator:
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
-        reasons = {delay_reason(user_of(each.client_id)) for each in subscription.consumers.values()}
-        context = replace(self.explanation_context(drain_problem), delayed=sorted(reasons - {""}))
+        users = {user_of(each.client_id) for each in subscription.consumers.values()}
+        context = replace(self.explanation_context(drain_problem), delayed=sorted({*map(delay_reason, users)} - {""}))
         return ExplanationReply(explanation=(yield from self._explain(context, segments, consumers)))
 
     def _explain(

@@ -4,7 +4,7 @@ Reports about thousands of segments, and restored states. A step yields the cost
 The state may change between two steps, so a report reads copies that its first step takes.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Sized
 from typing import Final, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -12,7 +12,7 @@ ItemT = TypeVar("ItemT")
 
 Steps = Generator[int, None, ResultT]
 """Yields costs, in segments or consumers to look at (about 2 µs each); returns the result."""
-ITEMS_PER_STEP: Final = 128
+ITEMS_PER_STEP: Final = 32
 COST_PER_ITEM: Final = 8
 """Cost of describing or explaining a segment or consumer: about 16 µs."""
 
@@ -48,6 +48,6 @@ def parts(items: Sequence[ItemT]) -> Generator[tuple[int, Sequence[ItemT]], None
         yield len(part) * COST_PER_ITEM, part
 
 
-def encoding_cost(*reported: Sequence[object]) -> int:
+def encoding_cost(*reported: Sized) -> int:
     """Return the cost of what follows the last step: the report is encoded and sent as one message."""
     return sum(map(len, reported)) * COST_PER_ENCODED_ITEM

@@ -24,7 +24,7 @@ from shard.reporting.progress import unacknowledged
 from shard.state.shard_state import ShardState
 from shard.state.subscription import Subscription
 from shard.state.topic import TopicSnapshot, TopicView
-from shard.steps import COST_PER_ITEM, Steps, parts
+from shard.steps import COST_PER_ITEM, Steps, encoding_cost, parts
 
 OUTDATED: Final = "its tables were counted before its last seek or import: ask again"
 
@@ -35,11 +35,16 @@ def backlogs(
     now_ms: int,
     oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]],
     wanted: Callable[[str, str], bool] | None = None,
+    *,
+    is_last: Callable[[BacklogInfo], bool] = lambda _: False,
+    totals: bool = False,
 ) -> Steps[dict[int, BacklogInfo]]:
     """Return subscription id → its backlog, in the order of topics and names, each as of its own moment.
 
     ``response``: Spark's last count, if any. ``oldest_unhandled_ms`` gets the id of a subscription of an external
-    topic, see `Membership.oldest_unhandled_ms`. ``wanted`` (topic, name): leave out the others.
+    topic, see `Membership.oldest_unhandled_ms`. ``wanted`` (topic, name): leave out the others. ``is_last``
+    is called with each, and says whether no further one is wanted. ``totals``: without segments, of which all
+    subscriptions together may have a hundred thousand.
     """
     found: dict[int, BacklogInfo] = {}
     rows: dict[int, list[Backlog]] = defaultdict(list)
@@ -63,6 +68,11 @@ def backlogs(
                 found[number] = _summary(subscription, segments, "spark", response.as_of_ms)
             else:
                 found[number] = yield from leader_backlog(subscription, topic, now_ms)
+            if is_last(found[number]):
+                return found
+            if totals:
+                found[number] = replace(found[number], segments=())
+    yield encoding_cost(found)
     return found
 
 

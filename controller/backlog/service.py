@@ -19,7 +19,7 @@ from controller.context.leader_context import BacklogSource, LeaderContext
 from drain.protocol import BacklogRequest, BacklogResponse, DrainCheckError, ExternalBacklogResponse
 from headgate.log.report_limit import ConditionReport
 from headgate.process.background import cancel_and_wait
-from headgate.protocol.paging import cut_page, follows
+from headgate.protocol.paging import Page, follows
 from headgate.protocol.replies import BacklogReply
 from headgate.protocol.requests import DescribeBacklog
 from headgate.views.backlogs import BacklogInfo
@@ -46,7 +46,7 @@ class BacklogService:
     oldest_unhandled_ms: Callable[[int], Mapping[int, int | None]]
     """See `backlogs`."""
     counted: Mapping[int, BacklogInfo] = field(default_factory=dict)
-    """Subscription id → its backlog at the last periodic query."""
+    """Subscription id → its backlog at the last periodic query, without segments."""
     _response: tuple[BacklogResponse, float] | None = None
     _table_errors: dict[str, str] = field(default_factory=dict)
     """External topic → the logged error of its tables."""
@@ -60,7 +60,7 @@ class BacklogService:
         try:
             while True:
                 await self._refresh(self.context.backlog_interval_seconds)
-                self.counted, now_ms = await self.latest(), self.context.now_ms()
+                self.counted, now_ms = await self.latest(totals=True), self.context.now_ms()
                 found = tuple(self.counted.values())
                 self.context.observer.observe(
                     events.BacklogUpdated(shard=self.state.shard, backlogs=found, now_ms=now_ms)
@@ -70,8 +70,14 @@ class BacklogService:
             if self._query_task is not None:
                 await cancel_and_wait(self._query_task)
 
-    async def latest(self, wanted: Callable[[str, str], bool] | None = None) -> dict[int, BacklogInfo]:
-        """Return subscription id → backlog of those ``wanted`` (topic, name), counted over turns of the loop."""
+    async def latest(
+        self,
+        wanted: Callable[[str, str], bool] | None = None,
+        *,
+        is_last: Callable[[BacklogInfo], bool] = lambda _: False,
+        totals: bool = False,
+    ) -> dict[int, BacklogInfo]:
+        """Return subscription id → backlog, counted over turns of the loop; see `backlogs`."""
         response = None
         if (
             self._response is not None
@@ -79,20 +85,23 @@ class BacklogService:
         ):
             response = self._response[0]
         now_ms = self.context.now_ms()
-        return await self.take_steps(backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted))
+        return await self.take_steps(
+            backlogs(self.state, response, now_ms, self.oldest_unhandled_ms, wanted, is_last=is_last, totals=totals)
+        )
 
     async def answer(self, request: DescribeBacklog) -> BacklogReply:
         """Return the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
         await self._refresh(REFRESH_TIMEOUT_SECONDS)
-        found = await self.latest(
+        page: Page[BacklogInfo] = Page()
+        await self.latest(
             lambda topic, subscription: (
                 request.topic in (None, topic)
                 and request.subscription in (None, subscription)
                 and follows(request.after, topic, subscription)
-            )
+            ),
+            is_last=lambda each: page.add((each.topic, each.subscription), each),
         )
-        page, following = cut_page(((each.topic, each.subscription), each) for each in found.values())
-        return BacklogReply(backlogs=page, next=following)
+        return BacklogReply(backlogs=page.items, next=page.following)
 
     async def _refresh(self, wait_seconds: float) -> None:
         """Return when the current query has completed or failed, or after ``wait_seconds``."""

@@ -17,7 +17,7 @@ from shard.steps import Steps
 
 ResultT = TypeVar("ResultT")
 
-MAX_COST_PER_TURN: Final = 2048
+MAX_COST_PER_TURN: Final = 1024
 """Most cost of the steps in one turn, unless a single step costs more. One unit is a segment or a consumer to look
 at, about 2 µs."""
 

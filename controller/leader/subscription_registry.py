@@ -143,12 +143,16 @@ class SubscriptionRegistry:
 
     def on_presence(self, presence: Presence, at: float) -> Steps[None]:
         for subscription_id, coordinator in list(self.coordinators.items()):
-            yield coordinator.consumers * PRESENCE_COST
-            if presence.online:
-                forward = partial(coordinator.members.client_connected, presence.client_id)
-            else:
-                forward = partial(coordinator.members.client_disconnected, presence.client_id, at)
-            self._if_current(subscription_id, coordinator, forward)
+            members, more = coordinator.members, True
+            while more:
+                yield coordinator.consumers * PRESENCE_COST
+                more = False
+                if self.coordinators.get(subscription_id) is not coordinator:
+                    continue
+                if presence.online:
+                    members.client_connected(presence.client_id)
+                else:
+                    more = members.client_disconnected(presence.client_id, at)
 
     def before_entries(self, entries: Iterable[e.AnyEntry]) -> FormerHoldings:
         """Release the segments that ``entries`` are about to prune. Return the holdings that seeks are about to end."""

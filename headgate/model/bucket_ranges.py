@@ -82,5 +82,7 @@ def overlaps(one: SegmentSlice, other: SegmentSlice) -> bool:
 
 
 def sort_key(segment_slice: SegmentSlice) -> tuple[int, int, int]:
-    """Return a key for sorting thousands of slices: each is asked once, and not for each comparison."""
-    return (segment_of(segment_slice), *bucket_bounds(segment_slice))
+    """Return (segment, first_bucket, end_bucket): a key for sorting thousands of slices, each asked once."""
+    if isinstance(segment_slice, BucketRange):
+        return segment_slice.segment, segment_slice.first_bucket, segment_slice.end_bucket
+    return segment_slice, 0, 0

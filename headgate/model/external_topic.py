@@ -12,6 +12,7 @@ has one kind of positions:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -64,10 +65,11 @@ def imported_segments(segments: Sequence[e.ImportedSegment], hash_bits: int, at_
 
     Ranges are scaled to the ring. If the source has none, a segment has the whole ring.
     """
-    children: dict[int, list[int]] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
     for imported in segments:
+        segment = imported.segment
         for parent in imported.parents:
-            children.setdefault(parent, []).append(imported.segment)
+            children[parent].append(segment)
     scaled: list[Segment] = []
     for imported in segments:
         hashes = parse_hashes(imported.hashes)

@@ -61,9 +61,9 @@ def summarize_backlog(
 ) -> BacklogInfo:
     """Return the backlog of a subscription: its segments, their totals and the outlook."""
     by_id = sorted(segments, key=lambda each: each.segment)
-    records = _total(each.records for each in by_id)
-    stored = _sum(each.stored_per_second for each in by_id)
-    acknowledged = _sum(each.acknowledged_per_second for each in by_id)
+    records = _total([each.records for each in by_id])
+    stored = _sum([each.stored_per_second for each in by_id])
+    acknowledged = _sum([each.acknowledged_per_second for each in by_id])
     outlook, seconds = estimate_drain(records, stored, acknowledged, tracked=subscription_type in TRACKED)
     return BacklogInfo(
         topic=topic,
@@ -74,8 +74,8 @@ def summarize_backlog(
         outlook=outlook,
         segments=tuple(by_id),
         records=records,
-        size_bytes=_total(each.size_bytes for each in by_id),
-        oldest_ms=min((each.oldest_ms for each in by_id if each.oldest_ms is not None), default=None),
+        size_bytes=_total([each.size_bytes for each in by_id]),
+        oldest_ms=min([each.oldest_ms for each in by_id if each.oldest_ms is not None], default=None),
         stored_per_second=stored,
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
@@ -100,9 +100,8 @@ def estimate_drain(
     return "shrinking", records / shrinks_by
 
 
-def _total(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    return None if None in found else _sum(found)
+def _total(values: list[int | None]) -> int | None:
+    return None if None in values else _sum(values)
 
 
 def _sum(values: Iterable[N | None]) -> N | None:

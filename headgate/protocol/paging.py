@@ -32,13 +32,15 @@ class Page(Generic[ItemT]):
         self.items: list[ItemT] = []
         self.is_full = False
 
-    def add(self, names: tuple[str, ...], item: ItemT) -> None:
+    def add(self, names: tuple[str, ...], item: ItemT) -> bool:
+        """Return whether the page is full."""
         self._size += len(encode(item))
         if self.items and self._size > self._page_bytes:
             self.is_full = True
         else:
             self.items.append(item)
             self._last = names
+        return self.is_full
 
     @property
     def following(self) -> str | None:
@@ -55,7 +57,6 @@ def cut_page(
     """
     page: Page[ItemT] = Page(page_bytes)
     for names, item in items:
-        page.add(names, item)
-        if page.is_full:
+        if page.add(names, item):
             break
     return page.items, page.following

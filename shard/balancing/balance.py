@@ -72,12 +72,14 @@ def preferred_owners_of(
 
     ``holders``: slice → its holder, revoked holdings included.
     """
+    free = [each for each in slices if each not in holders] if holders else []
+    if not free:
+        return {}
     ranges_by_segment: dict[int, list[SegmentSlice]] = {}
     for held in holders:
         if isinstance(held, BucketRange):
             ranges_by_segment.setdefault(held.segment, []).append(held)
-    free = [each for each in slices if each not in holders] if holders else []
-    held_segments = {segment_of(held) for held in holders} if free else set()
+    held_segments = {segment_of(held) for held in holders}
     segments = list(map(segment_of, free))
     nearest = _nearest_held(layout, set(segments) - held_segments, held_segments)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
@@ -101,19 +103,20 @@ def _nearest_held(layout: Layout, wanted: AbstractSet[int], held: AbstractSet[in
     Parents have lower ids than their children, so one pass over the ancestors of all is enough.
     """
     known = dict(layout.segments)  # Its mapping proxy is slower, and is read thousands of times.
-    concerned, pending = set(wanted), list(wanted)
-    while pending:
-        for parent in known[pending.pop()].parents:
-            if parent not in concerned and parent in known and parent not in held:
-                concerned.add(parent)
-                pending.append(parent)
+    concerned, reached = set(wanted), wanted
+    while reached:
+        parents = {parent for each in reached for parent in known[each].parents}
+        reached = (parents - concerned - held) & known.keys()
+        concerned |= reached
     found: dict[int, tuple[int, tuple[int, ...]]] = {}
     for segment in sorted(concerned):
-        near = [
-            (1, (p,)) if p in held else (found[p][0] + 1, found[p][1])
-            for p in known[segment].parents
-            if p in found or p in held
-        ]
+        near: list[tuple[int, tuple[int, ...]]] = []
+        for parent in known[segment].parents:
+            if parent in held:
+                near.append((1, (parent,)))
+            elif parent in found:
+                distance, origins = found[parent]
+                near.append((distance + 1, origins))
         if len(near) == 1:
             found[segment] = near[0]
         elif near:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of, sort_key
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.protocol.replies import BucketStart, ConsumerFenced, Grant
 from headgate.views.subscriptions import (
@@ -37,8 +37,8 @@ def build_grant(
     ``durable``: the newest durable chunk. A record that does not exist yet will be in a later one, however long ago the
     segment's last record was stored, if there is one. ``now_ms``: ledger time, for what is delivered again later.
     """
-    segment, redelivery, progress = segment_of(segment_slice), subscription.redelivery, subscription.progress
-    first_bucket, end_bucket = bucket_bounds(segment_slice)
+    segment, first_bucket, end_bucket = sort_key(segment_slice)
+    redelivery, progress = subscription.redelivery, subscription.progress
     divided = segment in progress.progress_by_bucket
     starts = _bucket_starts(subscription, segment, buckets_of(segment_slice)) if divided else []
     start = min([part.start_offset for part in starts]) if starts else progress.positions.get(segment, 0)

@@ -35,6 +35,8 @@ from shard.subscriptions.stalled import Unfinished
 CountedBacklogs = Mapping[int, int | None]
 """Segment → its backlog by the tables of an external topic, for those that only their source knows."""
 RESUMING_REMEDY: Final = " (its consumer logs key.not_resumed while one cannot be)"
+COST_OF_REASONS: Final = 3
+"""An explained segment names up to ten ancestors, which takes so many times as long as a description."""
 LATE_SECONDS: Final = 5.0
 """A drain check that takes longer is late: one takes a fraction of a second."""
 
@@ -95,7 +97,7 @@ def explain(
     explainer = _Explainer(subscription, topic, gate, explanation_context)
     explained_segments: list[SegmentReasons] = []
     for cost, some_segments in parts(segments):
-        yield cost
+        yield cost * COST_OF_REASONS
         explained_segments += map(explainer.segment, some_segments)
     explained_consumers: list[ConsumerReasons] = []
     for cost, names in parts(consumers):

@@ -21,13 +21,14 @@ _LARGE_RECORD_BYTES: Final = MAX_RECORD_BYTES - MAX_HEADER_BYTES
 
 def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, RecordColumns]:
     """Return the entry for ``batch``, and its records segment by segment, with the offset of each."""
-    segments = topic.layout.route(segment_hashes([record.key for record in batch.records]))
+    keys = [record.key for record in batch.records]
+    segments = topic.layout.route(segment_hashes(keys))
     order = sorted(range(len(segments)), key=segments.__getitem__)
     segments = list(map(segments.__getitem__, order))
     records, headers = list(map(batch.records.__getitem__, order)), batch.headers_by_record()
     tails, described = topic.tails, topic.layout.segments
     placements = [
-        e.Placement(each, described[each].first_hash, described[each].last_hash, tails[each].next_offset, count)
+        e.Placement(each, (known := described[each]).first_hash, known.last_hash, tails[each].next_offset, count)
         for each, count in Counter(segments).items()
     ]
     found = RecordColumns(
@@ -35,7 +36,7 @@ def route_batch(topic: Topic, batch: ProduceBatch) -> tuple[e.RecordsStored, Rec
         segment=segments,
         offset=[offset for each in placements for offset in range(each.first_offset, each.first_offset + each.count)],
         timestamp_ms=[record.timestamp_ms for record in records],
-        key=[record.key for record in records],
+        key=list(map(keys.__getitem__, order)),
         value=[record.value for record in records],
         headers=[headers.get(index, ()) for index in order] if headers else [()] * len(order),
     )

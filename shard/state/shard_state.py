@@ -149,15 +149,15 @@ class ShardState:
         return self.topics_by_id.get(getattr(entry, "topic_id", 0))
 
     def _records_stored(self, entry: e.RecordsStored) -> None:
-        tails = self.topics_by_id[entry.topic_id].tails
+        tails, chunk, at_ms = self.topics_by_id[entry.topic_id].tails, self.chunk, self.at_ms
         for placement in entry.placements:
-            tail = tails[placement.segment]
+            tail, count = tails[placement.segment], placement.count
             assert tail.next_offset == placement.first_offset, f"offset {placement.first_offset} is not the next one"
-            size_bytes = entry.size_bytes * placement.count // entry.count
-            tail.add_index_entry(placement.first_offset, self.chunk)
-            tail.next_offset += placement.count
+            size_bytes = entry.size_bytes * count // entry.count
+            tail.add_index_entry(placement.first_offset, chunk)
+            tail.next_offset += count
             tail.size_bytes += size_bytes
-            tail.traffic.add(self.at_ms, placement.count, size_bytes)
+            tail.traffic.add(at_ms, count, size_bytes)
         if entry.producer_id is not None:
             batch = FinishedBatch(entry.sequence, self.chunk, entry.topic_id, entry.digest, entry.placements)
             self.producers.finish_batch(
@@ -279,5 +279,8 @@ class ShardState:
 
 def _set_external_end_offsets(topic: Topic) -> None:
     """Set the end offset of each segment of an external topic; it is unknown, hence 0, for active segments."""
+    tails = topic.tails
     for segment_id, segment in topic.layout.segments.items():
-        topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0
+        if segment_id not in tails:
+            tails[segment_id] = SegmentTail()
+        tails[segment_id].next_offset = segment.end_offset or 0

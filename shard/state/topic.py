@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic
 from headgate.model.identifiers import ANONYMOUS
@@ -17,17 +19,16 @@ MAX_INDEX_ENTRIES = 128
 MAX_PRUNED_ENDS = 10_000
 
 
-@dataclass(slots=True)
-class SegmentTail:
+class SegmentTail(msgspec.Struct, gc=False):
     """Where the records of a segment end, and approximately which chunk holds which offset."""
 
     next_offset: int = 0
     size_bytes: int = 0
-    index: list[tuple[int, int]] = field(default_factory=list)
+    index: list[tuple[int, int]] = []
     """(first offset in the chunk, chunk), ascending; sparse, never wrong."""
     stride: int = 1
     skipped: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
 
     def add_index_entry(self, first_offset: int, chunk: int) -> None:
         """Record that ``chunk`` holds ``first_offset``. The index has one entry for every `stride`-th chunk."""

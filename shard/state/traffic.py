@@ -7,7 +7,9 @@ It is part of the shard's state, so a new leader knows the rates from before its
 3. Memory is bounded: `SLOTS` slots per segment.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 SLOT_MS = 10_000
 SLOTS = 61
@@ -22,9 +24,8 @@ class Rate:
     bytes: float = 0.0
 
 
-@dataclass(slots=True)
-class Traffic:
-    slots: list[tuple[int, int, int]] = field(default_factory=list)
+class Traffic(msgspec.Struct, gc=False):
+    slots: list[tuple[int, int, int]] = []
     """(slot, records, bytes), ascending; slots without records are omitted."""
 
     def add(self, at_ms: int, records: int, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ A parked record is acknowledged and recorded as parked by one entry, so it is ne
    the key again, and resumes it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from typing import Final
 
@@ -182,15 +182,13 @@ def resuming_keys(subscription: Subscription, topic: TopicView, consumer: str) -
     redelivery, parked = subscription.redelivery, subscription.redelivery.parked
     if not parked.resuming:
         return []
-    order = {key: number for number, key in enumerate(parked.resuming)}
-    resuming = sorted(
-        (order[key], held, key)
-        for held in subscription.holdings.held_by(consumer)
-        for segment in [topic.layout.segments[segment_of(held)]]
-        for key in parked.within(segment.first_hash, segment.last_hash)
-        if key in order
-    )
-    found = list(islice(((held, key) for _, held, key in resuming if has_key(topic, held, key)), MAX_RESUMING_KEYS))
+    holders: defaultdict[bytes, list[SegmentSlice]] = defaultdict(list)
+    for held in subscription.holdings.held_by(consumer):
+        described = topic.layout.segments[segment_of(held)]
+        for key in parked.within(described.first_hash, described.last_hash):
+            holders[key].append(held)
+    resuming = ((held, key) for key in parked.resuming for held in holders.get(key, ()) if has_key(topic, held, key))
+    found = list(islice(resuming, MAX_RESUMING_KEYS))
     unstored: dict[bytes, int] = {}
     for segment, offset in redelivery.dead.values() if found else ():
         dead = redelivery.attempts[segment][offset]

@@ -3,6 +3,7 @@
 import pytest
 
 from headgate.protocol.requests import ExplainSubscription, PlanChanges
+from shard.reporting.explanation import COST_OF_REASONS
 from shard.steps import COST_PER_ITEM, ITEMS_PER_STEP, Steps, complete
 from tests.coordinator.conftest import Lead
 
@@ -18,26 +19,28 @@ def costs(steps: Steps[object]) -> list[int]:
 async def test_each_step_describes_a_limited_number_of_segments(lead: Lead) -> None:
     harness = lead("ada", segments=SEGMENTS)
 
-    for steps in (
-        harness.coordinator.describe(),
-        harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing")),
+    for steps, full in (
+        (harness.coordinator.describe(), ITEMS_PER_STEP * COST_PER_ITEM),
+        (
+            harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing")),
+            ITEMS_PER_STEP * COST_PER_ITEM * COST_OF_REASONS,
+        ),
     ):
         found = costs(steps)
-        full = ITEMS_PER_STEP * COST_PER_ITEM
         assert 4 == found.count(full)
         assert max(found) <= max(full, 2 * harness.coordinator.size)
 
 
 async def test_the_costs_of_a_description_and_of_an_explanation_are_those_of_what_they_look_at(lead: Lead) -> None:
-    """An item costs 8 to describe, at most 128 of them in one step, and 2 to encode."""
+    """An item costs 8 to describe and 24 to explain, at most 32 of them in one step, and 2 to encode."""
     harness = lead("ada", segments=200)
     explanation = harness.coordinator.explain(ExplainSubscription(topic="orders", subscription="billing"))
     [_copy, *described] = costs(harness.coordinator.describe())
     [_copy, *explained] = costs(explanation)
 
-    segments, consumer, encoded = [1024, 576], [8], [402]
-    assert [200, 200 + 1, *segments, *encoded] == described
-    assert [200, *segments, *consumer, *encoded] == explained
+    consumer, encoded = [8], [402]
+    assert [200, 200 + 1, *[256] * 6, 64, *encoded] == described
+    assert [200, *[768] * 6, 192, *consumer, *encoded] == explained
 
 
 async def test_a_plan_lets_others_go_first_before_each_of_its_computations(lead: Lead) -> None:

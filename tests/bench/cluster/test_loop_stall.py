@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cluster.loop_stall import check_cases, summarized
+from bench.cluster.loop_stall import PLAIN, REPEATED, Group, check_cases, repeated, summarized
 from bench.harness.one_leader import Stall
-from bench.harness.worst_cases import CASES, QUERIES, limit_of
+from bench.harness.worst_cases import CASES, QUERIES, limit_of, plain
 from headgate.protocol.request_fields import MAX_BATCH_RECORDS, MAX_HELD_SEGMENTS, RequestBody
 from headgate.protocol.requests import ConfirmRevoked, Heartbeat, ProduceBatch, PruneTopic
 from shard.access.requirements import _ACTS
@@ -40,3 +40,11 @@ def test_the_value_is_the_longest_stall_over_that_of_a_batch() -> None:
 
     assert measured.value == 4
     assert (measured.parts["largest"], measured.parts["largest_ms"], measured.parts["largest_wall_ms"]) == ("b", 4, 500)
+
+
+def test_only_the_longest_cases_are_repeated() -> None:
+    stalls = {PLAIN: Stall(0, 0), "short": Stall(0.1, 0), **{str(n): Stall(1 + n, 0) for n in range(REPEATED)}}
+    drives = [[PLAIN], ["short", "1"], ["short"]]
+    groups = [*(Group(plain, dict.fromkeys(names)) for names in drives), Group(plain, {}, start="2")]
+
+    assert [[PLAIN], ["1"], []] == [list(group.drives) for group in repeated(groups, stalls)]

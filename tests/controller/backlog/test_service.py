@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from controller.backlog.merge import OUTDATED
 from controller.backlog.service import MAX_RESPONSE_AGE_SECONDS, BacklogService
@@ -97,6 +98,16 @@ async def test_totals_and_outlook_follow_from_sparks_count(harness):
 
     assert (found.counted_by, found.records, found.oldest_ms, found.as_of_ms) == ("spark", 7, 900, 1000)
     assert (found.outlook, found.drained_in_seconds) == ("shrinking", 7.0)
+    (kept,) = harness.service.counted.values()
+    assert (len(found.segments), replace(found, segments=())) == (1, kept), "a term keeps no segments"
+
+
+async def test_what_does_not_fit_into_a_page_is_not_counted(harness):
+    harness.ledger.subscribe(harness.topic, "STREAM")
+    harness.ledger.commit()
+    both, first = await harness.service.latest(), await harness.service.latest(is_last=lambda _: True)
+
+    assert (2, list(both)[:1]) == (len(both), list(first))
 
 
 async def test_without_spark_the_leader_counts(harness):

@@ -1,11 +1,14 @@
 """Requests about subscriptions that the leader answers or refuses."""
 
+import asyncio
 import re
 
 import pytest
 
 from controller.settings.sections import RetentionSettings
+from coordinator.membership import MAX_DISCONNECTED
 from headgate.client.admin import Admin
+from headgate.protocol.announcements import Presence
 from headgate.protocol.replies import Registered
 from headgate.protocol.requests import (
     AcknowledgeBatch,
@@ -23,6 +26,24 @@ from tests.support.worlds.one_shard_programs import client as connected
 pytestmark = pytest.mark.looptime
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnation": 1}
+
+
+async def test_the_consumers_of_a_client_that_is_gone_are_marked_in_steps_of_a_limited_size() -> None:
+    shard, names = OneShard(), [f"c{n:03}" for n in range(MAX_DISCONNECTED + 1)]
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(CreateTopic, topic="orders", segments=1, token="t")
+        for name in names:
+            await client.call(RegisterConsumer, **CONSUMER | {"consumer": name}, subscription_type="QUEUE")
+        consumers = leader.state.topics["orders"].subscriptions["s"].consumers
+        away = [
+            [name for name in names if consumers[name].disconnected_at_ms is not None]
+            for _ in leader.subscription_registry.on_presence(
+                Presence(client_id=client.address, online=False), asyncio.get_running_loop().time()
+            )
+        ]
+
+        assert away == [[], names[:MAX_DISCONNECTED]]
+        assert all(each.disconnected_at_ms is not None for each in consumers.values())
 
 
 @pytest.mark.parametrize(

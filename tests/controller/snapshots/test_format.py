@@ -160,7 +160,7 @@ def test_a_snapshot_with_another_name_is_rejected() -> None:
 
 
 def test_a_step_that_decodes_many_batches_costs_more_than_a_turn_has() -> None:
-    """So it is the only one of its turn; a step with identities alone shares a turn."""
+    """So it is the only one of its turn; a step with identities alone fits into a turn."""
     costs = {}
     for batches in (0, 2):
         state, draws = ShardState(0), random.Random(1)
@@ -173,5 +173,4 @@ def test_a_step_that_decodes_many_batches_costs_more_than_a_turn_has() -> None:
             state.producers.restore(producer)
         costs[batches] = max(decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1))
 
-    assert MAX_COST_PER_TURN / 20 < costs[0] < MAX_COST_PER_TURN / 2
-    assert MAX_COST_PER_TURN < costs[2]
+    assert MAX_COST_PER_TURN / 20 < costs[0] < MAX_COST_PER_TURN < costs[2]
