@@ -114,7 +114,7 @@ class _UpOptions:
 @click.option(
     "--external",
     type=FilePath(dir_okay=False),
-    help="TOML file that names the tables of external topics (format: drain/table_mapping.py).",
+    help="TOML file that names the tables of external topics (see docs/external-topics.md).",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
 @pass_daemon_context

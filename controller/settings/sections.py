@@ -191,7 +191,7 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """A drain check that takes longer counts as "not drained yet", in seconds. Default: 60; a cold
     first run takes about 10."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (drain.table_mapping), read when
+    """TOML file that names the tables of external topics (docs/external-topics.md), read when
     Spark starts. Excludes ``results``, which cover only the ledger."""
 
 
