@@ -13,8 +13,8 @@ A parked record is acknowledged and recorded as parked by one entry, so it is ne
 4. It counts if an acknowledgement of the same holding covers it, and its bucket has not acknowledged it before. So a
    repetition parks nothing twice.
 5. A segment keeps at most `record_limit` records that are not in the dead-letter topic yet. An acknowledgement that
-   would exceed that waits. So does one of a record that is on its way there, and that its key would not deliver: it
-   was dropped before a seek back.
+   would exceed that waits. After a seek back, so does one of a record that is on its way there, if its key would not
+   deliver it (it was dropped before), or would deliver it before an earlier record, which has a later number by now.
 6. A resumed key is parked no more once its consumer says that it has processed the last record, and that it parks no
    more of them. Without an order a parent and its children have other consumers: what one of those still parks parks
    the key again, and resumes it.
@@ -114,6 +114,8 @@ class ParkedInBatch:
             self._pending.setdefault((each.segment, each.generation), []).append(each)
         self._added: Counter[int] = Counter()
         """Segment → records that this batch parks."""
+        self._overtaken: set[tuple[int, int]] | None = None
+        """Where the parked records are of whose key an earlier one has a later number; None: not computed yet."""
         self._again: dict[bytes, None] = {}
         """Keys that are parked again (rule 6)."""
 
@@ -127,14 +129,22 @@ class ParkedInBatch:
             if each.offset < acknowledgement.end_offset
             and each.offset >= progress.acknowledged_in(segment, key_bucket(each.key, KEY_BUCKETS)).position
         ]
+        new = {key for _, _, key in self.parked}
         keys, has_topic = redelivery.parked.keys, bool(redelivery.policy.dead_letter_topic)
         for each in covered:
             parks = each.key in keys or (has_topic and len(keys) + len(self._again) < MAX_PARKED_KEYS)
             if not parks or not has_key(self._topic, held, each.key):
                 return f"offset {each.offset} of segment {segment} is not of a key that is parked there"
             known = redelivery.of(segment, each.offset)
-            if known is not None and (each.key not in keys or known.number <= keys[each.key].resumed):
+            if known is None:
+                new.add(each.key)
+            elif each.key not in keys or known.number <= keys[each.key].resumed:
                 return f"offset {each.offset} of segment {segment} is not yet in the dead-letter topic, and was dropped"
+            elif each.key in new or self._has_later_before(segment, each.offset):
+                return (
+                    f"offset {each.offset} of segment {segment} is not yet in the dead-letter topic, and an earlier "
+                    "record of its key is to be there once more"
+                )
         if covered and redelivery.records(segment) + self._added[segment] + len(covered) > self._limit:
             return (
                 f"segment {segment} has {self._limit} parked records that are not yet in the dead-letter topic: "
@@ -147,6 +157,17 @@ class ParkedInBatch:
         self._pending[holding] = [each for each in later if each.offset >= acknowledgement.end_offset]
         self._accepted[holding] = held
         return None
+
+    def _has_later_before(self, segment: int, offset: int) -> bool:
+        """Return whether an earlier record of the same key has a later number than this one (rule 5)."""
+        if self._overtaken is None:
+            redelivery, newest, self._overtaken = self._subscription.redelivery, Counter[bytes](), set()
+            for at in sorted(redelivery.dead.values()):
+                dead = redelivery.attempts[at[0]][at[1]]
+                if dead.number < newest[dead.key]:
+                    self._overtaken.add(at)
+                newest[dead.key] = max(newest[dead.key], dead.number)
+        return (segment, offset) in self._overtaken
 
     @property
     def parked_again(self) -> list[e.AnyEntry]:

@@ -153,6 +153,23 @@ async def test_a_dropped_record_is_parked_again_after_a_seek_once_its_first_copy
     assert 1 == state(harness).records
 
 
+@pytest.mark.parametrize("ends", [(9,), (6, 9)], ids=["at once", "one by one"])
+async def test_parked_records_of_which_some_are_not_stored_keep_their_order_after_a_seek_back(
+    harness: CoordinatorHarness, ends: tuple[int, ...]
+) -> None:
+    """Record 5 is in the dead-letter topic and 8 is not: 5 gets a new number, and 8 must not keep one before it."""
+    acknowledge(harness, 9, parked=(5, 8))
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[1]))
+    harness.propose(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 0}, token="s"))
+    harness.coordinator.positions_changed({})
+    answers = [acknowledge(harness, end, parked=(5, 8)[: 1 + (end == 9)]) for end in ends]
+    assert "not yet in the dead-letter topic" in answers[-1][2]
+    harness.propose(e.ParkedRecordsStored(**IDS, numbers=[2]))
+    acknowledge(harness, 9, parked=(5, 8))
+    numbers = {offset: each.number for offset, each in harness.subscription.redelivery.attempts[0].items()}
+    assert {5: 3, 8: 4} == numbers
+
+
 async def test_a_resumed_key_ends_once_all_its_records_are_processed(harness: CoordinatorHarness) -> None:
     parking = state(harness).number
 
