@@ -28,15 +28,7 @@ class Replies:
         return self.observer.of(events.DelayedRepliesChanged)[-1].replies
 
 
-async def test_a_reply_without_delay_is_sent_at_once() -> None:
-    replies = Replies()
-    replies.send("a")
-
-    assert [("a", 0.0)] == replies.sent
-    assert not replies.observer.of(events.ReplyDelayed)
-
-
-async def test_replies_of_one_user_keep_their_order_and_times() -> None:
+async def test_replies_of_one_user_keep_their_order_and_times_and_those_to_others_leave_at_once() -> None:
     replies = Replies()
     for number in range(5):
         replies.delays["shop"] = 0.1 * (number // 2 + 1)

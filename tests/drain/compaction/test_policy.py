@@ -34,14 +34,6 @@ def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: i
     assert len(covering) <= max_ranges(len(numbers), chunks)
 
 
-def test_the_bound_grows_logarithmically() -> None:
-    """At one chunk per second, 1024-chunk ranges number at most 60 after a year and 105 after a thousand years."""
-    year = 365 * 86_400
-
-    assert [15, 60, 105] == [max_ranges(age, 1024) for age in (1024, year, 1000 * year)]
-    assert 0 == max_ranges(1023, 1024)
-
-
 @pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, PlannedCompaction(ChunkRange(1, 4), 0, ()))])
 def test_a_range_never_exceeds_the_watermark(watermark: int, expected: PlannedCompaction | None) -> None:
     assert expected == next_compaction([], watermark=watermark, chunks=4)
