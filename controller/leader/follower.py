@@ -4,7 +4,7 @@ It keeps reading, so that a new term only has to read the chunks of the last sec
 seldom, because a store may charge for each request: after 30 s it subscribes to the announcements of new chunks, the
 next of which ends its pause, of up to five minutes. It stays at 30 s once it has found a chunk that was not announced.
 A term is not: while another daemon holds the lock whose term was not read, it reads every second.
-Of a shard whose state does not fit into the daemon's `StandbyMemory`, it follows the terms.
+It follows only the terms of a shard whose state does not fit into the daemon's `StandbyMemory`.
 
 A damaged, foreign or missing object of the ledger fails this shard only: `Follower.fault` names it. The ledger is read
 again with pauses.

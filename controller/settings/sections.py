@@ -64,8 +64,8 @@ class StandbySettings(Section, frozen=True, kw_only=True):
     Another one reads the newest snapshot before a shard is transferred to it. Set the same on all daemons. Default: 2,
     so that a second failure finds one too."""
     memory_bytes: Annotated[int, Meta(ge=0, le=1 << 44)] = 1 << 30
-    """Estimated memory for these states. Shards that this daemon takes over next come first. Of the others it
-    follows the terms only, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000
+    """Estimated memory for these states. Shards that this daemon takes over next come first. It follows only
+    the terms of the others, and a new term begins with the newest snapshot. Default: 1 GiB, some 700 000
     producers."""
 
 

@@ -1,7 +1,7 @@
 """The timestamp index of a segment: a few timestamps from which the time of any record follows. Pure.
 
-The *slot* of an offset is its lowest set bit together with the bit above that. Of each slot only
-the last record is kept (docs/decisions/spark-plans.md): 61 records of a billion.
+The *slot* of an offset is its lowest set bit together with the bit above that. Only the last
+record of each slot is kept (docs/decisions/spark-plans.md): 61 records of a billion.
 """
 
 from bisect import bisect_left

@@ -26,7 +26,7 @@ from drain.spark.chunks import LedgerChunks
 from headgate.settings.command_parser import CommandParser
 
 MAX_PRINTED_DIFFERENCES: Final = 50
-"""Differences that are printed. Of the others only the number is."""
+"""Differences that are printed. The others are only counted."""
 _KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
 
 

@@ -27,7 +27,7 @@ untrue. A topic that was created again has another id, and a name has positions 
 had sent, and would do so after its next start, too. A batch without a producer skips rows 4 to 10. A repetition is
 recognized before its topic is looked up, because the topic may have been deleted since. An unknown producer is refused
 at sequence 0 too, which may be a delayed copy. Row 9 compares digests: an equal number of records would report another
-batch as stored. Of a batch older than the window (row 8) no digest is left.
+batch as stored. A batch older than the window (row 8) has no digest left.
 
 Refusals that end a producer's session, or depend on the state, wait for a barrier: a deposed leader
 judges on an outdated state (Redpanda #12712).

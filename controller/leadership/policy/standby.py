@@ -1,8 +1,8 @@
 """Decide of which followed shards a daemon keeps the state in memory. Pure.
 
-A shard whose state is kept is *warm*: a new term reads only the chunks of the last second. Of the others the daemon
-follows the terms, and a new term begins with the newest snapshot. `controller.leadership.policy.successors` decides
-which daemons would take a shard over.
+A shard whose state is kept is *warm*: a new term reads only the chunks of the last second. The daemon follows
+only the terms of the others, and a new term begins with the newest snapshot.
+`controller.leadership.policy.successors` decides which daemons would take a shard over.
 
 Rules:
 

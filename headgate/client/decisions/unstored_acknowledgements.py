@@ -10,7 +10,7 @@ What is acknowledged and not stored is fresh, in flight, or refused:
 4. What the leader refuses stays refused while the holding lasts, whatever the reason. `retry` makes it fresh again.
 5. With a holding ends what is not stored of it. Its number is counted: the next holder delivers those records again.
 6. What is given up is remembered, until it is reported to the program.
-7. Of each holding only the newest checkpoint is sent.
+7. Only the newest checkpoint of each holding is sent.
 8. QUEUE: what is acknowledged negatively, or was delivered before, is sent record by record.
 9. STREAM: an acknowledgement is sent with the parked records that it covers, and stored or refused with them. Of each
    resumed key only the newest number is sent.
