@@ -379,6 +379,7 @@ class Admin:
         start: Start = "latest",
         timestamp_ms: int | None = None,
         if_absent: bool = False,
+        topic_id: int | None = None,
     ) -> SubscriptionInfo:
         """Create a subscription before its first consumer; records from its start on are kept for it.
 
@@ -391,6 +392,7 @@ class Admin:
                 time or later; as for `seek`.
             if_absent: one that exists is returned unchanged, if it has this type. Otherwise it is
                 refused.
+            topic_id: `TopicInfo.topic_id` of the topic that it is for, as for `seek`.
 
         Raises:
             ConfigError: the type is unknown, the timestamp is in the future, or the topic is external.
@@ -404,6 +406,7 @@ class Admin:
             token=self._token(),
             start=start,
             if_absent=if_absent,
+            topic_id=topic_id,
         )
         if timestamp_ms is None:
             return await self._subscription(request)

@@ -129,10 +129,11 @@ async def act(admin: Admin, topic: str, name: str, through: str, *, replay: bool
     found.require_order_kept(replay=replay)
     store, closing = found.opened.description.topic, found.closing
     # A user who may not close them sends nothing.
-    await admin.create_subscription(store, closing, type="QUEUE", start="earliest", if_absent=True)
+    topic_id = found.opened.description.topic_id
+    await admin.create_subscription(store, closing, type="QUEUE", start="earliest", if_absent=True, topic_id=topic_id)
     sent = await found.send_back(admin) if replay else None
     behind = {each: max(end, found.starts[each]) for each, end in found.ends.items()}
-    await admin.seek(store, closing, positions=behind, topic_id=found.opened.description.topic_id)
+    await admin.seek(store, closing, positions=behind, topic_id=topic_id)
     return sent
 
 

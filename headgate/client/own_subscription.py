@@ -9,9 +9,14 @@ from headgate.errors import ConfigError
 from headgate.model.short_list import listed
 
 
-async def open_own_subscription(admin: Admin, topic: str, name: str) -> None:
-    """Create it if it does not exist. Raises ConfigError: consumers read it."""
-    found = await admin.create_subscription(topic, name, type="queue", start="earliest", if_absent=True)
+async def open_own_subscription(admin: Admin, topic: str, topic_id: int, name: str) -> None:
+    """Create it if it does not exist. Raises ConfigError: consumers read it.
+
+    RequestRejectedError: the topic was deleted, and perhaps created again.
+    """
+    found = await admin.create_subscription(
+        topic, name, type="queue", start="earliest", if_absent=True, topic_id=topic_id
+    )
     if found.consumers:
         readers = listed([each.consumer for each in found.consumers])
         raise ConfigError(f"subscription {name!r} is read by {readers}: choose a name that nothing else uses")

@@ -50,7 +50,8 @@ class TopicAccess:
         self._known_head = 0
         """The newest chunk that was announced before the leader was last asked."""
         self._reported: dict[int, int] | None = None
-        """What the subscription was moved to; None: it may not exist yet."""
+        """What the subscription was moved to; None: it may not exist."""
+        self._has_reported = False
 
     def close(self) -> None:
         self._loop.run(self._connections.aclose())
@@ -123,16 +124,17 @@ class TopicAccess:
 
     async def _report(self, topic: TopicInfo, subscription: str, positions: dict[int, int]) -> None:
         _, admin = await self._open()
-        if self._reported is None:
-            await open_own_subscription(admin, topic.topic, subscription)
-            self._reported = {}
-        if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
-            try:
+        try:
+            if self._reported is None:
+                await open_own_subscription(admin, topic.topic, topic.topic_id, subscription)
+                self._reported, self._has_reported = {}, True
+            if moved := {segment: at for segment, at in positions.items() if self._reported.get(segment) != at}:
                 await admin.seek(topic.topic, subscription, positions=moved, topic_id=topic.topic_id)
-            except RequestRejectedError as error:
-                # A segment that was read to its end may be pruned before this, or the topic created again. If the
-                # subscription was deleted, retention keeps nothing: the next report creates it.
-                log.warning("spark.subscription_not_moved", subscription=subscription, reason=str(error))
-                self._reported = None
-            else:
                 self._reported |= moved
+        except RequestRejectedError as error:
+            if not self._has_reported:
+                raise
+            # A segment that was read to its end may be pruned before this, or the topic created again. If the
+            # subscription was deleted, retention keeps nothing: the next report creates it.
+            log.warning("spark.subscription_not_moved", subscription=subscription, reason=str(error))
+            self._reported = None

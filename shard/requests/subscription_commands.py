@@ -110,7 +110,7 @@ def _refused_topic(request: CreateSubscription | SeekSubscription, topic: Topic)
     if request.topic_id in (None, topic.topic_id):
         return None
     return invalid(
-        f"topic {topic.name!r} was deleted and created again: it has id {topic.topic_id}, and the positions are of id "
+        f"topic {topic.name!r} was deleted and created again: it has id {topic.topic_id}, and the request is for id "
         f"{request.topic_id}"
     )
 

@@ -311,10 +311,11 @@ async def test_a_query_that_is_beyond_a_quota_ends_with_its_name_and_stores_each
 
 
 @pytest.mark.nightly
-def test_a_query_moves_no_subscription_of_a_topic_that_was_created_again_while_it_runs(
-    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path
+@pytest.mark.parametrize("subscribed", [True, False], ids=["with a subscription of the name", "without one"])
+def test_a_query_leaves_the_subscriptions_alone_of_a_topic_that_was_created_again_while_it_runs(
+    spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path, subscribed: bool
 ) -> None:
-    """Retention would delete what nothing has read."""
+    """Retention would delete what nothing has read, or keep for ever what nothing will read."""
     keys = Keys(producer, admin, "twice")
     keys.send(20)
 
@@ -323,14 +324,18 @@ def test_a_query_moves_no_subscription_of_a_topic_that_was_created_again_while_i
             admin.delete_topic("twice")
             admin.create_topic("twice")
             keys.send(20)
-            admin.create_subscription("twice", "sums", type="QUEUE", start="earliest")
+            if subscribed:
+                admin.create_subscription("twice", "sums", type="QUEUE", start="earliest")
 
     source = spark.readStream.format("headgate").options(subscription="sums", maxRecordsPerTrigger=10).load("twice")
     writer = source.writeStream.foreachBatch(create_again).option("checkpointLocation", str(tmp_path))
     finish(writer)
-    assert [20] == [each.records for each in admin.backlog("twice", "sums")]
+    found = [each.subscription for each in admin.list_subscriptions("twice")]
+    assert (["sums"] if subscribed else []) == found
+    assert not subscribed or [20] == [each.records for each in admin.backlog("twice", "sums")]
     with pytest.raises(Exception, match="topic 'twice' was deleted and created again"):
         finish(writer)
+    admin.delete_topic("twice")
 
 
 @pytest.mark.nightly

@@ -131,7 +131,7 @@ class TableExport:
             admin = None
             if self.subscription is not None:
                 admin = await opened.enter_async_context(self.context.open_admin())
-                await open_own_subscription(admin, self.topic, self.subscription)
+                await open_own_subscription(admin, self.topic, source.description.topic_id, self.subscription)
             self.exporter = exporter
             await self._export(exporter, admin)
             while self.follow:

@@ -100,7 +100,7 @@ def test_a_dry_run_reports_the_moves_and_changes_nothing() -> None:
         ("STREAM", {"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
         ("STREAM", {"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
         ("CHECKPOINT", {"to": "earliest"}, "its consumers keep their own positions"),
-        ("STREAM", {"positions": [(2, 1)], "topic_id": 7}, "created again: it has id 1, and the positions are of id 7"),
+        ("STREAM", {"positions": [(2, 1)], "topic_id": 7}, "created again: it has id 1, and the request is for id 7"),
         ("STREAM", {"to": "earliest", "subscription": "x"}, "has no subscription 'x'"),
         ("STREAM", {"to": "earliest", "topic": "x"}, "there is no topic 'x'"),
     ],

@@ -52,7 +52,7 @@ def test_records_are_exported_once_and_the_subscription_follows(invoke: Invoke, 
         "first segment 0, offset 0\n"
     )
     assert cluster.calls == [
-        CreateSubscription("orders", "lake", SubscriptionType.QUEUE, "", start="earliest", if_absent=True),
+        CreateSubscription("orders", "lake", SubscriptionType.QUEUE, "", start="earliest", if_absent=True, topic_id=1),
         SeekSubscription("orders", "lake", "", positions=[(0, 3), (1, 1)], topic_id=1),
     ]
     assert [b"0.0", b"0.1", b"0.2", b"1.0"] == sorted(pq.read_table(tmp_path / "lake/data")["value"].to_pylist())
