@@ -315,7 +315,7 @@ async def test_a_query_that_is_beyond_a_quota_ends_with_its_name_and_stores_each
 def test_a_query_leaves_the_subscriptions_alone_of_a_topic_that_was_created_again_while_it_runs(
     spark: SparkSession, admin: Admin, producer: Producer, tmp_path: Path, subscribed: bool
 ) -> None:
-    """Retention would delete what nothing has read, or keep for ever what nothing will read."""
+    """Retention would delete what nothing has read, or keep permanently what nothing will read."""
     keys = Keys(producer, admin, "twice")
     keys.send(20)
 
