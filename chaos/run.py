@@ -184,11 +184,11 @@ async def _play_fault(stage: Stage, planned: PlannedFault, played: Played) -> No
 
 
 async def _done(fault: Fault, act: Callable[[], Awaitable[None]], played: Played, *, alone: bool) -> bool:
-    """Begin or end ``fault``; return False if it cannot, or waits for what another one prevents."""
+    """Begin or end ``fault``; return False if it cannot, or waits for what another one prevents or has ended."""
     try:
         async with asyncio.timeout(RECOVERY_SECONDS):
             await act()
-    except (HeadgateError, TimeoutError) as error:
+    except (HeadgateError, TimeoutError, ProcessLookupError) as error:
         problem = str(error) or f"not done after {RECOVERY_SECONDS:g} s"
         if alone:
             played.note(f"{fault.name}: {problem}")
