@@ -58,6 +58,8 @@ class RareFaults:
         self._most_drift = 0.0
         self._retained_share = 0.0
         self.external: ExternalProgram | None = None
+        self.leaving: list[SimulatedDaemon] = []
+        """Daemons that are asked to stop, and still run."""
         self.external_tasks: list[asyncio.Task[None]] = []
         """Its importer and its readers, which run elsewhere: they lose no power."""
         self.rule_breaker: RuleBreaker | None = None
@@ -270,12 +272,14 @@ class RareFaults:
     async def _end_machine(self) -> None:
         """End all programs of the machine. None of their later actions has an effect outside."""
         world = self._world
-        ended = [f"daemon-{daemon.name}" for daemon in world.daemons]
+        running = [*world.daemons, *self.leaving]
+        world.daemons.clear()
+        ended = [f"daemon-{daemon.name}" for daemon in running]
         ended += [each for each in world.broker.connected() if each.rpartition("-")[0] in world.consumers]
         for client_id in ended:
             world.broker.cut(client_id)
-        while world.daemons:
-            await world.daemons.pop().crash()
+        while running:
+            await running.pop().crash()
         tasks = [*world.consumers.values(), *world.end_maintenance()]
         world.consumers.clear()
         await end_tasks(*tasks)

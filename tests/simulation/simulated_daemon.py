@@ -262,6 +262,7 @@ class SimulatedDaemon:
 
     async def stop(self) -> None:
         """Transfer all shards, hand over those that no other daemon takes, and end, as after SIGTERM."""
+        self.simulation.faults.rare.leaving.append(self)
         for task in self._beside:
             task.cancel()
         with suppress(ConfigError):  # It does not support the level.
@@ -269,7 +270,10 @@ class SimulatedDaemon:
         for controller in self.controllers:
             controller.post(Event.STOP_REQUESTED)
         self._ended.set()
-        await self._task
+        await asyncio.wait([self._task])  # A power failure may cancel it meanwhile.
+        if not self._task.cancelled():
+            self._task.result()
+        self.simulation.faults.rare.leaving.remove(self)
 
     def freeze(self) -> None:
         """Stop all input and output, as SIGSTOP does."""
