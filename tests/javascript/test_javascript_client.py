@@ -301,6 +301,11 @@ def test_a_resumed_key_is_held_once_its_records_are_delivered_and_unparked_once_
         await hear("a record is parked", 4n, 4n);
         held.parked.clear();
         await hear("nothing is parked", 4n, 4n);
+        for (const [askedAt, parking] of [[0, []], [performance.now(), ["k"]], [performance.now(), []]]) {
+            held.parking = new Set(parking);
+            await resumption.heard({ resuming: [[0n, 1n, key, 8n, "dead", 4n, 5n, 4n]] }, askedAt);
+            console.log("parked by another holder", held.parkedKeys.size);
+        }
         held.parkedKeys.set("k", state);
         await hear("earlier news", 0n, 4n, 4n, state.parkedAt = performance.now());
         state.isResuming = state.isHeld = true;
@@ -319,6 +324,7 @@ def test_a_resumed_key_is_held_once_its_records_are_delivered_and_unparked_once_
         "a record is parked true true null",
         "unpark_key 4n",
         "nothing is parked false false null",
+        *[f"parked by another holder {keys}" for keys in (0, 0, 1)],
         "earlier news false false null",
         "named no more false false",
     ] == evaluate(programs, program)

@@ -353,7 +353,7 @@ class InvariantChecker:
                 f"{subscription.name}: segment {entry.segment} was granted after it was drained"
             )
         self._check_generation(state.shard, entry)
-        if subscription.type != "STREAM":
+        if subscription.type != "STREAM" or subscription.name == self.rules.unordered:
             return
         layout = state.topics_by_id[entry.topic_id].layout
         for ancestor in layout.ancestors(entry.segment):

@@ -1,7 +1,7 @@
 """Checks single entries of the ledger against rules that need nothing but the state before or after them.
 
 1. A consumer name goes to a newer instance only, and no instance that has left or was replaced comes back.
-2. A subscription keeps its type, and has the order of its type: no simulated program asks for another one.
+2. A subscription keeps its type, and has the order of its type, unless a simulated program asks for another one.
 3. What is drained is sealed and acknowledged to its end, and released, not revoked.
 4. A segment is revoked only if its holder has more than its part, so the fewest segments move.
 5. A child has all its parents, and the active segments of a topic divide all hashes among themselves. No layout exceeds its
@@ -71,6 +71,8 @@ class LedgerRules:
     """When a daemon last continued after a freeze, in which it ended no revocation."""
     clock_set_at: float = -math.inf
     """When the clock of a leader was last set wrong, for some seconds: ages are too high by a step then."""
+    unordered: str = ""
+    """The STREAM of which an operator sets the order to "none"."""
     holdings: HoldingRules = field(default_factory=HoldingRules)
     producers: ProducerRules = field(default_factory=ProducerRules)
     _replaced: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
@@ -132,9 +134,8 @@ class LedgerRules:
             self._check_order(entry.subscription, entry.subscription_type, entry.order)
         self._check_positions(state, entry)
 
-    @staticmethod
-    def _check_order(name: str, kind: e.SubscriptionType, order: e.Order) -> None:
-        if order != default_order(kind):
+    def _check_order(self, name: str, kind: e.SubscriptionType, order: e.Order) -> None:
+        if order != default_order(kind) and name != self.unordered:
             raise InvariantViolationError(f"{name}: the order of a {kind} became {order!r}")
 
     # Holders

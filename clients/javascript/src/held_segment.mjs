@@ -17,6 +17,7 @@ export class HeldSegment {
   open = new Map(); // QUEUE: offset → {delivery, bucket, deadline} of a delivery that has not ended
   parked = new Map(); // STREAM: offset → key of a record that its acknowledgement parks
   parkedKeys; // STREAM: text of a key whose records are not delivered → ParkedKey
+  parking = new Set(); // STREAM: texts of keys that this consumer asks to park
   resumed = new Map(); // STREAM: text of a key → {key, number} of its resumed records that are acknowledged and not stored
   unpassed = []; // of `run`, in order: works that are not below the low-water mark
   ahead = 0; // of `run`: records beyond the mark; QUEUE: that are not handled
@@ -60,6 +61,11 @@ export class HeldSegment {
   }
   /** Return the ParkedKey of a key that is parked. */
   parkedKey = (key) => (this.parkedKeys.size > 0 ? this.parkedKeys.get(keyText(key)) : undefined);
+  addParkedKey(key, parkedAt) {
+    const state = new ParkedKey(this.queuedEnd, parkedAt);
+    this.parkedKeys.set(keyText(key), state);
+    return state;
+  }
   /** Return whether a record of a key waits to be stored as parked. */
   hasUnstoredParked = (key) => [...this.parked.values()].some((each) => keyText(each) === keyText(key));
   /** Return whether a record is not this grant's to deliver: in another bucket, or acknowledged. Offsets have to rise. */

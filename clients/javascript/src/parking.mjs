@@ -6,7 +6,6 @@
 // 3. A resumed record that fails again parks its key again. It, and those behind it, stay where they are.
 import { RequestRejectedError, reasonText } from "./errors.mjs";
 import { keyText } from "./held_segment.mjs";
-import { ParkedKey } from "./parked_key.mjs";
 
 const LONGEST_KEY_BYTES = 256;
 
@@ -24,7 +23,7 @@ export class Parking {
       if (state?.isDelivered(parkedNumber)) await this.#parkAgain(held, state, record, reason);
     } else if (offset >= held.acknowledged) {
       if (!state) await this.#request(held, record, reason);
-      if (!state && !held.dropped) held.parkedKeys.set(keyText(key), new ParkedKey(held.queuedEnd, performance.now()));
+      if (!state && !held.dropped) held.addParkedKey(key, performance.now());
       if (!held.dropped) this.divert(held, record);
     }
   }
@@ -41,7 +40,12 @@ export class Parking {
       throw new RequestRejectedError(text, "invalid");
     }
     const fields = { segment, generation, offset, key, number, reason: reasonText(reason) };
-    await this.membership.ask("park_key", fields, true);
+    held.parking.add(keyText(key));
+    try {
+      await this.membership.ask("park_key", fields, true);
+    } finally {
+      held.parking.delete(keyText(key));
+    }
   }
   /** Rule 2. */
   divert(held, { offset, key }) {

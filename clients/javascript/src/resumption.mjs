@@ -7,6 +7,7 @@
 // 3. When no record of the key is parked, queued or unacknowledged any more, the leader ends the parking, and the record
 //    that waits is delivered.
 // 4. What fails is tried again after the next heartbeat.
+// 5. Without an order, the holder of a parent may park a key of a child that is held. The child learns it here.
 import { HeadgateError, warn } from "./errors.mjs";
 import { keyText } from "./held_segment.mjs";
 import { ParkedRecords } from "./parked_records.mjs";
@@ -21,6 +22,7 @@ const asNamed = ([segment, generation, key, parking, topic, number, last, stored
 export class Resumption {
   #newest = new Map(); // state of a key → {held, state, named}: what the leader said last, and is to be done
   #isAtWork = false;
+  #unparkedAt = -Infinity; // when a key was last parked no more: what the leader said earlier is outdated
   /** `parts`: connection, ledger, membership, holdings and feed of the consumer, and its names. */
   constructor(parts) {
     Object.assign(this, parts);
@@ -32,8 +34,11 @@ export class Resumption {
     const ended = this.holdings.all.flatMap(({ parkedKeys }) => [...parkedKeys.values()].filter((state) => state.isResuming && !going.has(state)));
     for (const state of ended) (state.end(), this.feed.space.notify()); // by another holder: without an order there may be one
     for (const named of resuming.map(asNamed)) {
-      const [held, state] = [this.holdings.of(named), this.#stateOf(named)];
-      if (!state || !this.feed.reads(held) || state.parkedAt >= askedAt) continue;
+      const held = this.holdings.of(named);
+      if (!held || !this.feed.reads(held)) continue;
+      const isNew = askedAt > this.#unparkedAt && !held.parking.has(keyText(named.key));
+      const state = held.parkedKey(named.key) ?? (isNew && held.addParkedKey(named.key, -Infinity));
+      if (!state || state.parkedAt >= askedAt) continue;
       if (!state.isResuming) state.resume(named.number);
       this.#newest.set(state, { held, state, named });
     }
@@ -87,6 +92,7 @@ export class Resumption {
   /** Rule 3. */
   async #unpark(held, state, { segment, generation, key, parking, last }) {
     await this.membership.ask("unpark_key", { segment, generation, key, parking, last }, true);
+    this.#unparkedAt = performance.now();
     held.parkedKeys.delete(keyText(key));
     state.end();
     this.feed.space.notify();

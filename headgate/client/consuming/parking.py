@@ -9,6 +9,8 @@
    any more, the leader ends the parking, and the record is delivered. While the dead-letter topic takes no records, the
    consumer does not hold the key for what is not there.
 5. A resumed record that fails again parks its key again. It, and those behind it, stay where they are.
+6. Without an order, the holder of a parent may park a key of a child that is held. The child's holder learns that when
+   the key is resumed: the parent's may be gone by then.
 """
 
 import asyncio
@@ -48,6 +50,10 @@ class Parking:
         self._tasks = context.tasks
         self._log = context.log
         self._stored = ParkedRecords(context.client, context.requests.is_own)
+        self._asking: set[tuple[HeldSegment, bytes]] = set()
+        """Keys that are about to be parked by this consumer."""
+        self._unparked_at = 0.0
+        """Loop time at which a key was last parked no more."""
         self._reads = asyncio.Semaphore(1)
         """The dead-letter topic is read for one key at a time."""
         self._feed.on_parked = self.divert
@@ -76,16 +82,20 @@ class Parking:
         named = MAX_PARKED_KEY_BYTES
         if len(record.key) > named:
             raise RequestRejectedError("invalid", f"a key of {len(record.key)} bytes cannot be parked: at most {named}")
-        while self._feed.holds(holding):
-            try:
-                await self._requests.park(record, failure_text(reason))
-            except NoLeaderError as error:
-                if self._tasks.failure is not None:
-                    raise self._tasks.failure from error
-                self._log.warning("key.not_parked", reason=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return self._feed.holds(holding)
+        self._asking.add((holding, record.key))
+        try:
+            while self._feed.holds(holding):
+                try:
+                    await self._requests.park(record, failure_text(reason))
+                except NoLeaderError as error:
+                    if self._tasks.failure is not None:
+                        raise self._tasks.failure from error
+                    self._log.warning("key.not_parked", reason=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    return self._feed.holds(holding)
+        finally:
+            self._asking.discard((holding, record.key))
         return False
 
     def divert(self, holding: HeldSegment, record: ConsumedRecord) -> None:
@@ -115,8 +125,12 @@ class Parking:
         """Begin to resume the keys that the leader names in reply to a question at loop time ``asked_at``."""
         for named in resuming:
             holding = self._feed.holdings.get((named.segment, named.generation))
-            state = None if holding is None else holding.parked.get(named.key)
-            if holding is None or holding.stopped or state is None or state.is_resuming:
+            if holding is None or holding.stopped:
+                continue
+            state = holding.parked.get(named.key)
+            if state is None and asked_at > self._unparked_at and (holding, named.key) not in self._asking:
+                state = holding.parked[named.key] = ParkedKey(holding.queued_end)
+            if state is None or state.is_resuming:
                 continue
             if state.parked_at < asked_at:
                 state.is_resuming = True
@@ -163,6 +177,7 @@ class Parking:
             and not self._acknowledger.unstored.has_parked((named.segment, named.generation), named.key)
         ):
             await self._requests.unpark(named)
+            self._unparked_at = now()
             if self._feed.holds(holding):
                 self._log.info("key.resumed", key=repr(named.key))
                 holding.parked.pop(named.key, None)

@@ -152,6 +152,21 @@ async def test_without_an_order_the_holder_of_a_child_continues_after_that_of_it
     assert 3 * [3, 13] == [*programs[0].values(), *programs[1].values()][-6:]
 
 
+async def test_without_an_order_a_key_is_resumed_by_the_holder_of_a_child_once_its_parent_is_drained() -> None:
+    program = Program()
+    async with stream() as (world, admin), reader(world) as consumer:
+        await admin.set_order("orders", "billing", "none")
+        await admin.split("orders", 0)
+        await asyncio.sleep(10)  # The child is held before its key is parked.
+        world.drained_segments[0] = 20
+        await program.read(consumer, 60)
+        program.spared = 1000
+        await admin.resume_key("orders", "billing", POISON)
+        await program.read(consumer, 60)
+        assert [] == await parked(admin)
+    assert [3, 13] == program.values()
+
+
 async def test_a_resumed_key_holds_no_other_one_up_while_the_dead_letter_topic_takes_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
