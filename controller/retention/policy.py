@@ -4,8 +4,8 @@
    so a parent that is missing from the layout has nothing more for the gate to wait for.
 2. A sealed segment is due once it is older than the greatest age, or once the topic has its greatest size
    without it. Without subscriptions it is then pruned.
-3. It is retained until every STREAM, QUEUE and untyped subscription has acknowledged all of it: it
-   is drained, or the position is at the sealed end (the consumer left before a drain check).
+3. It is retained until it is drained in every STREAM, QUEUE and untyped subscription. A position at its sealed end is
+   enough if children wait for nothing, or it began there; else a prune would open them on the leader's word alone.
 4. CHECKPOINT subscriptions retain a segment for a bounded time after it was sealed. (Pulsar's
    scalable topics: as long as the subscription exists.)
 5. A subscription that had no consumers for the subscription expiry retains nothing, nor does one that is ignored, and
@@ -35,7 +35,7 @@ from headgate.model.short_list import listed
 from shard.state.subscription import Subscription
 from shard.state.topic import SegmentTail
 from shard.steps import Steps
-from shard.subscriptions.gate import tracks_acknowledgements
+from shard.subscriptions.gate import is_gated, tracks_acknowledgements
 
 KEEP_FOREVER: Final = -1
 
@@ -95,6 +95,7 @@ def prune_basis(layout: Layout, subscriptions: Iterable[Subscription]) -> PruneB
         (
             each.subscription_id,
             each.type,
+            each.order,
             each.seek_generation,
             each.consumers.unused_since_ms,
             each.redelivery.policy.ignored_by_retention,
@@ -234,26 +235,28 @@ def _kept_for_subscriptions(
         else:
             found = {
                 segment: f"subscription {subscription.name!r} has acknowledged {subscription.position(segment)} of "
-                f"{ends[segment]} records{_parked_text(subscription, segment)}"
-                for segment in _undrained(subscription, due, ends)
+                f"{ends[segment]} records{_missing_text(subscription, segment, ends[segment])}"
+                for segment in _unfinished(subscription, due, ends)
             }
         kept |= found
         due -= found.keys()
     return kept
 
 
-def _parked_text(subscription: Subscription, segment: int) -> str:
-    dead = subscription.redelivery.records(segment) if subscription.type == SubscriptionType.STREAM else 0
-    return f", and {dead} of them are not yet in their dead-letter topic" if dead else ""
+def _missing_text(subscription: Subscription, segment: int, end: int) -> str:
+    if subscription.type == SubscriptionType.STREAM and (dead := subscription.redelivery.records(segment)):
+        return f", and {dead} of them are not yet in their dead-letter topic"
+    return "" if subscription.position(segment) < end or subscription.type is None else ", and a drain check is missing"
 
 
-def _undrained(subscription: Subscription, segments: AbstractSet[int], ends: Mapping[int, int]) -> Iterable[int]:
-    """Return those of ``segments`` with records that are not acknowledged, or not yet in the dead-letter topic."""
+def _unfinished(subscription: Subscription, segments: AbstractSet[int], ends: Mapping[int, int]) -> Iterable[int]:
+    """Return those of ``segments`` that rule 3 retains, or whose records are not yet in the dead-letter topic."""
     if not tracks_acknowledgements(subscription.type):
         return segments
-    positions, dead = subscription.progress.positions, subscription.redelivery.attempts
-    undrained = [each for each in segments - subscription.drained if positions.get(each, 0) < ends[each]]
-    return undrained + [each for each in segments & dead.keys() if each not in undrained]
+    progress, dead = subscription.progress, subscription.redelivery.attempts
+    read_to = progress.start_positions if is_gated(subscription.type, subscription.order) else progress.positions
+    found = [each for each in segments - subscription.drained if read_to.get(each, 0) < ends[each]]
+    return found + [each for each in segments & dead.keys() if each not in found]
 
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:

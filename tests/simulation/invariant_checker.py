@@ -22,6 +22,7 @@ from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from headgate.model.headers import Headers
 from shard.state.shard_state import ShardState
+from shard.subscriptions.gate import is_gated
 from tests.simulation.backlog_checker import BacklogChecker
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.client_history import ClientHistory
@@ -490,6 +491,11 @@ class InvariantChecker:
                     raise InvariantViolationError(
                         f"{subscription.name}: segment {segment} was pruned at {subscription.position(segment)} of {end}"
                     )
+                counted = segment in subscription.drained or end <= subscription.progress.start_positions.get(
+                    segment, 0
+                )
+                if is_gated(subscription.type, subscription.order) and not counted:
+                    raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned without a count")
                 if segment in subscription.holdings:
                     raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned while it is held")
         self.pruned += len(going)

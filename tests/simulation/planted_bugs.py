@@ -330,7 +330,8 @@ BUGS = (
     # Retention and trimming
     Bug("A roll loses the end of the segment.", "shard.requests.topic_commands:roll_entry", lambda right, topic, *rest: with_fields(right(topic, *rest), end_offset=0)),
     Bug("A leader splits behind any number of undrained generations.", "controller.scaling.policy:undrained_generations", lambda _, layout, __: dict.fromkeys(layout.segments, 0), "hotspots"),
-    Bug("A segment is pruned before it is read.", "controller.retention.policy:decide_pruning", lambda right, layout, tails, _, *rest: right(layout, tails, (), *rest)),
+    Bug("A segment is pruned without a drained fact.", "controller.retention.policy:_unfinished",
+        lambda right, one, segments, ends: [each for each in right(one, segments, ends) if one.position(each) < ends[each]]),
     Bug("Chunks are deleted as soon as they are compacted.", f"{TRIM}:trim_point", with_arguments(delay_ms=0)),
     Bug("The first chunk of a term is deleted.", f"{TRIM}:deletable", with_arguments(term_start_chunks=())),
     # Clients and devices

@@ -134,6 +134,7 @@ def test_a_topic_overrides_the_settings_of_the_cluster(
 
 CHECKPOINT = subscription("CHECKPOINT")
 READ, UNREAD = subscription(drained={0}, name="a"), subscription(name="b")
+ACKNOWLEDGED = subscription(positions={0: 10})
 OF_UNKNOWN_TYPE = subscription(None, positions={0: 10}, drained={0})
 """It may be CHECKPOINT, whose consumers acknowledge nothing, so its position does not count."""
 
@@ -143,6 +144,8 @@ OF_UNKNOWN_TYPE = subscription(None, positions={0: 10}, drained={0})
     [
         pytest.param([], HOUR, None, id="without subscriptions only the retention time counts"),
         pytest.param([READ], HOUR, None, id="drained"),
+        pytest.param([ACKNOWLEDGED], HOUR, "10 of 10 records, and a drain check is missing", id="both witnesses"),
+        pytest.param([subscription("QUEUE", positions={0: 10})], HOUR, None, id="its children do not wait"),
         pytest.param([READ], HOUR - 1, "sealed 3599 s ago, retained for 3600 s", id="drained, and too young"),
         *(
             pytest.param([subscription(kind, positions={0: 9})], 10**12, "'s' has acknowledged 9 of 10 records")
@@ -179,7 +182,9 @@ def test_a_record_that_is_not_yet_in_its_dead_letter_topic_retains_its_segment()
     assert pruning(SPLIT, parked).segments == ()
 
 
-@pytest.mark.parametrize("change", ["subscription_id", "progress.seek_generation", "consumers.unused_since_ms"])
+@pytest.mark.parametrize(
+    "change", ["subscription_id", "order", "progress.seek_generation", "consumers.unused_since_ms"]
+)
 def test_a_decision_is_made_again_after_what_may_retain_more(change: str) -> None:
     changed = subscription()
     *part, name = change.split(".")

@@ -166,6 +166,11 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
         acknowledged = requests.Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
         await client.call(requests.AcknowledgeBatch, **CONSUMER, acknowledgements=[acknowledged])
         dry = await client.call(requests.PruneTopic, topic="orders", token="5", dry_run=True)
+        assert dry.result.segments == (), "it would open the children on the word of the leader alone"
+        assert "1 of 1 records, and a drain check is missing" in dry.result.retained[0].reason
+        shard.drained_segments[0] = 1
+        await asyncio.sleep(1000)
+        dry = await client.call(requests.PruneTopic, topic="orders", token="5", dry_run=True)
         assert dry.result.segments == (0,)
         assert _segments(leader) == [0, 1, 2]
 
