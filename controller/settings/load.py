@@ -323,6 +323,12 @@ def _drain_problems(drain: DrainSettings) -> Iterator[Problem]:
     if drain.results is not None and drain.external is not None:
         problem = "excludes drain.results: where results are polled, no process reads tables; remove one of the two"
         yield "drain.external", problem
+    if not drain.spawn or drain.results is not None:
+        what = "drain.results" if drain.results is not None else "drain.spawn = false"
+        problem = f"has no effect with {what}: this daemon starts no Spark process; set it where that is started"
+        for name in ("spark_conf", "driver_memory"):
+            if getattr(drain, name) != getattr(DrainSettings(), name):
+                yield f"drain.{name}", problem
     for name in drain.spark_conf:
         if problem := conf_problem(name):
             yield "drain.spark_conf", problem

@@ -80,6 +80,16 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + '[drain]\nsocket = "tcp:127.0.0.1:7"\n', "$.drain.socket", "no absolute path of a Unix socket"),
         (LEDGER + "[drain]\nspawn = false\n", "$.drain.socket", "name the one on which the Spark process listens"),
         (LEDGER + f'[drain]\nsocket = "/{"x" * 107}"\n', "$.drain.socket", "108 bytes"),
+        (
+            LEDGER + '[drain]\nspawn = false\nsocket = "/s"\ndriver_memory = "2g"\n',
+            "$.drain.driver_memory",
+            "has no effect with drain.spawn = false",
+        ),
+        (
+            LEDGER + '[drain]\nresults = "file:///r"\nspark_conf = {"spark.ui.enabled" = "true"}\n',
+            "$.drain.spark_conf",
+            "has no effect with drain.results",
+        ),
         (LEDGER + '[drain]\ndriver_memory = "big"\n', "$.drain.driver_memory", "text that matches"),
         (LEDGER + "[drain]\npoll_min_seconds = 10\npoll_max_seconds = 5\n", "$.drain.poll_min_seconds", "above"),
         (
