@@ -8,14 +8,14 @@ also reads the pages of the HTTP server, and lets the timers run.
 
 A stall is the processor time of the longest turn of the loop. Work that is spread over several turns or left to a
 thread counts only in parts, and other load on the machine does not count as in wall time, which is reported beside it.
-Each case takes the smallest of its rounds: disturbances only add. So only the longest
-cases are repeated, and queries, which change nothing, share a leader. The garbage collector runs as in the daemon, so
-its pauses count.
+Each case takes the smallest of its rounds: disturbances only add. So only the longest cases are repeated, and queries,
+which change nothing, share a leader. The garbage collector runs as in the daemon, so its pauses count.
 
 The promise is that no valid message stalls the loop for more than 20 ms on a present-day machine: ``largest_ms``. The
 value is the longest stall over that of a batch of 64 records of 1 KB; it depends less on the machine. The goal is from
-a time when that batch took twice as long. The longest cases take 1.3 µs for each of 5000 records or 1.6 µs for each of
-4095 segments: a handful of Python's calls, and memory that no cache holds. That is 14 to 18 times such a batch.
+a time when that batch took twice as long. The longest cases take 1.2 µs for each of 5000 records or 1.5 µs for each of
+4095 segments, of memory that no cache holds: 14 to 17 times such a batch. To halve them, a batch would be routed in one
+turn and stored in the next, with all later batches in a queue behind it.
 """
 
 import asyncio
