@@ -21,8 +21,6 @@ from shard.subscriptions.gate import Gate
 def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
     busy = {holding.consumer for holding in subscription.holdings.values()}
     idle = sorted(subscription.consumers.keys() - busy)
-    if not idle:
-        return {}
     readable, waiting = len(gate.grantable), len(gate.blocked)
     if readable == 0:
         blocked = f"all {waiting} segments are blocked" if waiting > 1 else "the only segment left is blocked"

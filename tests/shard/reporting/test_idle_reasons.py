@@ -1,5 +1,7 @@
 """Why a consumer has no segment. The reasons of real assignments: tests/coordinator/test_coordinator_sharing.py."""
 
+from typing import Any
+
 import pytest
 
 from headgate.model.bucket_ranges import BucketRange
@@ -10,43 +12,39 @@ from shard.state.holdings import Holding
 from shard.state.subscription import Subscription
 from shard.subscriptions.gate import Gate
 
-
-def idle(gate: Gate, **supports_bucket_ranges: bool) -> dict[str, str]:
-    """Return the reasons in a subscription whose first consumer holds segment 0, if that is readable."""
-    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
-    for name, supports in supports_bucket_ranges.items():
-        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=supports)
-    for segment in gate.grantable:
-        subscription.holdings[segment] = Holding(next(iter(supports_bucket_ranges)), 1)
-    return idle_reasons(subscription, gate)
+CANNOT = {"supports_bucket_ranges": False}
+WHOLE = "its client reads whole segments only, and each has a consumer"
+STALLED = "it made no progress for too long, and its program has not asked for a record since"
+UNSHARED = "segments of a subscription of {} are not shared, and each has a consumer"
 
 
 @pytest.mark.parametrize(
-    ("gate", "reason"),
+    ("readable", "blocked", "about", "reason"),
     [
-        (Gate((), {1: (0,), 2: (0,)}, frozenset()), "all 2 segments are blocked"),
-        (Gate((), {}, frozenset({0})), "all segments are drained"),
+        (0, 2, {}, "all 2 segments are blocked"),
+        (0, 1, {}, "the only segment left is blocked"),
+        (0, 0, {}, "all segments are drained"),
+        (2, 1, {"bob": CANNOT}, f"{WHOLE}; 1 of 3 segments are blocked"),
+        (1, 0, {"bob": CANNOT}, WHOLE),
+        (2, 0, {"balance": "load"}, "moving a segment to it would not even out the load"),
+        (1, 0, {"balance": "load", "bob": CANNOT}, WHOLE),
+        (1, 0, {"type": SubscriptionType.CHECKPOINT}, UNSHARED.format("type CHECKPOINT")),
+        (1, 0, {"type": None}, UNSHARED.format("unknown type")),
+        (1, 0, {"ada": CANNOT}, "the clients of the other consumers read whole segments only"),
+        (1, 0, {}, "each segment is already shared by 16 consumers"),
+        (1, 1, {"bob": {"stalled_at_ms": 1}}, STALLED),
+        (1, 0, {"held": BucketRange(0, 0, 15)}, "a segment is moving between consumers"),
     ],
-    ids=["blocked", "drained"],
 )
-def test_without_a_readable_segment_all_consumers_have_the_same_reason(gate: Gate, reason: str) -> None:
-    assert idle(gate, ada=True, bob=False) == {"ada": reason, "bob": reason}
-
-
-@pytest.mark.parametrize("segments", [(0,), (0, 1)], ids=["one", "two"])
-def test_a_client_that_cannot_share_is_the_reason_and_not_a_load_while_segments_are_balanced_by_count(
-    segments: tuple[int, ...],
-) -> None:
-    reasons = idle(Gate(segments, {}, frozenset()), ada=True, bob=False)
-
-    assert reasons == {"bob": "its client reads whole segments only, and each has a consumer"}
-
-
-def test_a_single_bucket_without_a_holder_is_about_to_be_assigned() -> None:
-    subscription = Subscription(1, "t", 2, "s", SubscriptionType.STREAM, "strict")
+def test_the_first_reason_that_applies(readable: int, blocked: int, about: dict[str, Any], reason: str) -> None:
+    """The first consumer holds all segments that are readable."""
+    subscription = Subscription(1, "t", 2, "s", about.get("type", SubscriptionType.STREAM), "strict")
+    subscription.balance = about.get("balance", "count")
     for name in ("ada", "bob"):
-        subscription.consumers[name] = RegisteredConsumer(name, 1, name, supports_bucket_ranges=True)
-    subscription.holdings[BucketRange(0, 0, 15)] = Holding("ada", 1)
+        known = {"supports_bucket_ranges": True} | about.get(name, {})
+        subscription.consumers[name] = RegisteredConsumer(name, 1, name, **known)
+    for segment in range(readable):
+        subscription.holdings[about.get("held", segment)] = Holding("ada", 1)
+    gate = Gate(tuple(range(readable)), {10 + each: (0,) for each in range(blocked)}, frozenset())
 
-    reasons = idle_reasons(subscription, Gate((0,), {}, frozenset()))
-    assert reasons == {"bob": "a segment is moving between consumers"}
+    assert idle_reasons(subscription, gate) == dict.fromkeys(["bob"] if readable else ["ada", "bob"], reason)
