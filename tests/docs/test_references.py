@@ -21,6 +21,7 @@ from headgate.client.producer import Producer
 from headgate.client.producing.producer_settings import ProducerSettings
 from headgate.settings.config import ClientConfig
 from metrics.instruments import Instruments
+from tests.simulation.situations import situations
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,3 +138,10 @@ def test_a_name_without_a_page_and_a_method_without_a_text_are_found(monkeypatch
         "headgate.Consumer is exported, and docs/reference/python.md does not list it",
         "headgate.Producer.flush has no docstring",
     ] == undocumented(exported - {"headgate.Consumer"})
+
+
+def test_the_page_of_situations_has_each() -> None:
+    page = (ROOT / "docs" / "decisions" / "situations.md").read_text()
+
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| \d+ \|$", page, re.MULTILINE)
+    assert [*situations()] == [": ".join(row) for row in rows]

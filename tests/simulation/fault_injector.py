@@ -287,7 +287,7 @@ class FaultInjector:
             self._world.log(name, "leaves")
             await end_tasks(self._world.consumers.pop(name))
 
-    async def _consumer_vanishes(self, _: Admin, rng: random.Random) -> None:
+    async def _consumer_vanishes(self, admin: Admin, rng: random.Random) -> None:
         streams = [name for name in self._world.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
             name = rng.choice(streams)
@@ -302,6 +302,10 @@ class FaultInjector:
                 # Another one joins while the hanging one still counts as connected, and is to give something up.
                 await asyncio.sleep(rng.uniform(0, 2))
                 self._world.start_consumer(STREAM)
+                if rng.random() < 0.75:
+                    # The subscription is moved before that.
+                    await asyncio.sleep(rng.uniform(0.5, 3))
+                    await self.command(admin.seek(TOPIC, STREAM, to="earliest"), f"seek {STREAM} to earliest")
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(seconds, act)
