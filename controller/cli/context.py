@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from headgate.cli.context import CommandContext
-from headgate.cli.terminal.signals import until_signalled
+from headgate.cli.terminal.running import until_signalled
 from headgate.errors import ConfigError
 from headgate.log.lossy_output import lossy_standard_output
 from headgate.process.child_command import python_module

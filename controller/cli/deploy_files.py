@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
+from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import examples
-from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import HeadgateError
 
 FOLDERS = {"deploy": ".", "examples": "examples"}

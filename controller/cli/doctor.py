@@ -37,7 +37,7 @@ from drain.protocol import CountedLedger, DrainCheckError, Ping, Pong, wrong_led
 from drain.spark.java import find_java
 from headgate.cli.cluster import judgements as judge
 from headgate.cli.cluster.client_checks import certificate_finding
-from headgate.cli.cluster.finding import Finding, ok, problem, warning
+from headgate.cli.cluster.judgements import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError, TransportError
 from headgate.extras import install_extra
 from headgate.ledger.identity import read_ledger_id

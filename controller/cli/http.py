@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from headgate.cli.context import CommandContext, command
-from headgate.cli.terminal.place_types import FilePath
+from headgate.cli.terminal.option_types import FilePath
 from web.tokens import new_token, read_tokens, token_line
 
 OWNER_ONLY = 0o600

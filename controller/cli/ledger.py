@@ -13,8 +13,8 @@ import click
 from controller.backup.check import CheckedShard, check_shard
 from controller.backup.copy import CopiedShard, copy_shard
 from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.option_types import Url
 from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.place_types import Url
 from headgate.errors import ConfigError
 from headgate.ledger.feature_level import present_shards, read_shards
 from headgate.ledger.ledger import shard_folders

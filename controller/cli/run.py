@@ -23,10 +23,9 @@ from controller.cli.context import DaemonContext, pass_daemon_context
 from controller.settings.files import check_files
 from controller.settings.load import Settings, load_settings, security_warnings
 from headgate.cli.context import CommandContext, command
-from headgate.cli.exit_codes import InterruptedBySignalError
-from headgate.cli.terminal.machine_faults import machine_fault
+from headgate.cli.exit_codes import InterruptedBySignalError, machine_fault
+from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import examples, print_table
-from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import ConfigError, HeadgateError
 from metrics import events
 

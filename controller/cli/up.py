@@ -34,8 +34,8 @@ from controller.settings.write import client_toml, settings_toml
 from drain.socket_path import own_socket
 from drain.table_mapping import read_tables
 from headgate.cli.exit_codes import InterruptedBySignalError
+from headgate.cli.terminal.option_types import FilePath, Url
 from headgate.cli.terminal.output import examples
-from headgate.cli.terminal.place_types import FilePath, Url
 from headgate.errors import ConfigError
 from headgate.process.background import cancel_and_wait
 

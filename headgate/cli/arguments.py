@@ -1,4 +1,7 @@
-"""What several commands take: names in one order (TOPIC SUBSCRIPTION CONSUMER), types, and consent.
+"""What several commands take: names in one order (TOPIC SUBSCRIPTION CONSUMER), places in a topic, and consent.
+
+A completion is a convenience: if the cluster does not answer in `COMPLETION_SECONDS`, or refuses, there are no names,
+and nothing is printed.
 
 Rules of a command that destroys something:
 
@@ -11,18 +14,155 @@ Rules of a command that destroys something:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.completion import complete_consumer, complete_subscription, complete_topic
 from headgate.cli.context import CommandContext, keep
 from headgate.errors import HeadgateError
 from headgate.model.byte_text import as_bytes
 from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import Offset, SegmentId
+from headgate.model.time_text import TIME_HELP, time_ms
 
 if TYPE_CHECKING:
     from headgate import Admin
+
+COMPLETION_SECONDS: Final = 3.0
+"""A person waits with a finger on the Tab key."""
+
+Names = list[str]
+Completion = Callable[[click.Context, click.Parameter, str], Names]
+
+
+def _completion(find: Callable[[Admin, str | None, str | None], Awaitable[Names]]) -> Completion:
+    """Return what completes an argument with the names that ``find`` returns.
+
+    ``find`` gets the topic and the subscription that precede on the command line, None where there is none.
+    """
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> Names:
+        # After an option without its value, click has not assigned the arguments yet.
+        assigned = [context.params[name] for name in ("topic", "name") if context.params.get(name) is not None]
+        topic, subscription = (*assigned, *context.args, None, None)[:2]
+        return _ask(context, lambda admin: find(admin, topic, subscription), incomplete)
+
+    return complete
+
+
+@_completion
+async def complete_topic(admin: Admin, *_: str | None) -> Names:
+    return [each.topic for each in await admin.list_topics()]
+
+
+@_completion
+async def complete_subscription(admin: Admin, topic: str | None, _: str | None) -> Names:
+    return [each.subscription for each in await admin.list_subscriptions(topic)]
+
+
+@_completion
+async def complete_consumer(admin: Admin, topic: str | None, subscription: str | None) -> Names:
+    if topic is None or subscription is None:
+        return []
+    return [each.consumer for each in (await admin.describe_subscription(topic, subscription)).consumers]
+
+
+@_completion
+async def complete_daemon(admin: Admin, *_: str | None) -> Names:
+    return [each.daemon for each in (await admin.describe_cluster(blocked=True)).daemons]
+
+
+@_completion
+async def complete_producer(admin: Admin, *_: str | None) -> Names:
+    return [each.producer for each in await admin.list_producers()]
+
+
+def _ask(context: click.Context, names: Callable[[Admin], Awaitable[Names]], incomplete: str) -> Names:
+    import asyncio  # noqa: PLC0415 - only to complete
+    import logging  # noqa: PLC0415
+
+    command_context = context.ensure_object(CommandContext)
+    if command_context.config is None:
+        command_context.config = context.find_root().params.get("config")
+
+    async def ask() -> Names:
+        async with asyncio.timeout(COMPLETION_SECONDS), command_context.open_admin() as admin:
+            return await names(admin)
+
+    logging.getLogger("headgate").setLevel(logging.CRITICAL + 1)
+    try:
+        found = asyncio.run(ask())
+    except (HeadgateError, TimeoutError):
+        return []
+    return sorted({name for name in found if name.startswith(incomplete)})
+
+
+_MAX_INT64 = 2**63 - 1
+
+PlaceOption = str | int | tuple[SegmentId, Offset]
+"""earliest or latest, milliseconds since 1970, or the first offset of one segment."""
+
+
+class Position(click.ParamType[tuple[SegmentId, Offset]]):
+    name = "segment=offset"
+
+    def convert(
+        self, value: str | tuple[SegmentId, Offset], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[SegmentId, Offset]:
+        """Return the pair; fail with an example for anything else."""
+        if isinstance(value, tuple):
+            return value
+        segment, _, offset = value.partition("=")
+        if not (segment.isascii() and segment.isdigit() and offset.isascii() and offset.isdigit()):
+            self.fail(f"{value!r} is not a position; write for example 3=1200", param, ctx)
+        if max(int(segment), int(offset)) > _MAX_INT64:
+            self.fail(f"{value!r}: segment and offset must not exceed {_MAX_INT64}", param, ctx)
+        return SegmentId(int(segment)), Offset(int(offset))
+
+
+class Place(click.ParamType[PlaceOption]):
+    """``earliest``, ``latest``, a time (`headgate.model.time_text`) or, with ``positions``, one `Position`."""
+
+    name = "place"
+
+    def __init__(self, *, positions: bool = False) -> None:
+        self._positions = positions
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
+        return "earliest|latest|TIME" + ("|SEGMENT=OFFSET" if self._positions else "")
+
+    def convert(self, value: PlaceOption, param: click.Parameter | None, ctx: click.Context | None) -> PlaceOption:
+        """Return the word, the milliseconds or the pair; fail with examples for anything else."""
+        if not isinstance(value, str) or value in {"earliest", "latest"}:
+            return value
+        if self._positions and "=" in value:
+            return _POSITION.convert(value, param, ctx)
+        try:
+            return time_ms(value)
+        except ValueError as error:
+            others = "earliest, latest, or a position such as 3=1200" if self._positions else "earliest or latest"
+            self.fail(f"{error}, or {others}", param, ctx)
+
+
+PLACE_HELP: Final = f"earliest is the first stored record, latest the present end. {TIME_HELP}"
+"""For the help of every option of type `Place`."""
+_POSITION = Position()
+
+
+start_option: Final = click.option(
+    "--from",
+    "start",
+    type=Place(),
+    default="latest",
+    show_default=True,
+    help=f"Where a new subscription starts. An existing one continues at its position. {PLACE_HELP}",
+)
+
+
+def place_arguments(place: PlaceOption, word: str) -> dict[str, Any]:
+    """Return the argument of a method of `Admin` that means ``place``. ``word``: its name for earliest and latest."""
+    return {"timestamp_ms": place} if isinstance(place, int) else {word: place}
+
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
+from headgate.cli.terminal.option_types import FilePath, Seconds
 from headgate.cli.terminal.output import JSON_HELP, examples, print_json
-from headgate.cli.terminal.place_types import FilePath
-from headgate.cli.terminal.seconds_type import Seconds
 from headgate.process.parent_death_signal import with_parent_death_signal
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class CommandContext:
 
     async def write_output(self, data: bytes) -> None:
         """Write ``data`` to standard output without blocking the event loop. Raises OSError, which names it."""
-        from headgate.cli.terminal.async_stdio import write_all  # noqa: PLC0415
+        from headgate.cli.terminal.running import write_all  # noqa: PLC0415
 
         try:
             sys.stdout.flush()
@@ -172,7 +171,7 @@ class CommandContext:
 
     def run_while_read(self, main: Coroutine[Any, Any, Result]) -> Result:
         """Run ``main`` as `run` does. Raises BrokenPipeError once standard output has no reader any more."""
-        from headgate.cli.terminal.async_stdio import while_read  # noqa: PLC0415
+        from headgate.cli.terminal.running import while_read  # noqa: PLC0415
 
         return self.run(while_read(sys.stdout.fileno(), main))
 
@@ -240,7 +239,7 @@ class CommandContext:
                 raise
 
     def start_logs(self) -> None:
-        from headgate.cli.terminal.logs import start_logs  # noqa: PLC0415
+        from headgate.cli.terminal.running import start_logs  # noqa: PLC0415
 
         start_logs(debug=self.debug)
 
@@ -251,7 +250,7 @@ class CommandContext:
         """
         import asyncio  # noqa: PLC0415
 
-        from headgate.cli.terminal.signals import until_signalled  # noqa: PLC0415
+        from headgate.cli.terminal.running import until_signalled  # noqa: PLC0415
 
         self.start_logs()
         return asyncio.run(until_signalled(main, patient=False))

@@ -1,4 +1,4 @@
-"""The exit codes of the command line, and its end by a signal."""
+"""The exit codes of the command line, its end by a signal, and faults of the machine that do not look like it."""
 
 import signal
 from enum import IntEnum
@@ -29,3 +29,16 @@ class InterruptedBySignalError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+
+
+def machine_fault(error: BaseException) -> str | None:
+    """Return what is wrong with the machine, if ``error`` says so."""
+    match error:
+        case MemoryError():
+            return "out of memory: this process reached its limit (ulimit -v, MemoryMax) or that of the machine"
+        case RuntimeError() if "can't start new thread" in str(error):
+            return "no new thread: this process reached its limit of memory (ulimit -v) or of threads (TasksMax)"
+        case OverflowError() if "timestamp too large" in str(error):
+            return "the clock of this machine is beyond the year 2262: set it"
+        case _:
+            return None

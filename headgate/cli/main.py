@@ -21,10 +21,9 @@ import click
 
 from headgate.cli.commands import COMMANDS, DAEMON_COMMANDS, daemon_is_installed, installation_hint
 from headgate.cli.context import CommandContext
-from headgate.cli.exit_codes import ExitCode, InterruptedBySignalError
-from headgate.cli.terminal.machine_faults import machine_fault
+from headgate.cli.exit_codes import ExitCode, InterruptedBySignalError, machine_fault
+from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import examples
-from headgate.cli.terminal.place_types import FilePath
 from headgate.errors import CommandUnknownError, HeadgateError
 from headgate.log.error_line import asks_for_json, error_line
 from headgate.process.allocator import keep_freed_memory

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.option_types import FilePath
 from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.place_types import FilePath
 from headgate.client_history.judge import fault_of, judge
 from headgate.errors import HeadgateError
 from headgate.model.unreadable_json import UNREADABLE_JSON

@@ -1,4 +1,4 @@
-"""Lists in texts and log lines: the first items, and how many others there are. Pure."""
+"""Lists in texts and log lines, with the first items and how many others there are, and plurals. Pure."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -15,3 +15,7 @@ def short_list(items: Collection[object], shown: int = MAX_SHOWN) -> list[object
 
 def listed(items: Collection[object], shown: int = MAX_SHOWN, separator: str = ", ") -> str:
     return separator.join(map(str, short_list(items, shown)))
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

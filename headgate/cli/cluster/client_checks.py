@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from headgate.cli.cluster import judgements as judge
-from headgate.cli.cluster.finding import Finding, ok, problem, warning
+from headgate.cli.cluster.judgements import Finding, ok, problem, warning
 from headgate.errors import ConfigError, HeadgateError, RequestRejectedError, TransportError
 from headgate.files.tls import certificate_expiry
 from headgate.ledger.ledger import Ledger

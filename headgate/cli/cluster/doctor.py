@@ -11,12 +11,12 @@ import click
 from headgate.cli.commands import daemon_is_installed
 from headgate.cli.context import CommandContext, command
 from headgate.cli.exit_codes import ExitCode
-from headgate.cli.terminal.place_types import FilePath
+from headgate.cli.terminal.option_types import FilePath
 from headgate.errors import HeadgateError
 from headgate.extras import install_daemon
 
 if TYPE_CHECKING:
-    from headgate.cli.cluster.finding import Finding
+    from headgate.cli.cluster.judgements import Finding
 
 TIMEOUT_SECONDS = 4.0
 DaemonFindings = Callable[[Path, float], Coroutine[Any, Any, "list[Finding]"]]
@@ -41,7 +41,7 @@ def doctor(context: CommandContext, daemon_config: Path | None) -> None:
     checks = _daemon_checks() if daemon_config is not None else None
     context.reply_timeout_seconds = TIMEOUT_SECONDS
     from headgate.cli.cluster.client_checks import client_findings  # noqa: PLC0415 - it needs MQTT and Parquet
-    from headgate.cli.cluster.finding import finding_lines, has_problem, ok  # noqa: PLC0415
+    from headgate.cli.cluster.judgements import finding_lines, has_problem, ok  # noqa: PLC0415
     from headgate.settings.config import DEFAULT_PATH, ENVIRONMENT_VARIABLE  # noqa: PLC0415
 
     is_named = context.config is not None or bool(os.environ.get(ENVIRONMENT_VARIABLE))

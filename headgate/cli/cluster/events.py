@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli.arguments import optional_topic_argument, require_beside
+from headgate.cli.arguments import Place, PlaceOption, optional_topic_argument, require_beside
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import Place, PlaceOption
 from headgate.cli.records.record_format import printable
 from headgate.model.time_text import TIME_HELP, iso_time
 

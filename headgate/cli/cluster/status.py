@@ -2,17 +2,155 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import click
 
+from headgate.cli.cluster.judgements import wrapped
 from headgate.cli.context import CommandContext, command
+from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.seconds_type import Seconds
-from headgate.model.time_text import time_of_day
+from headgate.cli.terminal.rates import NONE, UNKNOWN, outlook_text, rate_text
+from headgate.model.short_list import plural
+from headgate.model.time_text import duration, time_of_day
+from headgate.protocol.backlog import records_text
+from headgate.views.cluster import ClusterInfo, DaemonInfo, ShardInfo, SubscriptionSummary
 
-if TYPE_CHECKING:
-    from headgate.views.cluster import ClusterInfo
+MAX_DAEMONS: Final = 6
+MAX_DEGRADED: Final = 6
+MAX_SUBSCRIPTIONS: Final = 8
+"""What is shown of each; the rest is counted."""
+COLUMNS: Final = ("topic", "subscription", "consumers", "in/s", "acked/s", "backlog", "drained in", "blocked")
+NUMBERS: Final = COLUMNS[2:7]
+DROP: Final = ("consumers", "in/s", "acked/s")
+_WORST_FIRST: Final = ("unreachable", "not_ready", "degraded", "ready")
+
+
+def report_lines(cluster: ClusterInfo) -> list[str]:
+    return [*wrapped(_headline(cluster), "  "), "", *_daemons(cluster), *_degraded(cluster), "", *_totals(cluster)]
+
+
+def subscription_rows(subscriptions: Iterable[SubscriptionSummary], as_of_ms: int) -> list[list[str]]:
+    """Return the cells of `COLUMNS`: first those that have been blocked longest, then the largest backlogs."""
+
+    def urgency(each: SubscriptionSummary) -> tuple[bool, int, int, str, str]:
+        since_ms = each.blocked_since_ms or as_of_ms
+        return not each.blocked_segments, since_ms, -(each.backlog_records or 0), each.topic, each.subscription
+
+    return [_cells(each, as_of_ms) for each in sorted(subscriptions, key=urgency)[:MAX_SUBSCRIPTIONS]]
+
+
+def _cells(row: SubscriptionSummary, as_of_ms: int) -> list[str]:
+    tracked = row.outlook != "not_tracked"
+    away = f" +{row.disconnected_consumers} away" if row.disconnected_consumers else ""
+    return [
+        row.topic,
+        row.subscription,
+        f"{row.connected_consumers}{away}",
+        rate_text(row.stored_per_second),
+        rate_text(row.acknowledged_per_second) if tracked else NONE,
+        _records(row.backlog_records) if tracked else NONE,
+        outlook_text(row.outlook, row.drained_in_seconds),
+        _blocked(row, as_of_ms),
+    ]
+
+
+def _blocked(row: SubscriptionSummary, as_of_ms: int) -> str:
+    if not row.blocked_segments:
+        return NONE
+    seconds = None if row.blocked_since_ms is None else max(0, as_of_ms - row.blocked_since_ms) / 1000
+    waited = UNKNOWN if seconds is None else duration(seconds)
+    return f"{plural(row.blocked_segments, 'segment')} for {waited} by {_blockers(row)}"
+
+
+def led_shards(shards: Iterable[ShardInfo]) -> str:
+    """Return shards with their terms: ``0-2 (term 1), 3 (term 4)``; neighbors in one term are a range."""
+    runs: list[tuple[int, int, int]] = []
+    for each in sorted(shards, key=lambda each: each.shard):
+        if runs and runs[-1][1] == each.shard - 1 and runs[-1][2] == each.leader_epoch:
+            runs[-1] = (runs[-1][0], each.shard, each.leader_epoch)
+        else:
+            runs.append((each.shard, each.shard, each.leader_epoch))
+    return ", ".join(f"{first if first == last else f'{first}-{last}'} (term {term})" for first, last, term in runs)
+
+
+def _headline(cluster: ClusterInfo) -> str:
+    without = sum(each.daemon is None for each in cluster.shards)
+    state = "complete" if cluster.complete else "incomplete: totals lack what did not answer"
+    led = "each has a leader" if not without else f"{without} without a leader"
+    level = "" if cluster.feature_level is None else f"feature level {cluster.feature_level.level}, "
+    return f"cluster {cluster.cluster}: {level}{plural(len(cluster.shards), 'shard')}, {led}; {state}"
+
+
+def _daemons(cluster: ClusterInfo) -> Iterator[str]:
+    shown = sorted(cluster.daemons, key=lambda each: (_WORST_FIRST.index(each.state), each.daemon))[:MAX_DAEMONS]
+    for daemon in sorted(shown, key=lambda each: each.daemon):
+        yield from wrapped(f"{daemon.daemon}  {_condition(daemon)}", "  ")
+        led = [each for each in cluster.shards if each.daemon == daemon.daemon]
+        yield from wrapped(f"  leads {led_shards(led) if led else 'no shard'}", "    ")
+    if cluster.totals.daemons > len(shown):
+        yield f"and {cluster.totals.daemons - len(shown)} more; see --json"
+    without = [each for each in cluster.shards if each.daemon is None]
+    if without:
+        yield from wrapped(f"without a leader: {led_shards(without)}", "  ")
+
+
+def _condition(daemon: DaemonInfo) -> str:
+    up = UNKNOWN
+    if daemon.started_at_ms is not None and daemon.as_of_ms is not None:
+        up = duration((daemon.as_of_ms - daemon.started_at_ms) / 1000)
+    url = daemon.url or "no URL"
+    if daemon.state == "unreachable":
+        return f"unreachable, {url}"
+    return f"{daemon.state.replace('_', ' ')}, {daemon.version or UNKNOWN}, up {up}, Spark {_spark(daemon)}, {url}"
+
+
+def _spark(daemon: DaemonInfo) -> str:
+    """Return the state of the drain service; why it is not ready is among what is degraded."""
+    found = next((each for each in daemon.components if each.component == "drain"), None)
+    return UNKNOWN if found is None else found.reason.partition(",")[0] if found.state == "ok" else "not ready"
+
+
+def _degraded(cluster: ClusterInfo) -> Iterator[str]:
+    found = [f"{each.daemon}: {each.problem}" for each in cluster.daemons if each.state == "unreachable"]
+    found += [
+        f"{daemon.daemon} {each.component} {each.state}: {each.reason}"
+        for daemon in cluster.daemons
+        for each in daemon.components
+        if each.state != "ok"
+    ]
+    if found:
+        yield ""
+        yield "degraded:"
+    for each in found[:MAX_DEGRADED]:
+        yield from wrapped(f"  {each}", "    ")
+    if len(found) > MAX_DEGRADED:
+        yield f"  and {len(found) - MAX_DEGRADED} more; see --json"
+
+
+def _totals(cluster: ClusterInfo) -> Iterator[str]:
+    totals = cluster.totals
+    yield (
+        f"{plural(totals.topics, 'topic')}, {plural(totals.active_segments, 'active segment')}, "
+        f"{totals.sealed_segments} sealed; {plural(totals.subscriptions, 'subscription')}, "
+        f"{plural(totals.connected_consumers, 'consumer')}"
+        + (f", {totals.disconnected_consumers} away" if totals.disconnected_consumers else "")
+    )
+    stored, acknowledged = rate_text(totals.stored_per_second), rate_text(totals.acknowledged_per_second)
+    yield f"{stored} records/s in, {acknowledged}/s acknowledged, backlog {_records(totals.backlog_records)} records"
+
+
+def _records(number: int | None) -> str:
+    return UNKNOWN if number is None else records_text(number, False)
+
+
+def _blockers(row: SubscriptionSummary) -> str:
+    if not row.blocking_segments:
+        return UNKNOWN
+    more = ", …" if row.draining_segments > len(row.blocking_segments) else ""
+    return f"segment{'s' * (len(row.blocking_segments) > 1)} {', '.join(map(str, row.blocking_segments))}{more}"
+
 
 TIMEOUT_SECONDS: Final = 4.0
 """A person who looks because something is broken must not wait: with its start, the command ends within 5 seconds."""
@@ -57,14 +195,11 @@ def _print_with_time(found: ClusterInfo) -> None:
 
 
 def _print(found: ClusterInfo) -> None:
-    # Only here: it needs the values of the client, and `headgate --help` nothing.
-    from headgate.cli.cluster import status_report as report  # noqa: PLC0415
-
-    for line in report.report_lines(found):
+    for line in report_lines(found):
         click.echo(line)
     if found.subscriptions:
         click.echo("")
-        rows = report.subscription_rows(found.subscriptions, found.as_of_ms)
-        print_table(report.COLUMNS, rows, numbers=report.NUMBERS, drop=report.DROP)
+        rows = subscription_rows(found.subscriptions, found.as_of_ms)
+        print_table(COLUMNS, rows, numbers=NUMBERS, drop=DROP)
         if len(found.subscriptions) > len(rows):
             click.echo(f"and {len(found.subscriptions) - len(rows)} more; see --json")

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headgate.cli.arguments import of_subscription, subscription_type_option
+from headgate.cli.arguments import PlaceOption, of_subscription, start_option, subscription_type_option
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import PlaceOption, start_option
-from headgate.cli.records.json_fields import json_headers, put_text
+from headgate.cli.records.record_format import json_headers, put_text
 from headgate.model.entries import SubscriptionType
 from headgate.model.unreadable_json import UNREADABLE_JSON
 

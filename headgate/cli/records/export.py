@@ -21,9 +21,8 @@ import click
 
 from headgate.cli.arguments import require_beside, topic_argument
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.produce_progress import ProgressLine
-from headgate.cli.terminal.place_types import FilePath, Url
-from headgate.cli.terminal.seconds_type import Seconds
+from headgate.cli.records.sending import ProgressLine
+from headgate.cli.terminal.option_types import FilePath, Seconds, Url
 from headgate.errors import ConfigError, HeadgateError, NoLeaderError, StoreUnavailableError
 from headgate.extras import install_extra
 from headgate.model.unreadable_json import UNREADABLE_JSON

@@ -27,9 +27,8 @@ import click
 from headgate.cli.context import CommandContext
 from headgate.cli.records import ndjson as lines
 from headgate.cli.records.ndjson import Quotes
-from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
-from headgate.cli.records.sending import REPORTED, OutgoingRecord, RecordSender
-from headgate.cli.terminal.async_stdio import READ_BLOCK_BYTES, read_blocks
+from headgate.cli.records.sending import REPORTED, OutcomeCounts, OutgoingRecord, ProgressLine, RecordSender
+from headgate.cli.terminal.running import READ_BLOCK_BYTES, read_blocks
 from headgate.errors import HeadgateError
 from headgate.model.headers import Headers
 

@@ -15,7 +15,7 @@ from headgate.cli.records import ndjson as lines
 from headgate.cli.records.csv_rows import RowParser
 from headgate.cli.records.line_source import LineImport, LineParser, require_one_regular_file
 from headgate.cli.records.ndjson import Quotes
-from headgate.cli.terminal.place_types import FilePath
+from headgate.cli.terminal.option_types import FilePath
 from headgate.model.headers import Headers, wrong_headers
 from headgate.model.time_text import TIME_HELP, UNITS_PER_SECOND, TimeUnit
 

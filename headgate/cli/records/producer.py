@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import consent_options, destroy
-from headgate.cli.completion import complete_producer
+from headgate.cli.arguments import complete_producer, consent_options, destroy
 from headgate.cli.context import CommandContext, command
 from headgate.cli.records.ndjson import decode_position
 from headgate.cli.terminal.output import print_table

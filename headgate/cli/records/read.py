@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headgate.cli.arguments import base64_option, key_bytes, require_beside, topic_argument
+from headgate.cli.arguments import (
+    PLACE_HELP,
+    Place,
+    PlaceOption,
+    base64_option,
+    key_bytes,
+    require_beside,
+    topic_argument,
+)
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import PLACE_HELP, Place, PlaceOption
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.record_format import PLACEHOLDERS, UnknownPlaceholderError, record_formatter
 from headgate.process.background import end_tasks

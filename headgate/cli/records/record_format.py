@@ -1,20 +1,36 @@
-r"""Turn the text of ``headgate read --format`` into bytes per record. Pure.
+r"""A record as fields of a JSON object, or as the text that ``headgate read --format`` describes. Pure.
 
 Placeholders begin with ``%`` and escapes with a backslash; both are listed in `PLACEHOLDERS` and `ESCAPES`. Keys and
-values are written byte for byte.
+values are written byte for byte. In JSON they are strings, or base64 if they are no text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from headgate.model.byte_text import as_text
+from headgate.model.headers import Headers
 from headgate.model.time_text import iso_time
 
 if TYPE_CHECKING:
-    from headgate.model.headers import Headers
     from headgate.reading.stored_rows import LedgerRecord
+
+
+def put_text(line: dict[str, Any], name: str, data: bytes) -> None:
+    """Put ``data`` into ``line`` as field ``name``; if it is base64, the field ``<name>_encoding`` says so."""
+    line[name], encoding = as_text(data)
+    if encoding != "utf-8":
+        line[f"{name}_encoding"] = encoding
+
+
+def json_headers(headers: Headers) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"name": name} for name, _ in headers]
+    for line, (_, value) in zip(found, headers, strict=True):
+        put_text(line, "value", value)
+    return found
+
 
 Formatter = Callable[["LedgerRecord"], bytes]
 

@@ -12,8 +12,7 @@ import click
 
 from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.json_fields import put_text
-from headgate.cli.records.record_format import printable
+from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
 from headgate.model.time_text import utc_minute
 

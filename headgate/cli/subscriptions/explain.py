@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.arguments import of_subscription
-from headgate.cli.completion import complete_consumer
+from headgate.cli.arguments import complete_consumer, of_subscription
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.model.bucket_ranges import slice_of

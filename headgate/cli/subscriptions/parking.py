@@ -11,12 +11,11 @@ import click
 import msgspec
 
 from headgate.cli.arguments import base64_option, consent_options, destroy, key_bytes, of_subscription
-from headgate.cli.cluster.finding import plural
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.json_fields import put_text
-from headgate.cli.records.record_format import printable
+from headgate.cli.records.record_format import printable, put_text
 from headgate.cli.terminal.output import print_table
 from headgate.errors import HeadgateError
+from headgate.model.short_list import plural
 from headgate.model.time_text import utc_minute
 
 if TYPE_CHECKING:

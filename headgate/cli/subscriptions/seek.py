@@ -1,26 +1,102 @@
-"""`headgate subscription`: `seek`, `export`, `import` and `set-order`. Consumers may run meanwhile."""
+"""`headgate subscription`: `seek`, `export`, `import` and `set-order`. Consumers may run meanwhile.
+
+An exported file may be imported to any subscription of its topic. Its positions fit by the rules of
+headgate.reading.topic_position, with one difference: the leader compares the history. The id of the ledger is another
+one after a move.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
+import msgspec
 
-from headgate.cli.arguments import ask_first, consent_options, of_subscription, require_consent
+from headgate.cli.arguments import (
+    PLACE_HELP,
+    Place,
+    PlaceOption,
+    Position,
+    ask_first,
+    consent_options,
+    of_subscription,
+    place_arguments,
+    require_consent,
+)
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import PLACE_HELP, Place, Position, place_arguments
-from headgate.cli.subscriptions import position_file
 from headgate.cli.terminal.output import print_json, print_table
+from headgate.errors import HeadgateError, PositionOutOfRangeError
 from headgate.model.identifiers import Offset, SegmentId
-from headgate.reading.topic_position import unread
+from headgate.model.unreadable_json import UNREADABLE_JSON
+from headgate.protocol.request_fields import Natural
+from headgate.reading.topic_position import continued, require_topic, unfinished, unread
 
 if TYPE_CHECKING:
     from headgate import Admin, SeekResult, SegmentSeek, SubscriptionInfo, TopicInfo
-    from headgate.cli.position_types import PlaceOption
-    from headgate.cli.subscriptions.position_file import SavedPositions
     from headgate.model.entries import Order
+
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+"""A position takes 20 bytes, and a topic has some thousand segments at most."""
+
+
+class SavedPositions(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="headgate-positions-2"):
+    topic: str
+    topic_id: int
+    subscription: str
+    exported_at_ms: int
+    point: tuple[Natural, Natural]
+    """A chunk of the topic's shard that has these positions, and the term that wrote it."""
+    newest: int
+    """The newest segment; -1: there was none."""
+    offsets: dict[Natural, Natural]
+    """Segments that were not read to their final end → the first record that was not acknowledged."""
+
+
+def saved_positions(topic: TopicInfo, subscription: SubscriptionInfo, now_ms: int) -> SavedPositions:
+    """Return the positions of ``subscription``, which was described before ``topic``."""
+    assert subscription.point is not None, "a leader states it with each description"
+    reached = {each.segment: each.acknowledged_offset for each in subscription.segments}
+    return SavedPositions(
+        topic=topic.topic,
+        topic_id=topic.topic_id,
+        subscription=subscription.subscription,
+        exported_at_ms=now_ms,
+        point=subscription.point,
+        newest=max(reached, default=-1),
+        offsets=unfinished(topic, reached),
+    )
+
+
+def decode_positions(data: bytes) -> SavedPositions:
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes, so it holds no positions")
+    try:
+        return msgspec.json.decode(data, type=SavedPositions)
+    except UNREADABLE_JSON as error:
+        raise ValueError(f"it holds no positions of 'headgate subscription export': {error}") from None
+
+
+def positions_to_restore(
+    saved: SavedPositions, topic: TopicInfo, pruned_ends: Mapping[int, int]
+) -> dict[SegmentId, Offset]:
+    """Return the position of every segment of ``topic``; raises HeadgateError. ``pruned_ends``: as far as known."""
+    try:
+        require_topic(topic, saved.topic, saved.topic_id)
+        starts = continued(topic, saved.newest, saved.offsets, pruned_ends=pruned_ends)
+    except PositionOutOfRangeError as error:
+        raise HeadgateError(f"{error}; 'headgate subscription seek' moves without the file") from None
+    return {each.segment: Offset(starts.get(each.segment, each.next_offset)) for each in topic.segments}
+
+
+def require_positions(topic: TopicInfo, subscription: SubscriptionInfo) -> None:
+    """Raise HeadgateError for a subscription that cannot be moved to positions."""
+    name = f"subscription {subscription.subscription!r} of topic {topic.topic!r}"
+    if topic.external is not None:
+        raise HeadgateError(f"{name} reads an external topic: only its source can say what its positions mean")
+    if subscription.type == "CHECKPOINT":
+        raise HeadgateError(f"{name} is of type CHECKPOINT: its consumers keep their own positions")
 
 
 @command(
@@ -119,7 +195,7 @@ async def _described(admin: Admin, topic: str, name: str) -> tuple[TopicInfo, Su
     """Raise HeadgateError for a subscription that cannot be moved to positions."""
     subscription = await admin.describe_subscription(topic, name)
     described = await admin.describe_topic(topic)
-    position_file.require_positions(described, subscription)
+    require_positions(described, subscription)
     return described, subscription
 
 
@@ -127,7 +203,7 @@ async def _to_restore(admin: Admin, topic: str, name: str, saved: SavedPositions
     described, _ = await _described(admin, topic, name)
     pruned = unread(described, saved.newest, saved.offsets).keys() - {each.segment for each in described.segments}
     ends = await admin.pruned_ends(topic, pruned) if pruned else {}
-    return position_file.positions_to_restore(saved, described, ends)
+    return positions_to_restore(saved, described, ends)
 
 
 @command("headgate subscription export orders billing > billing.json", prints_json=False)
@@ -140,7 +216,7 @@ def export(context: CommandContext, topic: str, name: str) -> None:
     are not saved: after an import they are delivered again.
     """
     described, subscription = context.ask(lambda admin: _described(admin, topic, name))
-    print_json(position_file.saved_positions(described, subscription, time.time_ns() // 1_000_000))
+    print_json(saved_positions(described, subscription, time.time_ns() // 1_000_000))
 
 
 @command(
@@ -164,7 +240,7 @@ def import_(context: CommandContext, topic: str, name: str, file: BinaryIO) -> N
     """
     require_consent(context)
     try:
-        saved = position_file.decode_positions(file.read(position_file.MAX_FILE_BYTES + 1))
+        saved = decode_positions(file.read(MAX_FILE_BYTES + 1))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="FILE") from None
     positions = context.ask(lambda admin: _to_restore(admin, topic, name, saved))

@@ -9,24 +9,25 @@ from msgspec.structs import replace
 
 from headgate.cli.arguments import (
     NO_SUBSCRIPTIONS,
+    complete_topic,
     consent_options,
     destroy,
     of_subscription,
     optional_topic_argument,
+    place_arguments,
+    start_option,
     subscription_type_option,
     topic_argument,
 )
-from headgate.cli.cluster.finding import plural
-from headgate.cli.completion import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.position_types import place_arguments, start_option
 from headgate.cli.subscriptions.dead_letters import dead_letters
 from headgate.cli.subscriptions.parking import drop, parked, resume
 from headgate.cli.subscriptions.seek import export, import_, seek, set_order
+from headgate.cli.terminal.option_types import Seconds
 from headgate.cli.terminal.output import print_table
-from headgate.cli.terminal.seconds_type import Seconds
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import DeliveryPolicy, SubscriptionType
+from headgate.model.short_list import plural
 from headgate.protocol.backlog import records_text
 
 if TYPE_CHECKING:

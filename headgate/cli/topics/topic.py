@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
-from headgate.cli.arguments import ask_first, consent_options, destroy, require_consent
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import ask_first, complete_topic, consent_options, destroy, require_consent
 from headgate.cli.context import CommandContext, command
 from headgate.cli.terminal.output import print_table
 from headgate.cli.terminal.rates import format_bytes
 from headgate.cli.topics.files import files
-from headgate.cli.topics.policy_format import DEFAULT, count, max_age, max_bytes, option_values, switch
-from headgate.cli.topics.segment_tree import draw_topic, import_lines
+from headgate.cli.topics.topic_text import (
+    DEFAULT,
+    count,
+    draw_topic,
+    import_lines,
+    max_age,
+    max_bytes,
+    option_values,
+    switch,
+)
 from headgate.cli.topics.transfer import copy
 from headgate.model.entries import TopicPolicy
 from headgate.model.short_list import listed

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from headgate.cli.completion import complete_topic
+from headgate.cli.arguments import complete_topic
 from headgate.cli.context import CommandContext, command
-from headgate.cli.records.produce_progress import OutcomeCounts, ProgressLine
-from headgate.cli.records.sending import OutgoingRecord, RecordSender
-from headgate.cli.terminal.place_types import FilePath
+from headgate.cli.records.sending import OutcomeCounts, OutgoingRecord, ProgressLine, RecordSender
+from headgate.cli.terminal.option_types import FilePath
 from headgate.errors import HeadgateError, OtherHistoryError, PositionOutOfRangeError, RequestRejectedError
 from headgate.reading.copy_position import CopyProgress, decode_copy
 from headgate.reading.topic_position import Snapshot, beginning

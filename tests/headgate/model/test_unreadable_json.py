@@ -10,7 +10,7 @@ from controller.leadership.policy.instance_record import read_maintenance, read_
 from controller.leadership.policy.queue_order import read_order
 from headgate.cli.records.consume import record_line
 from headgate.cli.records.ndjson import BadLineError, Line, LineFormat, keyed_record
-from headgate.cli.subscriptions.position_file import decode_positions
+from headgate.cli.subscriptions.seek import decode_positions
 from headgate.cli.verify_history import read_events
 from headgate.errors import HeadgateError
 from headgate.lakehouse.tables import decoded

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headgate.cli.cluster.judgements import judge_cluster
-from headgate.cli.cluster.status_report import report_lines
+from headgate.cli.cluster.status import report_lines
 from headgate.protocol.requests import RaiseLevel, SetMaintenance
 from headgate.views.cluster import FeatureLevel
 from tests.support.samples.cluster_overviews import cluster as overview

@@ -1,6 +1,6 @@
 """What `headgate status` shows of a cluster, on one screen of 80 columns."""
 
-from headgate.cli.cluster.status_report import MAX_SUBSCRIPTIONS, report_lines, subscription_rows
+from headgate.cli.cluster.status import MAX_SUBSCRIPTIONS, report_lines, subscription_rows
 from headgate.views.cluster import ComponentInfo
 from tests.support.samples.cluster_overviews import NOW_MS, blocked, cluster, daemon, subscription, totals, unreachable
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from headgate.cli.subscriptions.backlog_table import NOTES, counted_lines, segment_row, subscription_row
+from headgate.cli.subscriptions.backlog import NOTES, counted_lines, segment_row, subscription_row
 from headgate.views.backlogs import SegmentBacklogInfo
 from tests.support.samples import backlogs
 

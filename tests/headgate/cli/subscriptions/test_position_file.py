@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate import ExternalSource, HeadgateError, SubscriptionInfo, SubscriptionType, TopicInfo
-from headgate.cli.subscriptions.position_file import (
+from headgate.cli.subscriptions.seek import (
     MAX_FILE_BYTES,
     SavedPositions,
     decode_positions,

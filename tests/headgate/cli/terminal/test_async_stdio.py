@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.terminal.async_stdio import read_blocks, while_read, write_all
+from headgate.cli.terminal.running import read_blocks, while_read, write_all
 
 LARGE = os.urandom(1024 * 1024)
 

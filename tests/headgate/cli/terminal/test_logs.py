@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headgate.cli.terminal.logs import start_logs
+from headgate.cli.terminal.running import start_logs
 from headgate.log.event_log import get_logger
 
 

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from headgate import TopicPolicy
-from headgate.cli.topics.policy_format import bytes_text, duration, max_age, max_bytes, policy_line
+from headgate.cli.topics.topic_text import bytes_text, duration, max_age, max_bytes, policy_line
 
 
 @pytest.mark.parametrize("text", ["30s", "15m", "12h", "7d"])

@@ -1,6 +1,6 @@
 """The drawing of a topic's segments."""
 
-from headgate.cli.topics.segment_tree import draw_topic
+from headgate.cli.topics.topic_text import draw_topic
 from tests.support.fakes.cli_client import segment, topic
 
 

@@ -1,4 +1,4 @@
-"""Read standard input and write standard output without blocking the event loop.
+"""What a command needs while it runs: logs, an end by signals, and standard streams that do not block the event loop.
 
 A slow reader (``| less``) or a silent writer (``tail -f |``) must not stop heartbeats and replies. Therefore a pipe or
 terminal is read or written only when the kernel reports it ready. O_NONBLOCK is not set, because other processes share
@@ -7,15 +7,80 @@ the file. Regular files are always ready.
 
 import asyncio
 import errno
+import logging
 import os
 import select
+import signal
 import stat
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+import headgate
+from headgate.cli.exit_codes import InterruptedBySignalError
 from headgate.process.background import end_tasks
 
+REPEATING: dict[str, int] = {
+    # Its errors are the reasons of headgate.transport.mqtt, once more at each attempt.
+    "headgate.transport.paho": logging.CRITICAL,
+    "asyncio": logging.WARNING,
+}
+"""Minimum level of loggers that repeat what others say. With ``--debug``, INFO for all."""
+
+
+def start_logs(*, debug: bool) -> None:
+    """Log warnings to a terminal, where they show why a command waits, and only errors to a script."""
+    level = logging.DEBUG if debug else logging.WARNING if sys.stderr.isatty() else logging.ERROR
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=max(level, logging.INFO),
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )
+    logging.getLogger(headgate.__name__).setLevel(level)
+    for name, quiet in REPEATING.items():
+        logging.getLogger(name).setLevel(logging.INFO if debug else max(quiet, level))
+
+
 Result = TypeVar("Result")
+
+
+async def until_signalled(main: Coroutine[Any, Any, Result], *, patient: bool) -> Result:
+    """Run ``main`` to its end. On SIGINT or SIGTERM cancel it, let it clean up, raise InterruptedBySignalError.
+
+    A second signal during the cleanup ends the process at once. A ``patient`` command ignores it, because it has
+    servers to stop and its cleanup has a time limit.
+    """
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(main, name="command")
+    seen: list[int] = []
+
+    def on_signal(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            task.cancel()
+        elif not patient:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        if not seen:
+            raise
+    else:
+        if not seen:
+            return result
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+    raise InterruptedBySignalError(seen[0])
+
 
 READ_BLOCK_BYTES = 256 * 1024
 WRITE_BLOCK_BYTES = select.PIPE_BUF

@@ -1,4 +1,4 @@
-"""The types of arguments that name a file, a folder or a URL.
+"""Types of options and arguments: a file, a folder, a URL, a duration in seconds.
 
 An empty text is refused. It is what a script passes whose variable is not set, and would be the present folder.
 """
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from headgate.errors import ConfigError
+from headgate.settings.arguments import SHORTEST_SECONDS, require_seconds
 
 _EMPTY = "it is empty: is a variable of your script not set?"
 
@@ -32,3 +35,21 @@ class Url(click.ParamType[str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return ``value``, which its reader checks."""
         return str(value) or self.fail(_EMPTY, param, ctx)
+
+
+class Seconds(click.ParamType[float]):
+    """A number of seconds up to a year. click's own ranges accept NaN."""
+
+    name = "seconds"
+
+    def __init__(self, at_least: float = SHORTEST_SECONDS) -> None:
+        self._at_least = at_least
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return ``value`` as a number; the error names the limits."""
+        try:
+            return require_seconds("the duration", float(str(value)), at_least=self._at_least)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
